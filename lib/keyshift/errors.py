@@ -1,0 +1,25 @@
+"""Errors a caller can act on. A message says what happened, the value, what was expected, and what to do."""
+
+
+class KeyshiftError(Exception):
+    """Base of every error raised on purpose; the command line prints it as one line."""
+
+
+class BadInput(KeyshiftError):
+    """A name, number or combination the user gave cannot be used; nothing was started."""
+
+
+class ServiceUnavailable(KeyshiftError):
+    """A service (Kafka, ZooKeeper, MinIO, Java, Spark) is missing, refused us, or did not answer in time."""
+
+
+class PlanRejected(KeyshiftError):
+    """A strategy proposed a step that breaks an invariant of the plan; the message names which."""
+
+
+class ProtocolViolation(KeyshiftError):
+    """A protocol machine met an event that its state does not allow; it names role, state and event."""
+
+
+class MigrationFailed(KeyshiftError):
+    """A migration phase passed its deadline; the message names the phase and who was missing."""

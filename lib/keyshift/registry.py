@@ -1,0 +1,45 @@
+"""Names to things: strategies, workloads, state backends. One line registers, one error explains."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Generic, TypeVar
+
+from keyshift.errors import BadInput
+
+T = TypeVar("T")
+
+
+def unknown(kind: str, name: str, known: list[str]) -> BadInput:
+    """The error for a name that is not known: says the nearest known name and all of them."""
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+
+
+class Registry(Generic[T]):
+    """An ordered mapping name -> thing, whose lookup error helps."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str, thing: T) -> T:
+        """Add ``thing`` under ``name``. Raises ValueError if the name is taken."""
+        if name in self._entries:
+            raise ValueError(f"{self.kind} {name!r} is registered twice")
+        self._entries[name] = thing
+        return thing
+
+    def get(self, name: str) -> T:
+        """The thing registered under ``name``. Raises BadInput naming the nearest and all known names."""
+        if name not in self._entries:
+            raise unknown(self.kind, name, self.names())
+        return self._entries[name]
+
+    def names(self) -> list[str]:
+        """All names, in the order they were registered."""
+        return list(self._entries)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Pairs of name and thing, in the order they were registered."""
+        return iter(self._entries.items())
