@@ -1,0 +1,294 @@
+"""The measures of a run, computed from its tables (columns: docs/results.md). Pure: frames in, numbers or frames out.
+
+Times are seconds relative to the trigger. Latency is result available minus *scheduled* creation, and a result belongs
+to the second in which its event was created: a stall shows where it hurt, not where it ended. What cannot be computed
+from the data is None (in a frame NaN), never 0.
+"""
+
+from collections.abc import Iterable
+from math import atan, ceil, cos, floor, isfinite, nan, pi, sin, sqrt, tan
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from keyshift.errors import BadInput
+
+HOLD_S = 3  # so many seconds in a row under the objective count as recovered
+CCDF_POINTS = 2000
+PHASES = ("plan", "replicate", "prepare", "align", "transfer", "install", "catch_up")
+# The moments of a unit on its way, in order; each ends the phase in the same place of the list below.
+MOMENTS = ("switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
+MOMENT_PHASES = ("prepare", "align", "transfer", "install", "catch_up")
+
+
+class Interval(NamedTuple):
+    """A mean over repetitions and its confidence interval; ``low`` and ``high`` are NaN for one value."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def need(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
+    """Raise BadInput if ``frame`` lacks one of ``columns``, saying which it has."""
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise BadInput(f"{what}: no column {', '.join(missing)}; the frame has {', '.join(map(str, frame.columns))}")
+
+
+def per_second(latency: pd.DataFrame) -> pd.DataFrame:
+    """Latency by second of creation: one row per second that has results, ascending.
+
+    Columns: second (int; 0 begins at the trigger), count, p50_ms, p99_ms, max_ms.
+    """
+    need(latency, ["created_s", "latency_ms"], "per_second")
+    second = np.floor(latency["created_s"]).astype("int64").rename("second")
+    groups = latency["latency_ms"].astype("float64").groupby(second)
+    return pd.DataFrame(
+        {
+            "count": groups.size(),
+            "p50_ms": groups.quantile(0.5),
+            "p99_ms": groups.quantile(0.99),
+            "max_ms": groups.max(),
+        }
+    ).reset_index()
+
+
+def over_repetitions(runs: list[pd.DataFrame]) -> pd.DataFrame:
+    """Several per-second frames of one point as one: medians, with the range in ``<measure>_low_ms`` and ``_high_ms``.
+
+    Columns: second, runs (how many had results then), p50_ms, p50_low_ms, p50_high_ms, p99_ms, ..., max_high_ms.
+    """
+    if not runs:
+        raise BadInput("over_repetitions: no run given")
+    for run in runs:
+        need(run, ["second", "p50_ms", "p99_ms", "max_ms"], "over_repetitions")
+    groups = pd.concat(runs).groupby("second")
+    columns = {"runs": groups.size()}
+    for measure in ("p50", "p99", "max"):
+        values = groups[f"{measure}_ms"]
+        columns |= {f"{measure}_ms": values.median(), f"{measure}_low_ms": values.min()}
+        columns |= {f"{measure}_high_ms": values.max()}
+    return pd.DataFrame(columns).reset_index()
+
+
+def before(latency: pd.DataFrame, since_s: float) -> tuple[float | None, float | None]:
+    """P50 and P99 in ms of events created from ``since_s`` (negative: the end of the warm-up) up to the trigger."""
+    need(latency, ["created_s", "latency_ms"], "before")
+    warm = latency.loc[(latency["created_s"] >= since_s) & (latency["created_s"] < 0), "latency_ms"]
+    if warm.empty:
+        return None, None
+    return float(np.percentile(warm, 50)), float(np.percentile(warm, 99))
+
+
+def objective_ms(p99_before_ms: float) -> float:
+    """The P99 a run has to come back under: twice what it was before, but at least 50 ms above it.
+
+    Twice, because per-second P99 scatters around the P99 of a longer time; 50 ms, because a base of a few
+    milliseconds doubles at every hiccup of the machine.
+    """
+    return max(2 * p99_before_ms, p99_before_ms + 50)
+
+
+def recover_s(seconds: pd.DataFrame, objective: float, not_before_s: float = 0.0) -> float | None:
+    """Seconds from the trigger until the per-second P99 is back under ``objective`` (ms) and stays.
+
+    It stays if it holds for ``HOLD_S`` seconds in a row of which the first is not over before ``not_before_s`` (the end
+    of the migration: quiet between two steps is no recovery). The time is the end of the last second before those that
+    was above, 0.0 if none was, None if the run ended first. A second without results is neither good nor above.
+    """
+    need(seconds, ["second", "p99_ms"], "recover_s")
+    p99 = seconds.set_index("second")["p99_ms"]
+    p99 = p99[p99.index >= 0]
+    good = set(p99.index[p99 <= objective])
+    start = max(floor(not_before_s), 0)
+    held = [s for s in sorted(good) if s >= start and all(s + later in good for later in range(HOLD_S))]
+    if not held:
+        return None
+    above = p99.index[(p99 > objective) & (p99.index < held[0])]
+    return float(above.max() + 1) if len(above) else 0.0
+
+
+def spike_ms(seconds: pd.DataFrame, until_s: float | None) -> float | None:
+    """The largest per-second P99 from the trigger to ``until_s`` (None: to the end); at least the first second counts."""
+    need(seconds, ["second", "p99_ms"], "spike_ms")
+    until = np.inf if until_s is None else max(until_s, 1.0)
+    during = seconds.loc[(seconds["second"] >= 0) & (seconds["second"] < until), "p99_ms"].dropna()
+    return None if during.empty else float(during.max())
+
+
+def silence_ms(latency: pd.DataFrame) -> float | None:
+    """The longest time between two results arriving one after the other, of those that end after the trigger.
+
+    A result arrives at its creation plus its latency. The time after the very last result does not count.
+    """
+    need(latency, ["created_s", "latency_ms"], "silence_ms")
+    arrivals = np.sort(latency["created_s"].to_numpy("float64") * 1e3 + latency["latency_ms"].to_numpy("float64"))
+    gaps = np.diff(arrivals)[arrivals[1:] > 0]
+    return float(gaps.max()) if len(gaps) else None
+
+
+def completion_s(migration: pd.DataFrame) -> float | None:
+    """First routing switch to last installed unit; None if nothing moved, or a unit was never installed."""
+    need(migration, ["switched_s", "installed_s"], "completion_s")
+    if migration.empty or migration["installed_s"].isna().any() or migration["switched_s"].isna().all():
+        return None
+    return float(migration["installed_s"].max() - migration["switched_s"].min())
+
+
+def phases(
+    migration: pd.DataFrame, planned_s: float | None = None, replicate_s: float | None = None
+) -> dict[str, float | None]:
+    """Where the time of a migration went: phase to seconds, one number per name in ``PHASES``.
+
+    Units of a step overlap, so a phase of a step ends when its *last* unit ends it, and begins where the phase before
+    it ended: *prepare* until the last switch, *align* until the last unit is aligned, *transfer* until the last one is
+    received, *install* until the last one is installed, *catch_up* until the last queue is drained, at which the next
+    step begins to prepare. Each is added up over the steps. The first step prepares from ``planned_s`` (when the plan
+    was ready), or from the trigger if that was not measured; *plan* is ``planned_s``.
+
+    So plan + prepare + align + transfer + install + catch_up is exactly the time from the trigger to the last drained
+    unit; ``completion_s`` is that without what precedes the first switch and without the last step's catch_up (equal as
+    long as the units of a step switch together). *replicate* happens beside the others and is passed through. A phase
+    that begins or ends at a moment unknown for some unit is None.
+    """
+    need(migration, ["step", *MOMENTS], "phases")
+    result: dict[str, float | None] = dict.fromkeys(PHASES)
+    result |= {"plan": planned_s, "replicate": replicate_s}
+    if migration.empty:
+        return result
+    last = migration.groupby("step")[list(MOMENTS)].agg(lambda moments: moments.max(skipna=False))
+    moments = np.concatenate([[planned_s or 0.0], last.to_numpy("float64").ravel()])
+    # A moment may precede an earlier phase's last one, e.g. where units are fetched on demand: time is counted once.
+    reached = np.where(np.isnan(moments), nan, np.fmax.accumulate(moments))
+    lengths = np.diff(reached).reshape(-1, len(MOMENTS)).sum(axis=0)
+    return result | {name: _known(length) for name, length in zip(MOMENT_PHASES, lengths, strict=True)}
+
+
+def peak(metrics: pd.DataFrame, metric: str) -> float | None:
+    """The largest sum over all instances of ``metric``, each instance at its largest within the second."""
+    need(metrics, ["t_s", "metric", "instance", "value"], "peak")
+    chosen = metrics[metrics["metric"] == metric]
+    if chosen.empty:
+        return None
+    largest = chosen.groupby([np.floor(chosen["t_s"]), "instance"])["value"].max()
+    return _known(largest.groupby(level=0).sum().max())
+
+
+def ccdf(latency: pd.DataFrame) -> pd.DataFrame:
+    """Latency's complementary distribution: columns latency_ms, fraction (of results that took at least that long).
+
+    At most ``CCDF_POINTS`` rows, dense where it matters on a log axis; the last row is the maximum.
+    """
+    need(latency, ["latency_ms"], "ccdf")
+    if latency.empty:
+        return pd.DataFrame({"latency_ms": [], "fraction": []}, dtype="float64")
+    ordered = np.sort(latency["latency_ms"].to_numpy("float64"))
+    ranks = np.unique(np.geomspace(1, len(ordered), CCDF_POINTS).round().astype(int))[::-1]
+    values = np.unique(ordered[len(ordered) - ranks])
+    at_least = len(ordered) - np.searchsorted(ordered, values, side="left")
+    return pd.DataFrame({"latency_ms": values, "fraction": at_least / len(ordered)})
+
+
+def tail(latency: pd.DataFrame) -> dict[str, float]:
+    """Latency in ms at the percentiles 50, 90, 99, 99.99, and the maximum; empty if there are no results."""
+    need(latency, ["latency_ms"], "tail")
+    if latency.empty:
+        return {}
+    values = latency["latency_ms"].to_numpy("float64")
+    return {f"p{q:g}_ms": float(np.percentile(values, q)) for q in (50, 90, 99, 99.99)} | {
+        "max_ms": float(values.max())
+    }
+
+
+def interval(values: Iterable[float | None], confidence: float = 0.95) -> Interval:
+    """Mean and Student-t confidence interval of repetitions; missing values are left out.
+
+    The t interval, not a bootstrap, because with three to five repetitions a bootstrap covers far less than it says.
+    Raises BadInput if no value is known, or ``confidence`` is not between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise BadInput(f"confidence = {confidence}: must be between 0 and 1, e.g. 0.95")
+    known = np.array([value for value in values if value is not None and isfinite(value)], dtype="float64")
+    if not len(known):
+        raise BadInput("interval: none of the values is known")
+    mean = float(known.mean())
+    if len(known) == 1:
+        return Interval(mean, nan, nan, 1)
+    half = _student_t(confidence, len(known) - 1) * float(known.std(ddof=1)) / sqrt(len(known))
+    return Interval(mean, mean - half, mean + half, len(known))
+
+
+def _student_t(confidence: float, freedom: int) -> float:
+    """The t that a fraction ``confidence`` of Student's distribution lies within, either side of 0.
+
+    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4 (the exact series for whole degrees of freedom), bisected.
+    """
+
+    def within(theta: float) -> float:  # t = sqrt(freedom) * tan(theta)
+        first = 1 if freedom % 2 == 0 else 2
+        term, total = (1.0 if first == 1 else cos(theta)), 0.0
+        for k in range(first, freedom, 2):
+            total += term
+            term *= cos(theta) ** 2 * k / (k + 1)
+        return sin(theta) * total if first == 1 else 2 / pi * (theta + sin(theta) * total)
+
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle) < confidence else (low, middle)
+    return sqrt(freedom) * tan((low + high) / 2)
+
+
+def summarise(
+    latency: pd.DataFrame,
+    migration: pd.DataFrame,
+    metrics: pd.DataFrame,
+    *,
+    since_s: float,
+    objective: float | None = None,
+    planned_s: float | None = None,
+    replicate_s: float | None = None,
+    bytes_minimum: int | None = None,
+    copy_bytes_per_s: float | None = None,
+) -> dict[str, Any]:
+    """The figures of a summary row that follow from the tables, under the names of ``lab.manifest.Summary``.
+
+    ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms; default ``objective_ms`` of the P99 before.
+    ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``events`` and ``rate_per_s`` count
+    results: a workload with other than one result per event has to set them itself.
+    """
+    need(migration, ["bytes", "drained_s"], "summarise")
+    p50, p99 = before(latency, since_s)
+    seconds = per_second(latency)
+    goal = objective if objective is not None or p99 is None else objective_ms(p99)
+    end = migration[["installed_s", "drained_s"]].max().max()
+    end = max(float(end), 0.0) if isfinite(end) else 0.0
+    recovered = None if goal is None else recover_s(seconds, goal, end)
+    until = None if recovered is None else max(recovered, ceil(end))
+    span = float(latency["created_s"].max() - latency["created_s"].min()) if len(latency) else 0.0
+    return {
+        "events": len(latency),
+        "rate_per_s": len(latency) / span if span else None,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "spike_ms": spike_ms(seconds, until),
+        "silence_ms": silence_ms(latency),
+        "completion_s": completion_s(migration),
+        "phases": phases(migration, planned_s, replicate_s),
+        "recover_s": recovered,
+        "bytes_moved": int(migration["bytes"].sum()),
+        "bytes_minimum": bytes_minimum,
+        "units_moved": int(migration["installed_s"].notna().sum()),
+        "steps": int(migration["step"].nunique()),
+        "floor_s": bytes_minimum / copy_bytes_per_s if bytes_minimum is not None and copy_bytes_per_s else None,
+        "peak_rss_mib": peak(metrics, "rss_mib"),
+    }
+
+
+def _known(value: npt.ArrayLike) -> float | None:
+    number = float(value)  # type: ignore[arg-type]
+    return number if isfinite(number) else None

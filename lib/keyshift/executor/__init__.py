@@ -1,0 +1,1 @@
+"""Binds the protocol to Spark, Kafka, Flight, ZooKeeper and MinIO."""

@@ -1,0 +1,66 @@
+"""What every task of a job has to know; travels inside the query's closures, never through results or logs."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.endpoints import Endpoints
+from keyshift.frames import RESULT_FIELDS
+from keyshift.workloads import Workload, workloads
+
+# Rows between router and slot. One row per (frame, slot): events, or a tick, or a barrier.
+DATA, TICK, BARRIER, SAVEPOINT = range(4)
+ROW_SCHEMA = "slot int, kind int, router int, version bigint, offset bigint, watermark bigint, value binary"
+SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """One attempt of one job: a query from its start to its stop."""
+
+    job: str
+    attempt: int
+    endpoints: Endpoints
+    workload: str
+    parameters: dict[str, Any]  # the workload's own
+    routers: int
+    slots: int  # tasks of the keyed stage, those included that own nothing yet
+    key_groups: int
+    bins: int = 1
+    backend: str = "memory"
+    token: str = field(default="", repr=False)  # what Flight calls must present
+    host: str = "127.0.0.1"  # where slots of this job listen
+    chunk_bytes: int = 4 << 20  # of state, per message
+    deadline_s: float = 30.0  # of every phase of a migration
+    restore: str | None = None  # the savepoint to begin from
+    fault: str = "none"  # a deliberate protocol fault, to test the verdict
+
+    @property
+    def root(self) -> str:
+        """The job's folder in ZooKeeper."""
+        return f"/keyshift/{self.job}/{self.attempt}"
+
+    @property
+    def events_topic(self) -> str:
+        """Kafka topic of the input, one partition per router."""
+        return f"{self.job}-events"
+
+    @property
+    def results_topic(self) -> str:
+        """Kafka topic of the output, one partition per slot."""
+        return f"{self.job}-results"
+
+    def make_workload(self) -> Workload:
+        """The workload with its parameters."""
+        return workloads.get(self.workload)(**self.parameters)
+
+
+def slot_schema(workload: Workload) -> pa.Schema:
+    """Columns of the events a slot gets."""
+    return pa.schema([*workload.event_schema, *SLOT_EXTRA])
+
+
+def result_schema(workload: Workload) -> pa.Schema:
+    """Columns of a result frame."""
+    return pa.schema([*RESULT_FIELDS, *workload.result_fields])

@@ -1,0 +1,23 @@
+"""The daemon that forks Python workers: imports once what every worker needs, so that a forked one starts at once.
+
+Without it each worker imports numpy, pyarrow and Flight by itself, all at the same time; a slot whose first result
+comes in the middle of a migration would stall it for seconds. No thread and no gRPC may be started before the fork.
+"""
+
+import sys
+
+import kazoo.client
+import minio
+import numpy
+import pandas
+import pyarrow.flight
+from pyspark import daemon
+
+import keyshift.executor.tasks
+
+PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.executor.tasks)
+
+if __name__ == "__main__":
+    # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
+    sys.setswitchinterval(0.001)
+    daemon.manager()

@@ -1,0 +1,138 @@
+"""One job: a query, its coordinator, its savepoints; possibly several attempts, each a new query from a savepoint."""
+
+import dataclasses
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.errors import MigrationFailed, ServiceUnavailable
+from keyshift.executor.config import JobConfig
+from keyshift.executor.coordination import Coordination
+from keyshift.executor.coordinator import Coordinator, StepRecord
+from keyshift.executor.pipeline import start_query
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.keys import Assignment
+from keyshift.planner import Plan
+
+POLL_S = 0.02
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A committed savepoint: where each router continues, and how much state it holds."""
+
+    name: str
+    offsets: dict[int, int]
+    state_bytes: int
+    unit_bytes: dict[int, int]
+
+
+class Job:
+    """Starts and stops queries and moves their state. Not thread-safe: one controlling thread."""
+
+    def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float) -> None:
+        self.config = config
+        self._spark = spark
+        self._work = work
+        self._batch_s = batch_s
+        self._query: StreamingQuery | None = None
+        self._coordination: Coordination | None = None
+        self._coordinator: Coordinator | None = None
+        self.assignments: list[Assignment] = []  # every version that routers were ever told to use
+
+    @property
+    def assignment(self) -> Assignment:
+        """The newest assignment."""
+        return self._coordinator.assignment if self._coordinator else self.assignments[-1]
+
+    def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
+        """Start the query. It is ready when the collector has seen every slot's ready marker."""
+        config = self.config
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._coordination.publish("assignment", assignment.to_json())
+        self._coordinator = Coordinator(self._coordination, config.job, assignment, config.deadline_s)
+        checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
+        self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
+
+    def check(self) -> None:
+        """Raises ServiceUnavailable with the first telling line if the query has died."""
+        if self._query is None or self._query.isActive:
+            return
+        error = self._query.exception()
+        raise ServiceUnavailable(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+
+    def migrate(self, plan: Plan, say: Say) -> list[StepRecord]:
+        """Carry a plan out while the query runs. Raises MigrationFailed."""
+        assert self._coordinator is not None
+        return self._coordinator.migrate(plan.steps, say, self.check)
+
+    def savepoint(self, say: Say) -> Savepoint:
+        """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
+
+        Raises MigrationFailed, naming who is missing, after the deadline; ServiceUnavailable if the query dies.
+        """
+        config, coordination = self.config, self._coordination
+        assert coordination is not None
+        name = f"{config.attempt}-{secrets.token_hex(3)}"
+        say("savepoint")
+        coordination.publish("savepoint", {"id": name})
+        wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
+        deadline = time.monotonic() + config.deadline_s
+        while missing := wanted - set(coordination.children(f"savepoints/{name}")):
+            self.check()
+            if time.monotonic() > deadline:
+                raise MigrationFailed(
+                    f"savepoint {name}: {', '.join(sorted(missing))} did not answer within {config.deadline_s:g} s"
+                )
+            time.sleep(POLL_S)
+        answers = {who: coordination.read(f"savepoints/{name}/{who}") or {} for who in wanted}
+        offsets = {n: int(answers[f"router-{n}"]["offset"]) for n in range(config.routers)}
+        places = {n: answers[f"slot-{n}"]["places"] for n in range(config.slots)}
+        manifest = {"offsets": offsets, "assignment": self.assignment.to_json(), "places": places}
+        SavepointStore(config.endpoints, config.job).commit(name, manifest)
+        unit_bytes = {row[0]: row[3] for rows in places.values() for row in rows}
+        return Savepoint(name, offsets, sum(unit_bytes.values()), unit_bytes)
+
+    def stop(self) -> None:
+        """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
+        if self._coordinator:
+            self.assignments += self._coordinator.history
+            self._coordinator = None
+        if self._query is not None:
+            query, self._query = self._query, None
+            query.stop()
+        if self._coordination is not None:
+            self._coordination.close()
+            self._coordination = None
+
+    def restart(self, savepoint: Savepoint, assignment: Assignment, slots: int) -> None:
+        """Start the next attempt from a savepoint, with another number of slots."""
+        self.config = dataclasses.replace(
+            self.config, attempt=self.config.attempt + 1, slots=slots, restore=savepoint.name
+        )
+        self.start(assignment, savepoint.offsets)
+
+    def clean(self) -> None:
+        """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them)."""
+        coordination = Coordination(self.config.endpoints.zookeeper, f"/keyshift/{self.config.job}")
+        try:
+            coordination.withdraw("")
+        finally:
+            coordination.close()
+        SavepointStore(self.config.endpoints, self.config.job).delete_all()
+        for attempt in range(self.config.attempt + 1):
+            shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
+
+
+def telling_line(text: str) -> str:
+    """The line of a Spark error that says what happened: the last Python exception in it, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if line.startswith("keyshift.errors.") or "Error:" in line]
+    return (python[-1] if python else lines[0])[:400]

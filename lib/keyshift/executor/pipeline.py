@@ -1,0 +1,86 @@
+"""The query: Kafka -> router -> streaming shuffle -> slot -> Kafka, in Spark's real-time mode."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor import tasks
+from keyshift.executor.config import ROW_SCHEMA, JobConfig
+
+# Measured on 2 cores (docs/performance.md): C2 competes with the job for half a minute, G1's threads for ever.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+OPTIONS: dict[str, Any] = {
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
+    "spark.python.udf.pipelined.enabled": "true",  # else input and output of a Python task wait for each other
+    "spark.sql.execution.arrow.maxRecordsPerBatch": 1,  # a count with no time flush: one row per Arrow batch
+    "spark.buffer.size": 512,  # bytes to Python are held until this fills
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": 1,
+    "spark.sql.streaming.realTimeMode.minBatchDuration": 1000,
+    "spark.python.daemon.module": "keyshift.executor.daemon",
+    "spark.sql.shuffle.partitions": 1,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
+}
+
+
+def session(master: str, jars: list[Path], work: Path, extra: dict[str, str] | None = None) -> SparkSession:
+    """A Spark session for jobs; ``work`` takes Spark's temporary files. Raises ServiceUnavailable if it does not start.
+
+    ``master`` must have a core for every task of a query: routers and slots all run at once.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master).appName("keyshift")
+    options = OPTIONS | {
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    for name, value in (options | (extra or {})).items():
+        builder = builder.config(name, str(value))
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        raise ServiceUnavailable(f"Spark did not start ({master}): {str(error).splitlines()[0]}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def start_query(
+    spark: SparkSession, config: JobConfig, checkpoint: Path, batch_s: float, offsets: dict[int, int] | None
+) -> StreamingQuery:
+    """Start one attempt of a job, from the given offset of each router's partition or from the beginning."""
+    starting = "earliest"
+    if offsets is not None:
+        starting = json.dumps({config.events_topic: {str(router): offset for router, offset in offsets.items()}})
+    kafka = config.endpoints.kafka
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("subscribe", config.events_topic)
+        .option("startingOffsets", starting)
+        .load()
+        .select("partition", "offset", "value")
+        .mapInArrow(tasks.router(config), ROW_SCHEMA)
+        .repartitionById(config.slots, F.col("slot"))  # a row goes to exactly the partition its column names
+        .mapInArrow(tasks.slot(config), "value binary, partition int")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("topic", config.results_topic)
+        .option("kafka.linger.ms", "0")
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("update")
+        .queryName(f"{config.job}-{config.attempt}")
+        .trigger(realTime=f"{batch_s:g} seconds")
+        .start()
+    )

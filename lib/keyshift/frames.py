@@ -1,0 +1,57 @@
+"""Frames: Arrow IPC bytes of many events (or results), the row that Kafka and Spark carry.
+
+A frame is a complete IPC stream with one record batch, so a reader can check its schema. Small facts about the whole
+frame travel as schema metadata. A frame without rows is a *tick* (from a generator) or a *marker* (from a slot).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.errors import ProtocolViolation
+
+EVENT_FIELDS = (
+    pa.field("key", pa.int64()),
+    pa.field("t", pa.int64()),  # microseconds since the epoch at which the generator was scheduled to create the event
+)
+RESULT_FIELDS = (
+    pa.field("key", pa.int64()),
+    pa.field("t", pa.int64()),
+    pa.field("router", pa.int32()),  # with offset and position: which event this is the result of
+    pa.field("offset", pa.int64()),
+    pa.field("position", pa.int32()),
+    pa.field("version", pa.int64()),  # assignment version the event was routed under
+)
+
+_META = b"keyshift"
+
+
+def encode(batch: pa.RecordBatch, meta: Mapping[str, Any] | None = None) -> bytes:
+    """The bytes of one frame; ``meta`` is small and JSON-able."""
+    schema = batch.schema.with_metadata({_META: json.dumps(meta).encode()} if meta else None)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    """The batch and the metadata of a frame. Raises ProtocolViolation if the columns are not those expected."""
+    try:
+        reader = pa.ipc.open_stream(value)
+        batch = reader.read_next_batch()
+    except (pa.ArrowInvalid, StopIteration, OSError) as error:
+        raise ProtocolViolation(f"a frame cannot be read as Arrow IPC: {error}") from error
+    if not reader.schema.equals(expected):
+        raise ProtocolViolation(
+            f"a frame has columns {reader.schema.names}, expected {expected.names} with their types"
+        )
+    raw = (reader.schema.metadata or {}).get(_META)
+    return batch, json.loads(raw) if raw else {}
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of ``schema`` without rows: what ticks and markers are made of."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -1,0 +1,116 @@
+"""The vocabulary of placement: key -> bin -> key group -> unit -> slot, and what moves between slots.
+
+A *key* is a 64-bit integer. Its *key group* is ``hash mod key_groups``; its *bin* is the next bits of the same hash
+within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or a bin. Units are numbered
+``group * bins + bin``, so code that plans or moves units never needs to know which of the two they are.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NewType
+
+import numpy as np
+import numpy.typing as npt
+
+from keyshift.errors import BadInput
+
+UnitId = NewType("UnitId", int)
+SlotId = NewType("SlotId", int)
+RouterId = NewType("RouterId", int)
+
+
+def hash_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """A stable, well mixed 64-bit hash of each key: shape (n,), the same on every machine and release.
+
+    Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+    """
+    x = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def units_of(keys: npt.NDArray[np.int64], key_groups: int, bins: int = 1) -> npt.NDArray[np.int32]:
+    """The unit of each key: shape (n,), int32 in ``[0, key_groups * bins)``."""
+    hashed = hash_keys(keys)
+    group = hashed % np.uint64(key_groups)
+    if bins == 1:
+        return group.astype(np.int32)
+    bin_ = (hashed // np.uint64(key_groups)) % np.uint64(bins)
+    return (group * np.uint64(bins) + bin_).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One unit changes its slot."""
+
+    unit: UnitId
+    source: SlotId
+    destination: SlotId
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Moves that switch together, under one new assignment version."""
+
+    moves: tuple[Move, ...]
+
+    def to_json(self) -> list[list[int]]:
+        """Rows of unit, source, destination."""
+        return [[m.unit, m.source, m.destination] for m in self.moves]
+
+    @classmethod
+    def from_json(cls, rows: Iterable[Iterable[int]]) -> "Step":
+        """The inverse of ``to_json``."""
+        return cls(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in rows))
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which slot owns each unit, at one version. ``owner[unit]`` is a slot; versions only grow."""
+
+    version: int
+    owner: tuple[SlotId, ...]
+
+    @classmethod
+    def contiguous(cls, units: int, slots: int, version: int = 1) -> "Assignment":
+        """Each slot owns one contiguous range, sizes differing by at most one, as systems with key groups begin."""
+        if slots < 1 or slots > units:
+            raise BadInput(f"slots = {slots}: must be between 1 and the number of units, {units}")
+        return cls(version, tuple(SlotId(unit * slots // units) for unit in range(units)))
+
+    @cached_property
+    def slot_of(self) -> npt.NDArray[np.int32]:
+        """``owner`` as an array, to look up many units at once: shape (units,), int32."""
+        return np.array(self.owner, dtype=np.int32)
+
+    def units_of(self, slot: int) -> list[UnitId]:
+        """The units a slot owns, ascending."""
+        return [UnitId(unit) for unit, owner in enumerate(self.owner) if owner == slot]
+
+    def after(self, step: Step) -> "Assignment":
+        """The next version, with the moves of ``step`` made. Raises BadInput if a source is not the owner."""
+        owner = list(self.owner)
+        for move in step.moves:
+            if owner[move.unit] != move.source:
+                raise BadInput(f"unit {move.unit} belongs to slot {owner[move.unit]}, not to {move.source}")
+            owner[move.unit] = move.destination
+        return Assignment(self.version + 1, tuple(owner))
+
+    def moves_to(self, target: "Assignment") -> tuple[Move, ...]:
+        """What has to move to reach ``target``, ascending by unit."""
+        return tuple(
+            Move(UnitId(unit), here, there)
+            for unit, (here, there) in enumerate(zip(self.owner, target.owner, strict=True))
+            if here != there
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Version and owners, for the coordination service."""
+        return {"version": self.version, "owner": list(self.owner)}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "Assignment":
+        """The inverse of ``to_json``."""
+        return cls(int(raw["version"]), tuple(SlotId(slot) for slot in raw["owner"]))

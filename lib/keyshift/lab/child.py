@@ -1,0 +1,91 @@
+"""A process started by the lab and spoken to in JSON lines: the configuration and commands in, reports out.
+
+The end of standard input means stop, so a child never outlives the process that started it. An error the child cannot
+get over is one line on standard error and exit status 1.
+"""
+
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kafka.errors import KafkaError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from keyshift.errors import KeyshiftError
+from keyshift.workloads import Workload, workloads
+
+STOP = {"stop": True}
+
+C = TypeVar("C", bound="ChildConfig")
+
+
+class ChildConfig(BaseModel):
+    """What every child is told first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kafka: str
+    topic: str
+    workload: str
+    parameters: dict[str, Any]
+
+    def make_workload(self) -> Workload:
+        """The workload with its parameters. Raises BadInput or ValidationError."""
+        return workloads.get(self.workload)(**self.parameters)
+
+
+class Commands:
+    """JSON lines of standard input, read by a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        # Unbuffered: the interpreter could not take the lock of a buffered reader away from this thread when it exits.
+        try:
+            with open(0, "rb", buffering=0, closefd=False) as raw:
+                for line in raw:
+                    self._lines.put(json.loads(line))
+        finally:
+            self._lines.put(STOP)
+
+    def next(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """The next command, or None if there is none within ``timeout_s`` (None: wait for ever)."""
+        try:
+            if timeout_s is not None and timeout_s <= 0:
+                return self._lines.get_nowait()
+            return self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+
+def say(report: dict[str, Any]) -> None:
+    """One report to the parent."""
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()
+
+
+def run(config_type: type[C], body: Callable[[C, Commands], None]) -> None:
+    """Run ``body`` as a child process and exit; SIGINT is left to the parent to decide on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    commands = Commands()
+    status = 1
+    try:
+        body(config_type.model_validate(commands.next()), commands)
+        status = 0
+    except ValidationError as error:
+        where = ", ".join(".".join(map(str, e["loc"])) + ": " + e["msg"] for e in error.errors())
+        sys.stderr.write(f"{error.title}: {where}\n")
+    except (KeyshiftError, KafkaError, OSError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+    # Not sys.exit: kafka-python's threads may wait for a broker that is gone, and nothing is left to be written.
+    os._exit(status)

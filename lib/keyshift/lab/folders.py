@@ -1,0 +1,103 @@
+"""Where keyshift keeps things on this machine: the state folder, the cache, their locks and the room they need."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+from keyshift.errors import ServiceUnavailable
+
+Say = Callable[[str], None]
+MIB = 1024 * 1024
+
+
+def silent(line: str) -> None:
+    """A ``say`` that drops the progress line."""
+
+
+class Cancelled(Exception):
+    """A background thread noticed that whoever wanted its result no longer does."""
+
+
+def state_folder(home: Path | None = None) -> Path:
+    """The folder of data, logs, pid files and credentials: ``home``, else $KEYSHIFT_HOME, else the user's state folder."""
+    chosen = home or os.environ.get("KEYSHIFT_HOME") or platformdirs.user_state_dir("keyshift", appauthor=False)
+    return Path(chosen).expanduser().resolve()
+
+
+def cache_folder() -> Path:
+    """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder."""
+    chosen = os.environ.get("KEYSHIFT_CACHE") or platformdirs.user_cache_dir("keyshift", appauthor=False)
+    return Path(chosen).expanduser().resolve()
+
+
+def require_room(folder: Path, needed_bytes: int, remedy: str) -> None:
+    """Create ``folder`` and prove that it can be written to and has ``needed_bytes`` free.
+
+    Raises ServiceUnavailable naming the folder, what is free, what is needed, and ``remedy``.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise ServiceUnavailable(f"cannot write to {folder}: {error.strerror or error}; {remedy}") from error
+    if free < needed_bytes:
+        raise ServiceUnavailable(
+            f"the disk of {folder} is too full: {free // MIB} MiB ({free} bytes) free, "
+            f"{needed_bytes // MIB} MiB needed; free some, or {remedy}"
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a private (0600) file so that a reader sees the old text or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+@contextmanager
+def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading.Event | None = None) -> Iterator[None]:
+    """Hold the lock file ``path``; others, also in other processes, wait. The system frees it if we die.
+
+    Raises ServiceUnavailable naming the holder after ``deadline_s``, Cancelled once ``cancel`` is set.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+") as file:
+        started, told = time.monotonic(), False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                file.seek(0)
+                holder = f"process {file.read().strip() or '?'}"
+            if cancel is not None and cancel.is_set():
+                raise Cancelled
+            if time.monotonic() - started > deadline_s:
+                raise ServiceUnavailable(
+                    f"{what} is still busy in {holder} after {deadline_s:.0f} s; let it finish or end it ({path})"
+                )
+            if not told:
+                say(f"waiting for {what} in {holder}")
+                told = True
+            time.sleep(0.1)
+        file.seek(0)
+        file.truncate()
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

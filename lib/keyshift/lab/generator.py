@@ -1,0 +1,174 @@
+"""The generator process: frames of events into Kafka on a fixed schedule, whatever the job does with them.
+
+Each partition belongs to one router and gets one frame every ``frame_ms`` from the beginning: ticks before and after
+the load, so that routers always have a row to run on. An event carries the time it was *scheduled*; a process that is
+late sends at once all that is due, with the scheduled times, so no latency is hidden (no coordinated omission).
+
+Speaks JSON lines (see ``keyshift.lab.child``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
+(once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "late_ms": ...}``
+(all events so far, largest lag behind the schedule within the second); ``{"state": "done", "events": ...}`` when Kafka
+has acknowledged the last event, after which ticks go on until told to stop (a stop before the end says done, too).
+"""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+from pydantic import Field
+
+from keyshift import frames
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.lab.child import ChildConfig, Commands, run, say
+from keyshift.lab.topics import ANSWER_MS, MAX_FRAME_BYTES, broker_errors
+from keyshift.workloads import Source
+
+SECOND_US = 1_000_000
+
+
+class GeneratorConfig(ChildConfig):
+    """What the generator is told first."""
+
+    rate: float = Field(gt=0, description="events per second, all routers together")
+    routers: int = Field(ge=1, description="partitions of the topic")
+    frame_ms: float = Field(gt=0, description="time between frames, per partition")
+
+
+class Schedule:
+    """When each event is due: event i of router r at ``start + (i + r / routers) * routers / rate`` seconds."""
+
+    def __init__(self, start_us: int, seconds: float, rate: float, routers: int) -> None:
+        self._start_us, self._rate, self._routers = start_us, rate, routers
+        self.total = [max(0, math.ceil((seconds * rate - router) / routers)) for router in range(routers)]
+
+    def due(self, router: int, now_us: int) -> int:
+        """How many events of ``router`` are due at ``now_us``, since the start."""
+        passed = (now_us - self._start_us) * self._rate / SECOND_US
+        return min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1))
+
+    def times(self, router: int, begin: int, end: int) -> npt.NDArray[np.int64]:
+        """Microseconds since the epoch at which events ``begin`` to ``end - 1`` of ``router`` are due."""
+        numbers = np.arange(begin, end, dtype=np.int64) * self._routers + router
+        return self._start_us + (numbers * SECOND_US / self._rate).astype(np.int64)
+
+
+class Generator:
+    """Sends the frames of all routers; ``send`` is told what time it is, and never asks."""
+
+    def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
+        workload = config.make_workload()
+        self._config, self._producer = config, producer
+        self._schema = workload.event_schema
+        self._empty = frames.empty(workload.event_schema)
+        self._sources: list[Source] = [workload.source(router) for router in range(config.routers)]
+        self._sent = [0] * config.routers
+        self._failure: Exception | None = None
+        self.schedule: Schedule | None = None
+
+    @property
+    def events(self) -> int:
+        """Events sent so far."""
+        return sum(self._sent)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there was a load and all of it was sent."""
+        return self.schedule is not None and self._sent == self.schedule.total
+
+    def start(self, command: dict[str, Any]) -> None:
+        """Plan the load. Raises BadInput if the command is none or there is a load already."""
+        if set(command) != {"start_at_us", "seconds"} or self.schedule is not None:
+            raise BadInput(f"generator command {command}: expected start_at_us with seconds, once, or stop")
+        config = self._config
+        self.schedule = Schedule(int(command["start_at_us"]), float(command["seconds"]), config.rate, config.routers)
+
+    def send(self, frame_us: int) -> None:
+        """One frame per router, with what is due at ``frame_us``. Raises ServiceUnavailable if any send failed."""
+        for router, source in enumerate(self._sources):
+            batch = self._empty
+            if self.schedule is not None:
+                sent, due = self._sent[router], self.schedule.due(router, frame_us)
+                if due > sent:
+                    batch = source.take(self.schedule.times(router, sent, due))
+                    self._sent[router] = due
+            value = frames.encode(batch, {"watermark": frame_us})
+            self._producer.send(self._config.topic, value, partition=router).add_errback(self._failed)
+        self._check()
+
+    def flush(self) -> None:
+        """Wait until Kafka has acknowledged everything. Raises ServiceUnavailable if it does not."""
+        with broker_errors(self._config.kafka, f"sending to topic {self._config.topic!r}"):
+            self._producer.flush(timeout=ANSWER_MS / 1000)
+        self._check()
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise ServiceUnavailable(
+                f"Kafka at {self._config.kafka} did not take a frame of topic {self._config.topic!r}: {self._failure!r}"
+            )
+
+
+def generate(config: GeneratorConfig, commands: Commands) -> None:
+    """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
+    with broker_errors(config.kafka, "connecting the generator"):
+        # Idempotent: a repeated send can neither double nor overtake a frame (with one replica, all acks are one ack).
+        producer = KafkaProducer(
+            bootstrap_servers=config.kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            linger_ms=0,
+            max_request_size=MAX_FRAME_BYTES,
+            max_block_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS // 2,
+            delivery_timeout_ms=ANSWER_MS,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+        )
+        known = producer.partitions_for(config.topic) or set()
+    if len(known) != config.routers:
+        raise BadInput(f"topic {config.topic!r} has {len(known)} partitions, expected {config.routers}, one per router")
+    generator = Generator(config, producer)
+    say({"state": "ready"})
+
+    frame_us = config.frame_ms * 1000
+    begin_us = _now_us()
+    frame = 0  # frames are due at begin + n * frame_us; when late, the missed ones are merged into one
+    late_us, report_us, done = 0.0, begin_us + SECOND_US, False
+    while True:
+        due_us = begin_us + frame * frame_us
+        command = commands.next(timeout_s=(due_us - _now_us()) / SECOND_US)
+        if command is not None:
+            if command.get("stop"):
+                break
+            generator.start(command)
+            continue
+        now_us = _now_us()
+        late_us = max(late_us, now_us - due_us)
+        latest = math.floor((now_us - begin_us) / frame_us)
+        frame = max(frame, latest) + 1
+        with broker_errors(config.kafka, f"sending to topic {config.topic!r}"):
+            generator.send(round(begin_us + (frame - 1) * frame_us))
+        if generator.finished and not done:
+            generator.flush()
+            done = True
+            say({"state": "done", "events": generator.events})
+        if now_us >= report_us:
+            say({"sent_events": generator.events, "late_ms": round(late_us / 1000, 3)})
+            late_us, report_us = 0.0, report_us + SECOND_US
+    generator.flush()
+    if not done:
+        say({"state": "done", "events": generator.events})
+    producer.close(timeout=1)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+if __name__ == "__main__":
+    run(GeneratorConfig, generate)

@@ -1,0 +1,290 @@
+"""What one stored run consists of: the manifest (published as docs/manifest.schema.json) and the columns of its tables.
+
+A change that removes, renames or redefines a field or a column is a new ``SCHEMA_VERSION``. A number that could not
+be measured is null, never 0: a missing measurement must not win a comparison.
+"""
+
+import math
+import os
+import platform
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import psutil
+import pyarrow as pa
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
+
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.registry import unknown
+
+SCHEMA_VERSION: Literal[1] = 1
+EXAMPLES_KEPT = 20
+RUN_ID = r"^[0-9]{8}T[0-9]{6}-[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]{6}$"
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+# Times are seconds relative to the trigger of the migration, negative before it. Unknown times are NaN.
+TABLES: dict[str, pa.Schema] = {
+    "latency": _schema(created_s=pa.float64(), latency_ms=pa.float32(), slot=pa.int16()),
+    "metrics": _schema(t_s=pa.float64(), metric=pa.string(), instance=pa.string(), value=pa.float64()),
+    "migration": _schema(
+        step=pa.int32(),
+        unit=pa.int32(),
+        source=pa.int32(),
+        destination=pa.int32(),
+        bytes=pa.int64(),
+        prepared_s=pa.float64(),
+        switched_s=pa.float64(),
+        aligned_s=pa.float64(),
+        sent_s=pa.float64(),
+        received_s=pa.float64(),
+        installed_s=pa.float64(),
+        drained_s=pa.float64(),
+    ),
+}
+
+
+def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
+    """The table ``name`` ("latency", "metrics" or "migration") from one array, list or Series per column.
+
+    Raises BadInput if a column is missing, not known, or holds values of another type.
+    """
+    schema = table_schema(name)
+    wrong = set(columns) ^ set(schema.names)
+    if wrong:
+        raise BadInput(f"table {name}: columns {sorted(wrong)} are missing or not known; it has {schema.names}")
+    try:
+        table = pa.table({column: columns[column] for column in schema.names}, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadInput(f"table {name}: {error}") from None
+    check_table(name, table)
+    return table
+
+
+def table_schema(name: str) -> pa.Schema:
+    """The columns and types of the table ``name``. Raises BadInput for an unknown name."""
+    if name not in TABLES:
+        raise unknown("table", name, list(TABLES))
+    return TABLES[name]
+
+
+def check_table(name: str, table: pa.Table) -> None:
+    """Raise BadInput unless ``table`` has exactly the columns and types of the table ``name``, and no null."""
+    schema = table_schema(name)
+    if table.schema.names != schema.names:
+        raise BadInput(f"table {name}: columns are {table.schema.names}, expected {schema.names}")
+    for field in schema:
+        column = table.column(field.name)
+        if column.type != field.type:
+            raise BadInput(f"table {name}: column {field.name} has type {column.type}, expected {field.type}")
+        if column.null_count:
+            raise BadInput(f"table {name}: column {field.name} has {column.null_count} nulls; an unknown time is NaN")
+
+
+def _nan_is_null(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+Scalar = bool | int | float | str | None
+Measure = Annotated[NonNegativeFloat | None, BeforeValidator(_nan_is_null)]
+Count = Annotated[NonNegativeInt | None, BeforeValidator(_nan_is_null)]
+RunId = Annotated[str, Field(pattern=RUN_ID)]
+UtcTime = Annotated[AwareDatetime, AfterValidator(lambda time: time.astimezone(UTC))]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Machine(_Record):
+    """Where the run took place; holds no host name and no path."""
+
+    cpus: int = Field(ge=1, description="processors this process may use")
+    memory_mib: int = Field(ge=1, description="physical memory")
+    system: str = Field(description="operating system, its release, and the architecture")
+    cpu: str = Field(description="processor model")
+
+
+class Verdict(_Record):
+    """How the results and the final state compare with the sequential oracle."""
+
+    lost: NonNegativeInt = Field(description="expected results that never came")
+    duplicated: NonNegativeInt = Field(description="results that came more than once")
+    reordered: NonNegativeInt = Field(description="results out of order within one router and key")
+    wrong: NonNegativeInt = Field(description="results or final values that differ from the oracle's")
+    ownership_violations: NonNegativeInt = Field(description="writes to a unit by a slot that did not own it")
+    others: dict[str, NonNegativeInt] = Field(default_factory=dict, description="further checks: name to violations")
+    examples: list[str] = Field(
+        default_factory=list, max_length=EXAMPLES_KEPT, description="the first violations, one sentence each"
+    )
+
+    @property
+    def ok(self) -> bool:
+        """True if no check found a violation."""
+        counts = (self.lost, self.duplicated, self.reordered, self.wrong, self.ownership_violations)
+        return not any(counts) and not any(self.others.values())
+
+
+class Summary(_Record):
+    """One tidy row per run; a number that could not be measured is null."""
+
+    run_id: RunId
+    workload: str
+    strategy: str
+    verdict: Literal["ok", "bad"]
+    lost: NonNegativeInt
+    duplicated: NonNegativeInt
+    reordered: NonNegativeInt
+    wrong: NonNegativeInt
+    events: Count = Field(description="events offered")
+    rate_per_s: Measure = Field(description="events offered per second")
+    p50_ms: Measure = Field(description="median latency after the warm-up and before the trigger")
+    p99_ms: Measure = Field(description="99th percentile of latency after the warm-up and before the trigger")
+    spike_ms: Measure = Field(
+        description="largest per-second P99 from the trigger to the end of migration and recovery"
+    )
+    silence_ms: Measure = Field(description="longest time without any result, from the trigger on")
+    completion_s: Measure = Field(description="first routing switch to last installed unit; null if it never completed")
+    phases: dict[str, Measure] = Field(description="phase to seconds, see docs/results.md")
+    recover_s: Measure = Field(description="trigger until the per-second P99 stays under the objective; null if never")
+    bytes_moved: Count = Field(description="bytes of state sent")
+    bytes_minimum: Count = Field(description="bytes of state that had to move")
+    units_moved: Count = Field(description="units installed at their destination")
+    steps: Count = Field(description="steps of the plan that were begun")
+    floor_s: Measure = Field(description="bytes_minimum divided by the measured bandwidth of a bare copy")
+    peak_rss_mib: Measure = Field(description="largest resident memory of all processes of the job together")
+    parameters: dict[str, Scalar] = Field(description="effective parameters")
+
+
+class Manifest(_Record):
+    """One run as it is stored in ``manifest.json``; written last, so a run that has one is complete."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run_id: RunId
+    status: Literal["ok", "bad", "died"] = Field(description="verdict of a run that ended, or died")
+    error: str | None = Field(default=None, description="why the run died; null otherwise")
+    started_at: UtcTime
+    finished_at: UtcTime
+    workload: str
+    strategy: str
+    parameters: dict[str, Scalar] = Field(description="effective parameters")
+    versions: dict[str, str] = Field(description="software name to version")
+    machine: Machine
+    seeds: dict[str, int] = Field(description="what each seed was used for, and its value")
+    verdict: Verdict | None = Field(default=None, description="null only if the run died")
+    summary: Summary | None = Field(default=None, description="null exactly if the run died")
+    files: list[str] = Field(default_factory=list, description="the other files of the run; filled in by the store")
+    notes: list[str] = Field(default_factory=list, description="what a reader of the numbers should know")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.status == "died":
+            if not self.error or self.summary is not None:
+                raise ValueError("a run that died has an error and no summary")
+            return self
+        if self.error is not None or self.verdict is None or self.summary is None:
+            raise ValueError(f"a run with status {self.status!r} has a verdict, a summary and no error")
+        if (self.status == "ok") != self.verdict.ok or self.summary.verdict != self.status:
+            raise ValueError(f"status {self.status!r}, the summary's verdict and the counts disagree")
+        for name in ("lost", "duplicated", "reordered", "wrong"):
+            if getattr(self.summary, name) != getattr(self.verdict, name):
+                raise ValueError(f"{name} differs between verdict and summary")
+        for name in ("run_id", "workload", "strategy"):
+            if getattr(self.summary, name) != getattr(self, name):
+                raise ValueError(f"{name} differs between manifest and summary")
+        return self
+
+
+def validate(raw: Any) -> Manifest:
+    """The manifest in ``raw`` (parsed JSON). Raises KeyshiftError naming the field, its value and what is allowed."""
+    name = raw.get("run_id") if isinstance(raw, dict) else None
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise KeyshiftError(
+            f"manifest of run {name!r} has schema_version {version}, this keyshift ({metadata.version('keyshift')}) "
+            f"reads up to {SCHEMA_VERSION}: upgrade keyshift to read it"
+        )
+    if version is None:
+        raise KeyshiftError(f"manifest of run {name!r} has no schema_version: it is not a keyshift manifest")
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        first, *rest = error.errors()
+        where = ".".join(str(part) for part in first["loc"])
+        value = f"{where} = {first['input']!r:.80}: " if where else ""
+        more = f" (and {len(rest)} more)" if rest else ""
+        raise KeyshiftError(f"manifest of run {name!r}: {value}{first['msg']}{more}") from None
+
+
+def json_schema() -> dict[str, Any]:
+    """The published schema of ``manifest.json``; docs/manifest.schema.json is this, as JSON."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Manifest.model_json_schema(mode="serialization"),
+    }
+
+
+def new_run_id(workload: str, strategy: str) -> str:
+    """A new name for a run: UTC time, workload, strategy and six random hex digits, so ids sort by time."""
+    names = "-".join(re.sub(r"[^a-z0-9_]", "_", name.lower()) for name in (workload, strategy))
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{names}-{secrets.token_hex(3)}"
+
+
+def describe_machine() -> Machine:
+    """The size and kind of this machine, without its name."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return Machine(
+        cpus=usable,
+        memory_mib=psutil.virtual_memory().total // 2**20,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu_model(),
+    )
+
+
+def _cpu_model() -> str:
+    # platform.processor() is empty on many Linux systems.
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    return found.group(1).strip() if found else platform.processor() or "unknown"
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of everything that may change a result. Java is left out if none is found."""
+    packages = ("keyshift", "kafka-python", "kazoo", "minio", "numpy", "pandas", "pyarrow", "pyspark")
+    versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+    java = _java_version()
+    return versions if java is None else {**versions, "java": java}
+
+
+def _java_version() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "([^"]+)"', said)
+    return found.group(1) if found else None

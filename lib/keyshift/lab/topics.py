@@ -1,0 +1,111 @@
+"""Topics of a run: made, deleted, and read back for the verdict."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+from keyshift import frames
+from keyshift.errors import ServiceUnavailable
+
+ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
+MAX_FRAME_BYTES = 16 << 20  # the largest frame a topic of ours takes; a late generator sends all that is due in one
+_READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
+
+
+@contextmanager
+def broker_errors(kafka: str, doing: str) -> Iterator[None]:
+    """Turns errors of the Kafka client into ServiceUnavailable, one line."""
+    try:
+        yield
+    except KafkaError as error:
+        raise ServiceUnavailable(
+            f"Kafka at {kafka}: {doing} failed: {error}; is it running? `keyshift status` shows, `keyshift up` starts it"
+        ) from error
+
+
+@contextmanager
+def _admin(kafka: str, doing: str) -> Iterator[KafkaAdminClient]:
+    with broker_errors(kafka, doing):
+        client = KafkaAdminClient(
+            bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def create_topic(kafka: str, topic: str, partitions: int, retention_s: float = 24 * 3600.0) -> None:
+    """Make ``topic`` and wait until every partition has a leader.
+
+    Raises ServiceUnavailable if the broker does not answer in time or refuses (the topic exists already, say).
+    """
+    configs = {"retention.ms": str(round(retention_s * 1000)), "max.message.bytes": str(MAX_FRAME_BYTES)}
+    wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
+    with _admin(kafka, f"creating topic {topic!r}") as client:
+        client.create_topics(wanted, timeout_ms=ANSWER_MS, wait_for_metadata=True)
+
+
+def delete_topic(kafka: str, topic: str) -> None:
+    """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
+    with _admin(kafka, f"deleting topic {topic!r}") as client:
+        try:
+            client.delete_topics([topic], timeout_ms=ANSWER_MS)
+        except UnknownTopicOrPartitionError:
+            pass
+
+
+def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int) -> pd.DataFrame:
+    """Every event in ``topic`` at the time of the call: columns router, offset, position and those of ``schema``.
+
+    Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
+    """
+    batches: list[pa.RecordBatch] = []
+    where: list[tuple[int, int]] = []  # router, offset of each batch
+    assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
+    with broker_errors(kafka, f"reading topic {topic!r}"):
+        consumer = KafkaConsumer(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=_READ_BYTES,
+            metrics_enabled=False,
+        )
+        try:
+            consumer.assign(assigned)
+            ends = consumer.end_offsets(assigned)
+            consumer.seek_to_beginning(*assigned)
+            while any(consumer.position(p) < end for p, end in ends.items()):
+                fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
+                if not fetched:
+                    raise ServiceUnavailable(
+                        f"Kafka at {kafka}: no record of topic {topic!r} within {ANSWER_MS / 1000:g} s; see its log"
+                    )
+                for partition, records in fetched.items():
+                    for record in records:
+                        batch, _ = frames.decode(record.value, schema)
+                        if batch.num_rows and record.offset < ends[partition]:
+                            batches.append(batch)
+                            where.append((partition.partition, record.offset))
+        finally:
+            consumer.close()
+    rows = np.array([batch.num_rows for batch in batches], np.int64)
+    router, offset = np.array(where, np.int64).reshape(-1, 2).T
+    events = pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches], schema).to_pandas()
+    events.insert(0, "router", np.repeat(router.astype(np.int32), rows))
+    events.insert(1, "offset", np.repeat(offset, rows))
+    events.insert(2, "position", positions(rows))
+    return events
+
+
+def positions(rows: np.ndarray) -> np.ndarray:
+    """0..n-1 for each n of ``rows``, one after the other: int32."""
+    begin = np.cumsum(rows) - rows
+    return (np.arange(rows.sum()) - np.repeat(begin, rows)).astype(np.int32)

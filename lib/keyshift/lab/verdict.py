@@ -1,0 +1,215 @@
+"""The verdict on a run: was every event answered once, in order, by the owner, and rightly?
+
+Compares what was offered (the events topic), what came out (the results, in the order of their log) and what was left
+(the final state) with a sequential run of the same input. Pure: the same tables give the same verdict.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from keyshift.errors import BadInput
+from keyshift.keys import Assignment, units_of
+from keyshift.workloads import Workload
+
+Mask = npt.NDArray[np.bool_]
+_EXAMPLES_PER_KIND = 3  # six kinds: at most 18 examples
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How many of each mistake; all zero is ``ok``."""
+
+    lost: int  # events without a result
+    duplicated: int  # results beyond the first of an event
+    reordered: int  # results that overtook another of the same router and key
+    wrong: int  # results and keys of the final state that a sequential run would not give
+    foreign: int  # results, and (unit, slot) of the final state, of a slot that was not the owner
+    unexpected: int  # results of events that were never offered
+    examples: tuple[str, ...] = ()  # a few of each kind
+
+    @property
+    def ok(self) -> bool:
+        """Whether there was no mistake at all."""
+        return not any(getattr(self, field.name) for field in fields(self) if field.name != "examples")
+
+
+class _Findings:
+    """Counts mistakes by kind, and keeps the first few of each."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = defaultdict(int)
+        self.examples: dict[str, list[str]] = defaultdict(list)
+
+    def rows(self, kind: str, text: str, table: pd.DataFrame, bad: Mask) -> None:
+        """Each row of ``table`` that is ``bad``; ``text`` may name its columns."""
+        first = table[bad].head(_EXAMPLES_PER_KIND).to_dict("records")
+        self.lines(kind, (text.format(**row) for row in first))
+        self.counts[kind] += int(bad.sum()) - len(first)
+
+    def lines(self, kind: str, lines: Iterable[str]) -> None:
+        """One mistake per line."""
+        lines, shown = iter(lines), self.examples[kind]
+        for line in islice(lines, _EXAMPLES_PER_KIND - len(shown)):
+            shown.append(f"{kind}: {line}")
+            self.counts[kind] += 1
+        self.counts[kind] += sum(1 for _ in lines)
+
+    def verdict(self) -> Verdict:
+        counts = {f.name: self.counts[f.name] for f in fields(Verdict) if f.name != "examples"}
+        return Verdict(**counts, examples=tuple(line for kind in counts for line in self.examples[kind]))
+
+
+def judge(
+    workload: Workload,
+    events: pd.DataFrame,
+    results: pd.DataFrame,
+    final: Iterable[pd.DataFrame],
+    assignments: list[Assignment],
+    replayed: bool = False,
+) -> Verdict:
+    """The verdict on one run.
+
+    ``events``: router, offset, position and the event columns. ``results``: the collector's columns, rows of one slot
+    in the order of their log. ``final``: parts of the final state, columns unit, slot, key and the state fields.
+    ``assignments``: every version that was in force, oldest first, at least one. ``replayed``: the job was restarted,
+    so an event may have several results as long as they are equal; different ones count as wrong.
+    Raises BadInput if there is no assignment. Sorts the results a few times: seconds for millions of them.
+    """
+    if not assignments:
+        raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
+    found = _Findings()
+    events = events.sort_values(["router", "offset", "position"], ignore_index=True)
+    place = _places(events, results)
+    found.rows(
+        "unexpected",
+        "slot {slot} gave a result of router {router} offset {offset} position {position}, which was never offered",
+        results,
+        place < 0,
+    )
+    results, place = results[place >= 0], place[place >= 0]
+
+    answered = np.zeros(len(events), bool)
+    answered[place] = True
+    found.rows("lost", "router {router} offset {offset} position {position} key {key}", events, ~answered)
+
+    # By event, first arrival first; lexsort is stable, so rows of one record stay in order.
+    order = np.lexsort((results["log_offset"], results["arrived_us"], place))
+    results, place = results.iloc[order].reset_index(drop=True), place[order]
+    again = np.append(False, np.diff(place) == 0)
+    if replayed:
+        first = np.maximum.accumulate(np.where(again, 0, np.arange(len(place))))
+        differs = _differs(results, results.iloc[first], ["key", "t", *(f.name for f in workload.result_fields)])
+        text = "a replay gave another result for router {router} offset {offset} position {position} key {key}"
+        found.rows("wrong", text, results, again & differs)
+    else:
+        text = "slot {slot} gave router {router} offset {offset} position {position} key {key} once more"
+        found.rows("duplicated", text, results, again)
+    results, place = results[~again], place[~again]
+
+    found.rows(
+        "wrong",
+        "result of router {router} offset {offset} position {position} has key {key} and t {t}, not those of its event",
+        results,
+        _differs(results, events.iloc[place], ["key", "t"]),
+    )
+    found.rows(
+        "reordered",
+        "slot {slot}: router {router} offset {offset} position {position} key {key} under version {version}",
+        results,
+        _reordered(results, place),
+    )
+    owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), assignments)
+    found.rows(
+        "foreign",
+        "slot {slot} answered key {key} of unit {unit}, whose owner at version {version} was slot {owner} (-1: none)",
+        results.assign(**owner),
+        (owner["owner"] != results["slot"].to_numpy()),
+    )
+
+    homes: set[tuple[int, int]] = set()
+    parts = _watched(final, homes)
+    found.lines("wrong", workload.wrong(events, results, parts))
+    for _ in parts:  # where the state lives counts even if the workload did not look at all of it
+        pass
+    last = assignments[-1]
+    found.lines(
+        "foreign",
+        (
+            f"final state of unit {unit} in slot {slot}, whose owner at version {last.version} is not that slot"
+            for unit, slot in sorted(homes)
+            if not 0 <= unit < len(last.owner) or last.owner[unit] != slot
+        ),
+    )
+    return found.verdict()
+
+
+def _places(events: pd.DataFrame, results: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """The row of each result's event in ``events`` (sorted), or -1."""
+    columns = ["router", "offset", "position"]
+    if events.empty:
+        return np.full(len(results), -1, np.int64)
+    limits = events[columns].max() + 1
+    inside = ((results[columns] >= 0) & (results[columns] < limits)).all(axis=1).to_numpy()
+
+    def number(table: pd.DataFrame) -> npt.NDArray[np.int64]:
+        router, offset, position = (table[c].to_numpy(np.int64) for c in columns)
+        return (router * limits["offset"] + offset) * limits["position"] + position
+
+    offered, asked = number(events), number(results)
+    place = np.minimum(np.searchsorted(offered, asked), len(offered) - 1)
+    return np.where(inside & (offered[place] == asked), place, -1)
+
+
+def _differs(left: pd.DataFrame, right: pd.DataFrame, columns: list[str]) -> Mask:
+    """Rows in which any of ``columns`` differs, rows paired by position."""
+    different = np.zeros(len(left), bool)
+    for column in columns:
+        different |= left[column].to_numpy() != right[column].to_numpy()
+    return different
+
+
+def _reordered(results: pd.DataFrame, place: npt.NDArray[np.int64]) -> Mask:
+    """Results that come before an earlier event of the same router and key: in a slot's log, or by version across slots."""
+    key, router, slot, version, log = (
+        results[c].to_numpy() for c in ("key", "router", "slot", "version", "log_offset")
+    )
+    bad = np.zeros(len(results), bool)
+    # A record's rows share its offset: their order in the log is their order in the original table, kept as the index.
+    for order, value in (
+        (np.lexsort((results["row"], log, slot, router, key)), place),
+        (np.lexsort((place, router, key)), version),
+    ):
+        same = (np.diff(key[order]) == 0) & (np.diff(router[order]) == 0)
+        if value is place:
+            same &= np.diff(slot[order]) == 0
+        bad[order[1:]] |= same & (np.diff(value[order]) < 0)
+    return bad
+
+
+def _owners(
+    results: pd.DataFrame, unit: npt.NDArray[np.int32], assignments: list[Assignment]
+) -> dict[str, npt.NDArray[Any]]:
+    """Unit and owner of each result's key under the result's version; owner -1 if there was no such version."""
+    by_version = {a.version: a.slot_of for a in assignments}
+    owner = np.full(len(results), -1, np.int32)
+    version = results["version"].to_numpy()
+    for known in np.unique(version):
+        if known in by_version:
+            at = version == known
+            owner[at] = by_version[known][unit[at]]
+    return {"unit": unit, "owner": owner}
+
+
+def _watched(final: Iterable[pd.DataFrame], homes: set[tuple[int, int]]) -> Iterator[pd.DataFrame]:
+    """``final`` as it is; notes which slots hold which units on the way."""
+    for part in final:
+        pairs = part[["unit", "slot"]].drop_duplicates()
+        homes.update(zip(pairs["unit"].tolist(), pairs["slot"].tolist(), strict=True))
+        yield part

@@ -1,0 +1,30 @@
+"""Deliberate faults in the protocol, to see that the verdict notices them. Never a default."""
+
+from keyshift.protocol.slot import SlotMachine, _ActiveStep
+from keyshift.registry import Registry
+
+
+class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
+    """Hands a unit over at the first router's barrier: records of the others still come and find no state."""
+
+    def _ready(self, step: _ActiveStep) -> bool:
+        return self._switched(step)
+
+    def admit(self, router, version, units):  # type: ignore[no-untyped-def]  # noqa: ANN
+        """Takes everything, as a slot without checks would."""
+        return {unit for unit in units if unit in self._queues}
+
+
+class InstallEarly(SlotMachine):  # type: ignore[type-arg]
+    """Serves arriving units at once, from nothing, instead of waiting for their state."""
+
+    def admit(self, router, version, units):  # type: ignore[no-untyped-def]  # noqa: ANN
+        """Lets records of expected units through."""
+        super().admit(router, version, units)
+        return frozenset()
+
+
+machines: Registry[type[SlotMachine]] = Registry("protocol fault")  # type: ignore[type-arg]
+machines.register("none", SlotMachine)
+machines.register("skip_alignment", SkipAlignment)
+machines.register("install_early", InstallEarly)

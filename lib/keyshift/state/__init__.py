@@ -1,0 +1,42 @@
+"""Where the keyed state of a slot lives: one interface, several backends.
+
+A backend keeps the state of *one unit*; a slot holds one object per unit it owns, so that handing a unit over is
+handing an object over. The value of a key is a tuple, one element per field of the operator's ``state_schema``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keyshift.registry import Registry
+from keyshift.state.memory import MemoryState
+
+Value = tuple[Any, ...]
+
+
+class UnitState(Protocol):
+    """The state of one unit. Not thread-safe: one owner at a time."""
+
+    def get(self, key: int) -> Value | None:
+        """The value of ``key``, or None."""
+
+    def put(self, key: int, value: Value) -> None:
+        """Set the value of ``key``."""
+
+    def delete(self, key: int) -> None:
+        """Forget ``key``; nothing happens if it is not there."""
+
+    def __len__(self) -> int:
+        """Number of keys."""
+
+    def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+        """The whole state as batches with columns ``key`` and the schema's fields, each about ``chunk_bytes`` or less
+        (a single larger value makes a larger batch). No batch at all for an empty unit."""
+
+    def install(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Add what ``export`` gave."""
+
+
+backends: Registry[tuple[Callable[[pa.Schema], UnitState], str]] = Registry("state backend")
+backends.register("memory", (MemoryState, "a dictionary in the Python worker"))

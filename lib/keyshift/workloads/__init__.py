@@ -1,0 +1,68 @@
+"""Workloads: what is computed, what goes in, and what must come out. One module each, one line here.
+
+A workload is a pydantic model of its own parameters that can make an operator (runs on slots), a source (runs in the
+generator process) and judge results. The operator's code is the same under every strategy; the oracle does not use it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from keyshift.registry import Registry
+from keyshift.state import UnitState
+from keyshift.workloads.keycount import KeyCount
+
+
+class Operator(Protocol):
+    """The computation of a keyed stage. It sees whole frames and keeps all its state in ``UnitState``."""
+
+    state_schema: pa.Schema  # fields of one key's value, without the key
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """Fill the state that ``unit`` has before the first event (nothing, for most)."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
+        """Results of ``events``, in the order of the events.
+
+        ``events`` has the workload's event columns and ``position`` (int32, row in the source frame), ``unit``
+        (int32). The result has ``key``, ``t``, ``position`` and the workload's ``result_fields``.
+        """
+
+
+class Source(Protocol):
+    """What one router's partition of the input is made of; deterministic in the seed."""
+
+    def take(self, times: np.ndarray) -> pa.RecordBatch:
+        """The next ``len(times)`` events, scheduled at ``times`` (int64, microseconds since the epoch)."""
+
+
+class Workload(Protocol):
+    """One workload with its parameters; see ``keycount`` for an example."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    key_groups: int  # with bins: which unit a key belongs to
+    bins: int
+    event_schema: pa.Schema  # begins with frames.EVENT_FIELDS
+    result_fields: tuple[pa.Field, ...]  # what the operator adds to frames.RESULT_FIELDS
+
+    def operator(self) -> Operator:
+        """A new operator, for one slot."""
+
+    def source(self, router: int) -> Source:
+        """The input of one router."""
+
+    def wrong(self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]) -> Iterator[str]:
+        """One line for each result or final state that a sequential run of the same input would not give.
+
+        ``events``: columns router, offset, position and the event columns, every event offered. ``results``: the
+        result columns, without duplicates. ``final``: parts of the final state, columns unit, slot, key and the state
+        fields. Lost, duplicated and reordered results are counted elsewhere.
+        """
+
+
+workloads: Registry[type[Workload]] = Registry("workload")
+workloads.register(KeyCount.name, KeyCount)
