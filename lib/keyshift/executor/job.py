@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -68,10 +69,34 @@ class Job:
         error = self._query.exception()
         raise ServiceUnavailable(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
 
-    def migrate(self, plan: Plan, say: Say) -> list[StepRecord]:
-        """Carry a plan out while the query runs. Raises MigrationFailed."""
+    def migrate(self, plan: Plan, say: Say, check: Callable[[], None]) -> list[StepRecord]:
+        """Carry a plan out while the query runs; ``check`` is called now and then and may raise.
+
+        Raises MigrationFailed.
+        """
         assert self._coordinator is not None
-        return self._coordinator.migrate(plan.steps, say, self.check)
+        return self._coordinator.migrate(plan.steps, say, check)
+
+    def await_restored(self) -> list[dict[str, Any]]:
+        """After ``restart``: wait until every slot has read its state; what each slot measured.
+
+        Raises MigrationFailed after the deadline, ServiceUnavailable if the query dies.
+        """
+        assert self._coordination is not None
+        wanted = {str(slot) for slot in range(self.config.slots)}
+        self._await_children("restored", wanted, "the restore")
+        return [self._coordination.read(f"restored/{slot}") or {} for slot in sorted(wanted)]
+
+    def _await_children(self, path: str, wanted: set[str], what: str) -> None:
+        assert self._coordination is not None
+        deadline = time.monotonic() + self.config.deadline_s
+        while missing := wanted - set(self._coordination.children(path)):
+            self.check()
+            if time.monotonic() > deadline:
+                raise MigrationFailed(
+                    f"{what}: {', '.join(sorted(missing))} did not answer within {self.config.deadline_s:g} s"
+                )
+            time.sleep(POLL_S)
 
     def savepoint(self, say: Say) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
@@ -84,14 +109,7 @@ class Job:
         say("savepoint")
         coordination.publish("savepoint", {"id": name})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
-        deadline = time.monotonic() + config.deadline_s
-        while missing := wanted - set(coordination.children(f"savepoints/{name}")):
-            self.check()
-            if time.monotonic() > deadline:
-                raise MigrationFailed(
-                    f"savepoint {name}: {', '.join(sorted(missing))} did not answer within {config.deadline_s:g} s"
-                )
-            time.sleep(POLL_S)
+        self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}")
         answers = {who: coordination.read(f"savepoints/{name}/{who}") or {} for who in wanted}
         offsets = {n: int(answers[f"router-{n}"]["offset"]) for n in range(config.routers)}
         places = {n: answers[f"slot-{n}"]["places"] for n in range(config.slots)}

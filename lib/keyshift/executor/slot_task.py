@@ -114,7 +114,6 @@ class SlotTask:
         handover = self._coordination.read(f"handover/{self.slot}")
         self._host.task = self
         expected: list[int] = []
-        version = 0
         if handover is None:
             assignment = Assignment.from_json(self._coordination.read("assignment"))
             owned, version = assignment.units_of(self.slot), assignment.version
@@ -124,13 +123,13 @@ class SlotTask:
                     self._operator.initial(unit, self._states[unit])
             else:
                 expected = list(owned)
-                self._background(self._restore)
+                self._background(lambda: self._restore(set(owned)))
         elif handover["address"] == self._host.server.address:
             version = handover["version"]
             self._states = self._host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
-            self._background(lambda: self._pull(handover["address"]))
+            self._background(lambda: self._pull(set(expected), handover["address"]))
         machine = faults.machines.get(config.fault)
         self._machine: protocol.SlotMachine[tuple[Any, ...]] = machine(
             self.slot, config.routers, self._states.keys(), expected, version
@@ -341,21 +340,25 @@ class SlotTask:
             address, destination, self._host.state_schema, states, self._config.chunk_bytes, sent, acknowledged
         )
 
-    def _pull(self, address: str) -> None:
-        while units := self._wanted():
-            self._clients.pull(address, self.slot, units, self.state_arrived)
+    def _pull(self, units: set[int], address: str) -> None:
+        while some := self._next_of(units):
+            self._clients.pull(address, self.slot, some, self.state_arrived)
 
-    def _restore(self) -> None:
+    def _restore(self, units: set[int]) -> None:
         assert self._config.restore is not None
+        begin_us = now_us()
         store = SavepointStore(self._config.endpoints, self._config.job)
         places = store.places(self._config.restore)
-        while units := self._wanted():
-            for unit in units:
+        while some := self._next_of(units):
+            for unit in some:
                 self.state_arrived(unit, store.read(places[unit]))
+        times = [[unit, *self._incoming[unit]] for unit in self._incoming]
+        self._coordination.acknowledge(f"restored/{self.slot}", {"units": times, "begin_us": begin_us})
 
-    def _wanted(self) -> list[int]:
+    def _next_of(self, units: set[int]) -> list[int]:
+        """The next few of ``units`` to fetch, those with waiting records first."""
         with self._lock:
-            return self._machine.wanted[:PULL_UNITS]
+            return [unit for unit in self._machine.wanted if unit in units][:PULL_UNITS]
 
     def _freeze(self, savepoint: str) -> None:
         store = SavepointStore(self._config.endpoints, self._config.job)

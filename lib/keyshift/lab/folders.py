@@ -27,7 +27,7 @@ class Cancelled(Exception):
 
 
 def state_folder(home: Path | None = None) -> Path:
-    """The folder of data, logs, pid files and credentials: ``home``, else $KEYSHIFT_HOME, else the user's state folder."""
+    """The folder of data, logs and pid files: ``home``, else $KEYSHIFT_HOME, else the user's state folder."""
     chosen = home or os.environ.get("KEYSHIFT_HOME") or platformdirs.user_state_dir("keyshift", appauthor=False)
     return Path(chosen).expanduser().resolve()
 

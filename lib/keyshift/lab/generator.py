@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
 from pydantic import Field
 
 from keyshift import frames

@@ -1,4 +1,4 @@
-"""Java, and the jars that Spark and the embedded Kafka need: resolved once by the Ivy inside pyspark, checked always."""
+"""Java, and the jars that Spark and the embedded Kafka need: fetched once by the Ivy inside pyspark, checked always."""
 
 import functools
 import hashlib
@@ -116,8 +116,8 @@ def _download(folder: Path, say: Say, cancel: threading.Event | None) -> None:
         if wrong := _wrong(Path(scratch), wanted):
             shutil.rmtree(cache_folder() / "ivy", ignore_errors=True)  # what it holds cannot be trusted
             raise ServiceUnavailable(
-                f"{len(wrong)} downloaded jars differ from cluster/jars.sha256, the first is {wrong[0]}; try again, and if "
-                "it stays so, a mirror or proxy alters them: do not use them"
+                f"{len(wrong)} downloaded jars differ from cluster/jars.sha256, the first is {wrong[0]}; try again, "
+                "and if it stays so, a mirror or proxy alters them: do not use them"
             )
         for name in wanted:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

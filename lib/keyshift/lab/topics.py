@@ -1,7 +1,7 @@
 """Topics of a run: made, deleted, and read back for the verdict."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pandas as pd
@@ -24,16 +24,14 @@ def broker_errors(kafka: str, doing: str) -> Iterator[None]:
         yield
     except KafkaError as error:
         raise ServiceUnavailable(
-            f"Kafka at {kafka}: {doing} failed: {error}; is it running? `keyshift status` shows, `keyshift up` starts it"
+            f"Kafka at {kafka}: {doing} failed: {error}; see `keyshift status`, or start it with `keyshift up`"
         ) from error
 
 
 @contextmanager
 def _admin(kafka: str, doing: str) -> Iterator[KafkaAdminClient]:
     with broker_errors(kafka, doing):
-        client = KafkaAdminClient(
-            bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS
-        )
+        client = KafkaAdminClient(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS)
         try:
             yield client
         finally:
@@ -54,10 +52,8 @@ def create_topic(kafka: str, topic: str, partitions: int, retention_s: float = 2
 def delete_topic(kafka: str, topic: str) -> None:
     """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
     with _admin(kafka, f"deleting topic {topic!r}") as client:
-        try:
+        with suppress(UnknownTopicOrPartitionError):
             client.delete_topics([topic], timeout_ms=ANSWER_MS)
-        except UnknownTopicOrPartitionError:
-            pass
 
 
 def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int) -> pd.DataFrame:

@@ -1,0 +1,261 @@
+"""The repository keeps its promises: one set of dependencies, clean notebooks, a pure core, the commands it lists."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+NOTEBOOKS = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+TEXT = {".css", ".html", ".ipynb", ".json", ".md", ".properties", ".py", ".toml", ".txt", ".xml", ".yaml", ".yml"}
+
+# A folder of one person's machine, or its temporary folder, at the start of a path.
+MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(?:home|root|Users|tmp|var/folders)/\w")
+HOST = re.compile(r"https?:|git\+|@ *file:|--(?:extra-)?index-url|--find-links|\b[\w-]+\.(?:org|com|net|io)\b")
+
+
+def locked() -> dict[str, list[tuple[Requirement, int]]]:
+    """Package -> its lines in the lock (one per marker), each with the number of its hashes."""
+    found: dict[str, list[tuple[Requirement, int]]] = {}
+    for entry in re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text().strip()):
+        line, *hashes = [part.strip() for part in entry.split("\\\n")]
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", h) for h in hashes), entry
+        requirement = Requirement(line)
+        found.setdefault(canonicalize_name(requirement.name), []).append((requirement, len(hashes)))
+    return found
+
+
+def make(*arguments: str, cwd: Path = ROOT, home: Path | None = None) -> str:
+    """What ``make`` prints; it must succeed. Not affected by a ``make`` that runs these tests."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    if home:
+        environment["HOME"] = str(home)
+    return subprocess.run(
+        ["make", *arguments], cwd=cwd, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+# --- dependencies
+
+
+def test_every_locked_package_is_one_exact_version_with_hashes() -> None:
+    for name, lines in locked().items():
+        for requirement, hashes in lines:
+            assert [s.operator for s in requirement.specifier] == ["=="], name
+            assert requirement.url is None, name
+            assert hashes > 0, name
+
+
+def test_every_declared_dependency_is_in_the_lock_at_a_version_it_allows() -> None:
+    lock = locked()
+    declared = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
+    for extra in PROJECT["project"]["optional-dependencies"].values():
+        declared += extra
+    for text in declared:
+        wanted = Requirement(text)
+        name = canonicalize_name(wanted.name)
+        assert name in lock, f"{name} is not in requirements.lock: run `make lock`"
+        for requirement, _ in lock[name]:
+            (pin,) = requirement.specifier
+            assert wanted.specifier.contains(pin.version), f"{text} against {pin}: run `make lock`"
+
+
+def test_neither_the_lock_nor_the_environment_names_a_place_to_download_from() -> None:
+    for file in ("requirements.lock", "environment.yml"):
+        for number, line in enumerate((ROOT / file).read_text().splitlines(), 1):
+            assert not HOST.search(line), f"{file}:{number}: {line}"
+
+
+def test_the_conda_environment_installs_the_lock_with_a_python_and_java_that_keyshift_accepts() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["name"] == PROJECT["project"]["name"]
+    conda = dict(d.partition("=")[::2] for d in environment["dependencies"] if isinstance(d, str))
+    (pip,) = [d["pip"] for d in environment["dependencies"] if isinstance(d, dict)]
+    assert pip == ["-r requirements.lock"]
+    assert {"pip", "make", "minio-server"} <= conda.keys()
+    assert SpecifierSet(PROJECT["project"]["requires-python"]).contains(conda["python"])
+    assert conda["openjdk"] == "17"
+
+
+# --- notebooks
+
+
+def is_literal(text: str) -> bool:
+    """A number, a string, None, or a list or dict of them: what a parameter file can hold too."""
+    try:
+        ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def parameter_problems(path: Path) -> list[str]:
+    """What is wrong with the parameters cell. Papermill has to read each line as ``name: type = default  # help``."""
+    cells = [c for c in nbformat.read(path, as_version=4).cells if "parameters" in c.metadata.get("tags", [])]
+    if len(cells) != 1:
+        return [f"{len(cells)} cells are tagged `parameters`, expected 1"]
+    understood = papermill.inspect_notebook(str(path))
+    problems = []
+    for line in cells[0].source.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        parameter = understood.get(line.split("=")[0].split(":")[0].strip())
+        if parameter is None:
+            problems.append(f"papermill does not read {line!r}")
+        elif parameter["inferred_type_name"] == "None" or not parameter["help"]:
+            problems.append(f"{line!r} lacks its type or its help")
+        elif not is_literal(parameter["default"]):
+            problems.append(f"the default of {line!r} is no literal")
+    return problems
+
+
+def output_problems(path: Path) -> list[str]:
+    """Code cells that still hold what a run left behind."""
+    return [
+        f"cell {i} has outputs or an execution count; run `make format`"
+        for i, cell in enumerate(nbformat.read(path, as_version=4).cells)
+        if cell.cell_type == "code" and (cell.outputs or cell.execution_count is not None)
+    ]
+
+
+def test_there_is_a_first_notebook() -> None:
+    assert ROOT / "notebooks" / "00_quickstart.ipynb" in NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path: Path) -> None:
+    nbformat.validate(nbformat.read(path, as_version=4))
+    assert output_problems(path) == []
+    assert parameter_problems(path) == []
+
+
+def notebook(tmp_path: Path, *cells: nbformat.NotebookNode) -> Path:
+    path = tmp_path / "made.ipynb"
+    made = nbformat.v4.new_notebook(cells=list(cells))
+    made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(made, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("rate: int = 5000  # events per second\nname: str = 'a'  # which", None),
+        ("rate: int = 5000", "lacks its type or its help"),
+        ("rate = 5000  # events per second", "lacks its type or its help"),
+        ("rate: int = 5000  # events per second\nprint(rate)  # it", "papermill does not read"),
+        ("rate: int = 5 * 1000  # events per second", "is no literal"),
+        ("rate: int | None = 5000  # events per second", "papermill does not read"),
+    ],
+)
+def test_a_bad_parameters_line_is_found(tmp_path: Path, source: str, problem: str | None) -> None:
+    path = notebook(tmp_path, nbformat.v4.new_code_cell(source, metadata={"tags": ["parameters"]}))
+    problems = parameter_problems(path)
+    assert any(problem in p for p in problems) if problem else problems == []
+
+
+def test_a_missing_parameters_cell_and_a_left_output_are_found(tmp_path: Path) -> None:
+    path = notebook(tmp_path, nbformat.v4.new_code_cell("1 + 1", execution_count=3))
+    assert len(parameter_problems(path)) == 1
+    assert len(output_problems(path)) == 1
+
+
+# --- sources
+
+
+def test_no_committed_file_holds_a_path_of_somebody_s_machine() -> None:
+    found = []
+    for folder in ("lib", "notebooks", "cluster", "docs", "data"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in TEXT and not {"__pycache__", ".ipynb_checkpoints"} & set(path.parts):
+                lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+                found += [
+                    f"{path.relative_to(ROOT)}:{n}: {line[:100]}" for n, line in lines if MACHINE_PATH.search(line)
+                ]
+    assert found == []
+
+
+@pytest.mark.parametrize("folder", ["home", "root", "Users", "tmp"])
+def test_a_path_of_a_machine_is_told_from_a_relative_one(folder: str) -> None:
+    assert MACHINE_PATH.search(f'open("/{folder}/ann/x")')
+    assert MACHINE_PATH.search(f"see file:///{folder}/ann/x")
+    assert not MACHINE_PATH.search(f"lib/{folder}/ann and ~/{folder}/ann and {{work}}/{folder}/ann")
+
+
+def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
+    code = "import sys, keyshift.keys, keyshift.planner, keyshift.protocol; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(run.stdout.split())
+    assert "keyshift.protocol" in loaded
+    assert not loaded & {"kafka", "kazoo", "minio", "pyarrow", "pyarrow.flight", "pyspark"}
+
+
+def test_the_early_build_of_minio_needs_no_package_but_those_installed_first() -> None:
+    first = re.search(r"^FIRST := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert first
+    code = "import sys; before = set(sys.modules); import keyshift.lab.early_build; print(*set(sys.modules) - before)"
+    run = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    packages = {name.partition(".")[0].removeprefix("_") for name in run.stdout.split()}
+    assert packages - sys.stdlib_module_names - {"keyshift"} <= set(first[1].split("|"))
+
+
+# --- commands
+
+
+def test_make_alone_lists_every_command_with_what_it_does() -> None:
+    listed = dict(re.findall(r"^  make (\w+) +(\S.*)$", make(), re.MULTILINE))
+    assert listed.keys() >= {"run", "test", "lab", "up", "down", "bench", "lint", "format", "clean", "lock", "help"}
+
+
+def test_clean_removes_what_make_left_and_nothing_else(tmp_path: Path) -> None:
+    repository, home = tmp_path / "repository", tmp_path / "home"
+    kept = [repository / "lib/keyshift/keys.py", repository / "out/figure.png", home / ".cache/keyshift/minio"]
+    left = [
+        repository / ".venv/bin/python",
+        repository / "lib/keyshift/__pycache__/keys.pyc",
+        repository / ".mypy_cache/x",
+    ]
+    for file in [*kept, *left, repository / "tests/x", repository / "notebooks/x"]:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    shutil.copy(ROOT / "Makefile", repository)
+    make("clean", cwd=repository, home=home)
+    assert all(file.exists() for file in kept)
+    assert not any(file.exists() for file in left)
+
+
+def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
+    (tmp_path / "Makefile").write_text("test:\n\t@echo '1 failed, 2 passed in 3s'; exit 1\n")
+    run = subprocess.run(["bash", str(tmp_path / ".ci/run")], cwd="/", capture_output=True, text=True, check=False)
+    assert run.returncode != 0
+    assert run.stdout.splitlines()[-1] == "1 failed, 2 passed in 3s"
+    assert run.stderr == ""
+    (tmp_path / "Makefile").write_text("test:\n\t@echo '3 passed in 3s'\n")
+    run = subprocess.run(["bash", str(tmp_path / ".ci/run")], cwd="/", capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "3 passed in 3s"
+
+
+def test_every_folder_of_tests_is_run() -> None:
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
+    run = [Path(folder) for folder in PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]]
+    assert [f for f in folders if not any(f.is_relative_to(r) for r in run)] == []
+
+
+def test_the_changelog_has_what_is_not_released_on_top() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
