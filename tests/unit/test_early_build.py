@@ -1,9 +1,11 @@
 """The build of MinIO that `make` starts in the background lives no longer than that `make`."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,10 +42,12 @@ def test_the_build_ends_with_the_process_it_was_started_for(tmp_path: Path, ende
                 time.sleep(0.05)
             go = psutil.Process(int(probe.read_text()))
             if ended_by == "INT":  # Ctrl-C reaches the whole group at once
-                os.killpg(shell.pid, 2)
+                os.killpg(shell.pid, signal.SIGINT)
             else:
                 shell.terminate()
+                shell.wait(DEADLINE_S)
             _, alive = psutil.wait_procs([build, go], timeout=DEADLINE_S)
             assert not alive
         finally:
-            os.killpg(shell.pid, 9)
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ from the data is None (in a frame NaN), never 0.
 """
 
 from collections.abc import Iterable
-from math import atan, ceil, cos, floor, isfinite, nan, pi, sin, sqrt, tan
+from math import ceil, cos, floor, isfinite, nan, pi, sin, sqrt, tan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,7 +113,7 @@ def recover_s(seconds: pd.DataFrame, objective: float, not_before_s: float = 0.0
 
 
 def spike_ms(seconds: pd.DataFrame, until_s: float | None) -> float | None:
-    """The largest per-second P99 from the trigger to ``until_s`` (None: to the end); at least the first second counts."""
+    """The largest per-second P99 from the trigger to ``until_s`` (None: to the end), at least of the first second."""
     need(seconds, ["second", "p99_ms"], "spike_ms")
     until = np.inf if until_s is None else max(until_s, 1.0)
     during = seconds.loc[(seconds["second"] >= 0) & (seconds["second"] < until), "p99_ms"].dropna()
@@ -160,7 +160,8 @@ def phases(
     result |= {"plan": planned_s, "replicate": replicate_s}
     if migration.empty:
         return result
-    last = migration.groupby("step")[list(MOMENTS)].agg(lambda moments: moments.max(skipna=False))
+    steps = migration.groupby("step")[list(MOMENTS)]
+    last = steps.max().where(steps.count().eq(steps.size(), axis=0))  # unknown if it is for one unit
     moments = np.concatenate([[planned_s or 0.0], last.to_numpy("float64").ravel()])
     # A moment may precede an earlier phase's last one, e.g. where units are fetched on demand: time is counted once.
     reached = np.where(np.isnan(moments), nan, np.fmax.accumulate(moments))
@@ -257,9 +258,9 @@ def summarise(
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``lab.manifest.Summary``.
 
-    ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms; default ``objective_ms`` of the P99 before.
-    ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``events`` and ``rate_per_s`` count
-    results: a workload with other than one result per event has to set them itself.
+    ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
+    before. ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``events`` and ``rate_per_s``
+    count results: a workload with other than one result per event has to set them itself.
     """
     need(migration, ["bytes", "drained_s"], "summarise")
     p50, p99 = before(latency, since_s)

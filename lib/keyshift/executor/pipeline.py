@@ -1,8 +1,11 @@
 """The query: Kafka -> router -> streaming shuffle -> slot -> Kafka, in Spark's real-time mode."""
 
+import contextlib
 import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +35,27 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def session(master: str, jars: list[Path], work: Path, extra: dict[str, str] | None = None) -> SparkSession:
-    """A Spark session for jobs; ``work`` takes Spark's temporary files. Raises ServiceUnavailable if it does not start.
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes started inside write their standard error to ``log``: Spark's, and its Python workers'."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
-    ``master`` must have a core for every task of a query: routers and slots all run at once.
+
+def session(
+    master: str, jars: list[Path], work: Path, log: Path, extra: dict[str, str] | None = None
+) -> SparkSession:
+    """A Spark session for jobs; ``work`` takes Spark's temporary files, ``log`` what it has to say.
+
+    ``master`` must have a core for every task of a query: routers and slots all run at once. Raises ServiceUnavailable
+    if Spark does not start.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName("keyshift")
@@ -49,9 +69,12 @@ def session(master: str, jars: list[Path], work: Path, extra: dict[str, str] | N
     for name, value in (options | (extra or {})).items():
         builder = builder.config(name, str(value))
     try:
-        spark = builder.getOrCreate()
+        with _stderr_to(log), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pyspark about versions of libraries that this project has locked
+            spark = builder.getOrCreate()
     except Exception as error:
-        raise ServiceUnavailable(f"Spark did not start ({master}): {str(error).splitlines()[0]}") from error
+        words = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

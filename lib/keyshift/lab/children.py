@@ -1,5 +1,6 @@
 """The parent's side of a child process: started, spoken to in JSON lines, never left behind."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ class Child:
 
     def __init__(self, module: str, config: dict[str, Any], heard: Callable[[dict[str, Any]], None]) -> None:
         self.name = module.rsplit(".", 1)[-1]
-        self._errors = tempfile.TemporaryFile("w+")  # a pipe nobody reads could block the child
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - a pipe nobody reads could block the child
         # Its own session: Ctrl-C reaches only the parent, which then stops its children in order.
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -74,7 +75,5 @@ class Child:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):  # unsent commands to a process that is gone
                     stream.close()
-                except BrokenPipeError:  # unsent commands to a process that is gone
-                    pass

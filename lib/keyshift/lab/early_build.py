@@ -1,6 +1,6 @@
 """Builds MinIO while ``make`` still installs the rest, and stops if that ``make`` ends: ``early_build PID_OF_MAKE``.
 
-Runs when little more than ``platformdirs`` and ``psutil`` is installed (``FIRST`` in the Makefile), so nothing else may be
+When it runs, only ``platformdirs`` and ``psutil`` are installed (``FIRST`` in the Makefile): nothing else may be
 imported from here. Whoever needs MinIO waits at the lock of the build; what fails here is told there.
 """
 

@@ -31,6 +31,7 @@ from keyshift.keys import Assignment
 from keyshift.lab import floor, topics, verdict
 from keyshift.lab.children import Child
 from keyshift.lab.manifest import (
+    TABLES,
     Manifest,
     Summary,
     Verdict,
@@ -78,7 +79,7 @@ class Lab:
             master = f"local-cluster[2,{math.ceil(self._cores / 2)},1024]"
         self._say(f"starting Spark, {master}")
         try:
-            self._spark = session(master, self._jars, self._work)
+            self._spark = session(master, self._jars, self._work, self._home / "spark.log")
         except BaseException:
             shutil.rmtree(self._work, ignore_errors=True)
             raise
@@ -415,23 +416,7 @@ def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, 
     def since(us: float | None) -> float:
         return math.nan if us is None else (us - trigger_us) / SECOND_US
 
-    columns: dict[str, list[Any]] = {
-        name: []
-        for name in [
-            "step",
-            "unit",
-            "source",
-            "destination",
-            "bytes",
-            "prepared_s",
-            "switched_s",
-            "aligned_s",
-            "sent_s",
-            "received_s",
-            "installed_s",
-            "drained_s",
-        ]
-    }
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names}
     for number, record in enumerate(records):
         for move in record.step.moves:
             released = record.acknowledgements.get(("released", move.source), {"units": []})

@@ -60,8 +60,8 @@ class RunSpec(BaseModel):
         rows = self.routers * self.tasks * 1000 / self.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
-                f"frame_ms = {self.frame_ms:g} with {self.routers} routers and {self.tasks} slots makes {rows:.0f} rows/s "
-                f"between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
+                f"frame_ms = {self.frame_ms:g} with {self.routers} routers and {self.tasks} slots makes {rows:.0f} "
+                f"rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
         self.target()
         self.make_workload()

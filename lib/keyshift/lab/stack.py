@@ -11,11 +11,12 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
 
 import json
 import shutil
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,20 +150,15 @@ class Stack:
             with speaking:
                 say(line)
 
-        with ThreadPoolExecutor(len(services)) as pool:
-            starts: list[Future[None]] = []
-            try:
-                starts += [pool.submit(self._start_one, service, say_alone, cancel) for service in services]
-                done, _ = wait(starts, return_when=FIRST_EXCEPTION)
-                for start in done:
-                    start.result()
-            except BaseException:
+        with _postponed_signals(cancel), ThreadPoolExecutor(len(services)) as pool:
+            starts = [pool.submit(self._start_one, service, say_alone, cancel) for service in services]
+            done, pending = wait(starts, return_when=FIRST_EXCEPTION)
+            failures = [error for start in done if (error := start.exception())]
+            if failures:
                 cancel.set()
-                wait(
-                    starts
-                )  # a thread looks at `cancel` at least every second, save for a health check of some seconds
+                wait(pending)
                 self._stop(services, say)
-                raise
+                raise failures[0]
 
     def _start_one(self, service: Service, say: Say, cancel: threading.Event) -> None:
         program = service.fetch(say, cancel)
@@ -271,6 +267,39 @@ class Stack:
             service.pid_file.unlink(missing_ok=True)
         if busy:
             say(f"ports still taken, by somebody else: {', '.join(map(str, busy))}")
+
+
+@contextmanager
+def _postponed_signals(cancel: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM only set ``cancel``; they take effect at the end of the block.
+
+    Otherwise the second of two, while we end what was started, would leave the rest running. (`timeout -s INT` sends
+    two; so does an impatient user.)
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread, and only it may handle them
+        return
+    received: list[int] = []
+
+    def postpone(number: int, frame: object) -> None:
+        received.append(number)
+        cancel.set()
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    postponed = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in postponed:
+        signal.signal(number, postpone)
+    try:
+        yield
+    except Cancelled:
+        pass
+    finally:
+        for number in postponed:
+            signal.signal(number, before[number])
+        if received:
+            signal.raise_signal(received[0])
+    if received:
+        raise KeyboardInterrupt  # the caller's handler did nothing: the services are gone all the same
 
 
 def _candidates(first: int, default: int) -> Iterator[int]:

@@ -51,9 +51,8 @@ def create_topic(kafka: str, topic: str, partitions: int, retention_s: float = 2
 
 def delete_topic(kafka: str, topic: str) -> None:
     """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
-    with _admin(kafka, f"deleting topic {topic!r}") as client:
-        with suppress(UnknownTopicOrPartitionError):
-            client.delete_topics([topic], timeout_ms=ANSWER_MS)
+    with _admin(kafka, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
+        client.delete_topics([topic], timeout_ms=ANSWER_MS)
 
 
 def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int) -> pd.DataFrame:

@@ -85,6 +85,7 @@ def judge(
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
     found = _Findings()
+    results = results.assign(row=np.arange(len(results)))  # the order within a record is that of the log
     events = events.sort_values(["router", "offset", "position"], ignore_index=True)
     place = _places(events, results)
     found.rows(

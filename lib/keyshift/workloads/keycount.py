@@ -98,8 +98,9 @@ class KeyCount(BaseModel):
             r = results.iloc[row]
             offered = counts[key[row]] if known[row] else 0
             yield (
-                f"result of router {r.router} offset {r.offset} position {r.position}: key {r.key} has count {r['count']}"
-                f" and stamp {r.stamp}; expected stamp = count - 1, and counts 1..{offered}, each once, in event order"
+                f"result of router {r.router} offset {r.offset} position {r.position}: key {r.key} has count"
+                f" {r['count']} and stamp {r.stamp}; expected stamp = count - 1, and counts 1..{offered}, each once,"
+                " in event order"
             )
 
     def _wrong_state(self, counts: npt.NDArray[np.int64], final: Iterator[pd.DataFrame]) -> Iterator[str]:
@@ -114,12 +115,11 @@ class KeyCount(BaseModel):
                 np.add.at(seen, key[known], 1)
                 bad = ~known | (self.units[home] != unit) | (counts[home] != count) | self._differs(part)
                 for row in np.flatnonzero(bad):
-                    expected = (
-                        f"count {counts[key[row]]} in unit {self.units[key[row]]}" if known[row] else "no such key"
-                    )
+                    k = key[row]
+                    expected = f"count {counts[k]} in unit {self.units[k]}" if known[row] else "no such key"
                     yield (
-                        f"final state of key {key[row]} in unit {unit[row]}, slot {part['slot'].iloc[row]}: count "
-                        f"{count[row]} and payload {part['payload'].iloc[row][:16].hex()}...; expected {expected}"
+                        f"final state of key {k} in unit {unit[row]}, slot {part['slot'].iloc[row]}: count {count[row]}"
+                        f" and payload {part['payload'].iloc[row][:16].hex()}...; expected {expected}"
                     )
         for k in np.flatnonzero(seen != 1):
             yield f"final state of key {k}: in {seen[k]} places, expected 1"
@@ -127,7 +127,7 @@ class KeyCount(BaseModel):
     def _differs(self, part: pd.DataFrame) -> npt.NDArray[np.bool_]:
         """Which payloads are not exactly those that their own key and count should have."""
         payloads = part["payload"]
-        bad = (payloads.str.len() != self.state_bytes).to_numpy()
+        bad = (payloads.str.len() != self.state_bytes).to_numpy(copy=True)
         good = part[~bad]
         found = np.frombuffer(b"".join(good["payload"]), np.uint8).reshape(len(good), self.state_bytes)
         bad[~bad] = (found != self.payloads(good["key"].to_numpy(), good["count"].to_numpy())).any(axis=1)
