@@ -5,7 +5,7 @@ stay apart for colour-blind readers; where two strategies of a family share one,
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 from zlib import crc32
@@ -17,6 +17,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -64,6 +65,7 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
     "install": "#0072B2",
     "catch up": "#332244",
 }
+LEGEND_COLUMNS = 3
 _PHASE_ENDS = ("prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
@@ -86,10 +88,7 @@ def theme() -> AbstractContextManager[None]:
             **sns.axes_style("whitegrid"),
             **sns.plotting_context("notebook", font_scale=0.85),
             "axes.edgecolor": "#888888",
-            "axes.titlelocation": "left",
-            "axes.titleweight": "bold",
             "grid.color": "#E6E6E6",
-            "legend.frameon": False,
             "savefig.dpi": 150,
             "svg.hashsalt": "keyshift",  # the same figure gives the same bytes
         }
@@ -107,8 +106,8 @@ def latency_timeline(
 ) -> Axes:
     """Per-second P50 and P99 of one strategy on a log axis, the trigger at 0, the migration shaded.
 
-    ``seconds`` is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range over the
-    repetitions is drawn too. The shade runs from the first routing switch to the last installed unit.
+    ``seconds`` is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99
+    over the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit.
     """
     need(seconds, ["second", "p50_ms", "p99_ms"], "latency_timeline")
     ax = _axes((7.5, 4.0)) if ax is None else ax
@@ -119,21 +118,21 @@ def latency_timeline(
     middle = every.index.to_numpy("float64") + 0.5
     for measure, width, dots in (("p50", 1.2, (0, (1, 1))), ("p99", 2.0, "-")):
         ax.plot(middle, every[f"{measure}_ms"], color=drawn.colour, linewidth=width, linestyle=dots, zorder=3)
-        if f"{measure}_low_ms" in every:
-            low, high = every[f"{measure}_low_ms"], every[f"{measure}_high_ms"]
-            ax.fill_between(middle, low, high, color=drawn.colour, alpha=0.2, linewidth=0, zorder=2)
+    if "p99_low_ms" in every:
+        low, high = every["p99_low_ms"], every["p99_high_ms"]
+        ax.fill_between(middle, low, high, color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
     span = _span(migration)
     if span is not None:
         ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=0, zorder=0)
     ax.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
     if objective_ms is not None:
-        ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle=":", zorder=1)
+        ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
     if len(every):
         ax.set_xlim(min(middle[0] - 0.5, 0), max(middle[-1] + 0.5, span[1] if span else 0))
     _log_ms(ax)
     ax.set_xlabel("time since the trigger (s)")
     ax.set_ylabel("latency (ms)")
-    ax.set_title(f"Latency per second: {drawn.label}" if strategy else "Latency per second")
+    _title(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
     if legend:
         handles = _timeline_handles(drawn.colour, span is not None, objective_ms, "p99_low_ms" in seconds)
         _legend_below(ax, handles)
@@ -160,7 +159,7 @@ def panels(
             sharex=True,
             sharey=True,
             squeeze=False,
-            layout="constrained",
+            layout=ConstrainedLayoutEngine(w_pad=0.12),  # with less, tick labels of neighbours touch
         )
         axes = list(grid.flat)
         limits = []
@@ -168,7 +167,7 @@ def panels(
             latency_timeline(seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, legend=False)
             limits.append(ax.get_xlim())
             note = (notes or {}).get(strategy)
-            ax.set_title(look(strategy).label, pad=18 if note else 6)
+            _title(ax, look(strategy).label, pad=18 if note else 6)
             if note:
                 ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
             ax.label_outer()
@@ -181,7 +180,7 @@ def panels(
         moved = any(_span(migration) is not None for _, migration in runs.values())
         ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
         handles = _timeline_handles("#444444", moved, objective_ms, ranged)
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 3 * columns))
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
         figure.suptitle(title, fontsize="large", fontweight="bold", x=0.01, ha="left")
     return figure
 
@@ -193,7 +192,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
     """
     if not curves:
         raise BadInput("ccdf_figure: no curve given")
-    ax = _axes((6.5, 4.5)) if ax is None else ax
+    ax = _axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS)) if ax is None else ax
     handles: list[Line2D] = []
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
@@ -227,7 +226,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
             )
     ax.set_xlabel("latency (ms)")
     ax.set_ylabel("fraction of results at least as slow")
-    ax.set_title("Latency distribution")
+    _title(ax, "Latency distribution")
     _legend_below(ax, handles)
     return ax
 
@@ -263,9 +262,10 @@ def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylabel(f"{len(units)} units, in {units['step'].nunique()} steps")
     ax.set_ylim(len(units) - 0.5, -0.5)
+    ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))  # the trigger is in the picture
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("time since the trigger (s)")
-    ax.set_title("Units on their way")
+    _title(ax, "Units on their way")
     _legend_below(ax, [Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items()])
     return ax
 
@@ -315,15 +315,23 @@ def _timeline_handles(colour: str, moved: bool, objective_ms: float | None, rang
         Line2D([], [], color=colour, linewidth=1.2, linestyle=(0, (1, 1)), label="P50"),
     ]
     if ranged:
-        handles.append(Patch(color=colour, alpha=0.2, label="range over repetitions"))
+        handles.append(Patch(color=colour, alpha=0.25, label="P99, range of repetitions"))
     handles.append(Line2D([], [], color="black", linewidth=1, linestyle="--", label="trigger"))
     if moved:
         handles.append(Patch(color="#BBBBBB", alpha=0.45, label="migration"))
     if objective_ms is not None:
         text = f"objective ({objective_ms:.3g} ms)"
-        handles.append(Line2D([], [], color="#444444", linewidth=1, linestyle=":", label=text))
+        handles.append(Line2D([], [], color="#444444", linewidth=1, linestyle="-.", label=text))
     return handles
 
 
-def _legend_below(ax: Axes, handles: list) -> None:
-    ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=min(len(handles), 5))
+def _title(ax: Axes, text: str, pad: float = 6) -> None:
+    ax.set_title(text, loc="left", fontweight="bold", pad=pad)
+
+
+def _legend_below(ax: Axes, handles: Sequence[Line2D | Patch]) -> None:
+    """A legend outside the Axes; more than one row of it goes by fewer columns, or wide names squeeze the figure."""
+    columns = len(handles) if len(handles) <= 5 else LEGEND_COLUMNS
+    ax.legend(
+        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, frameon=False, fontsize="small"
+    )

@@ -26,7 +26,7 @@ from keyshift.lab.topics import ANSWER_MS, broker_errors
 
 SECOND_US = 1_000_000
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
-_DRAIN_S = 30.0  # ... but a job that never falls silent is cut off here
+_DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
 
 
 class CollectorConfig(ChildConfig):

@@ -5,7 +5,6 @@ import math
 import queue
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -52,20 +51,13 @@ SECOND_US = 1_000_000
 Say = Callable[[str], None]
 
 
-def tell(line: str) -> None:
-    """Progress for people: standard error, above any progress bar."""
-    tqdm.write(line, file=sys.stderr)
-
-
 class Lab:
     """A Spark session and the services around it, for one or more runs. A context manager.
 
     ``cores``: logical cores of the session, the largest that any of the runs needs.
     """
 
-    def __init__(
-        self, endpoints: Endpoints, jars: list[Path], home: Path, cores: int, master: str = "local", say: Say = tell
-    ) -> None:
+    def __init__(self, endpoints: Endpoints, jars: list[Path], home: Path, cores: int, master: str, say: Say) -> None:
         self._endpoints, self._jars, self._home, self._say = endpoints, jars, home, say
         self._cores, self._kind = cores, master
         self.store = ResultStore(endpoints)
@@ -209,7 +201,7 @@ class _Run:
             start = time.time() + LEAD_S
             load_s = spec.warmup_s + spec.seconds
             self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
-            with tqdm(total=round(load_s), unit="s", desc=spec.strategy, leave=False) as bar:
+            with tqdm(total=round(load_s), unit="s", desc=spec.strategy, leave=False, disable=None) as bar:
                 self._bar = bar
                 self._pass_until(start + spec.warmup_s)
                 self._phase = "steady"

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-import httpx
 import minio
 import urllib3
 from kafka import KafkaAdminClient
@@ -225,10 +224,12 @@ class MinIO(Service):
 
     def check(self, port: int) -> None:
         """It lives, takes our credentials, and has the bucket: made if it is not there."""
-        httpx.get(f"http://{HOST}:{port}/minio/health/live", timeout=ANSWER_S, trust_env=False).raise_for_status()
-        access_key, secret_key = self.credentials()
         # The client's own pool waits for minutes and retries five times.
         pool = urllib3.PoolManager(timeout=ANSWER_S, retries=False)
+        answer = pool.request("GET", f"http://{HOST}:{port}/minio/health/live")
+        if answer.status != 200:
+            raise ServiceUnavailable(f"MinIO says it is not live (HTTP {answer.status})")
+        access_key, secret_key = self.credentials()
         client = minio.Minio(f"{HOST}:{port}", access_key, secret_key, secure=False, http_client=pool)
         if not client.bucket_exists(BUCKET):  # a signed request: also proves that the credentials fit
             client.make_bucket(BUCKET)

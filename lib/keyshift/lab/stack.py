@@ -153,12 +153,12 @@ class Stack:
         with _postponed_signals(cancel), ThreadPoolExecutor(len(services)) as pool:
             starts = [pool.submit(self._start_one, service, say_alone, cancel) for service in services]
             done, pending = wait(starts, return_when=FIRST_EXCEPTION)
-            failures = [error for start in done if (error := start.exception())]
-            if failures:
+            failure = next((error for start in done if (error := start.exception())), None)
+            if failure or cancel.is_set():
                 cancel.set()
                 wait(pending)
                 self._stop(services, say)
-                raise failures[0]
+                raise failure or Cancelled
 
     def _start_one(self, service: Service, say: Say, cancel: threading.Event) -> None:
         program = service.fetch(say, cancel)

@@ -100,10 +100,10 @@ def judge(
     answered[place] = True
     found.rows("lost", "router {router} offset {offset} position {position} key {key}", events, ~answered)
 
-    # By event, first arrival first; lexsort is stable, so rows of one record stay in order.
-    order = np.lexsort((results["log_offset"], results["arrived_us"], place))
-    results, place = results.iloc[order].reset_index(drop=True), place[order]
-    again = np.append(False, np.diff(place) == 0)
+    order = np.lexsort((results["row"], results["log_offset"], results["arrived_us"], place))  # first arrival first
+    results, place = results.iloc[order], place[order]
+    again = np.zeros(len(place), bool)
+    again[1:] = np.diff(place) == 0
     if replayed:
         first = np.maximum.accumulate(np.where(again, 0, np.arange(len(place))))
         differs = _differs(results, results.iloc[first], ["key", "t", *(f.name for f in workload.result_fields)])
@@ -177,20 +177,21 @@ def _differs(left: pd.DataFrame, right: pd.DataFrame, columns: list[str]) -> Mas
 
 
 def _reordered(results: pd.DataFrame, place: npt.NDArray[np.int64]) -> Mask:
-    """Results that come before an earlier event of the same router and key: in a slot's log, or by version across slots."""
-    key, router, slot, version, log = (
-        results[c].to_numpy() for c in ("key", "router", "slot", "version", "log_offset")
-    )
+    """Results that come after one of a later event of the same router and key: in a slot's log, or by version.
+
+    Two slots' logs have no common order; versions have: a router's events never go back to an earlier one.
+    """
+    columns = ("key", "router", "slot", "version", "log_offset", "row")
+    key, router, slot, version, log, row = (results[c].to_numpy() for c in columns)
     bad = np.zeros(len(results), bool)
-    # A record's rows share its offset: their order in the log is their order in the original table, kept as the index.
-    for order, value in (
-        (np.lexsort((results["row"], log, slot, router, key)), place),
-        (np.lexsort((place, router, key)), version),
-    ):
-        same = (np.diff(key[order]) == 0) & (np.diff(router[order]) == 0)
-        if value is place:
-            same &= np.diff(slot[order]) == 0
-        bad[order[1:]] |= same & (np.diff(value[order]) < 0)
+
+    by_log = np.lexsort((row, log, slot, router, key))
+    same = np.logical_and.reduce([np.diff(column[by_log]) == 0 for column in (key, router, slot)])
+    bad[by_log[1:]] |= same & (np.diff(place[by_log]) < 0)
+
+    by_event = np.lexsort((place, router, key))
+    same = np.logical_and.reduce([np.diff(column[by_event]) == 0 for column in (key, router)])
+    bad[by_event[1:]] |= same & (np.diff(version[by_event]) < 0)
     return bad
 
 

@@ -1,0 +1,263 @@
+"""The command line: parse, call, print. Progress goes to standard error, results to standard output.
+
+Exit status: 0 done, 1 a bad verdict, 2 bad input, 3 a service or a run failed, 130 interrupted.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import click
+import typer
+
+from keyshift.errors import BadInput, KeyshiftError
+
+app = typer.Typer(
+    name="keyshift",
+    help="See, compare and invent ways of moving the state of a running stream-processing job.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+results = typer.Typer(help="Runs kept in MinIO.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(results, name="results")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")]
+Settings = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, default=str))
+    elif rows:
+        import pandas as pd
+
+        typer.echo(pd.DataFrame(rows).to_string(index=False, na_rep="-"))
+
+
+@app.command()
+def up(
+    kafka_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of Kafka.")] = None,
+    zookeeper_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of ZooKeeper.")] = None,
+    minio_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of MinIO.")] = None,
+) -> None:
+    """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
+    from keyshift.lab.jars import jars, require_java
+    from keyshift.lab.open import tell
+    from keyshift.lab.stack import Stack
+
+    require_java()
+    wanted = {"kafka": kafka_port, "zookeeper": zookeeper_port, "minio": minio_port}
+    stack = Stack(ports={name: port for name, port in wanted.items() if port})
+    stack.up(tell)
+    jars("spark", tell)
+    _print_rows([_service_row(service) for service in stack.status()], as_json=False)
+
+
+@app.command()
+def down(
+    wipe: Annotated[bool, typer.Option(help="Delete the state folder too: data, results, logs, credentials.")] = False,
+) -> None:
+    """Stop what `up` started."""
+    from keyshift.lab.open import tell
+    from keyshift.lab.stack import Stack
+
+    Stack().down(wipe=wipe, say=tell)
+
+
+@app.command()
+def status(as_json: Json = False) -> None:
+    """What runs, where, since when."""
+    from keyshift.lab.stack import Stack
+
+    stack = Stack()
+    _print_rows([_service_row(service) for service in stack.status()], as_json)
+    if not as_json:
+        typer.echo(f"state folder: {stack.home}")
+
+
+def _service_row(service: Any) -> dict[str, Any]:
+    return {
+        "service": service.name,
+        "state": service.state,
+        "address": service.address,
+        "pid": service.pid,
+        "up_s": None if service.since_s is None else round(service.since_s),
+        "rss_mib": None if service.rss_mib is None else round(service.rss_mib),
+        "log": str(service.log),
+    }
+
+
+@app.command()
+def run(
+    workload: Annotated[str, typer.Option(help="A name from `keyshift workloads`.")] = "keycount",
+    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    settings: Settings = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
+    from keyshift.lab.open import open_lab, tell
+    from keyshift.lab.run import run_all
+    from keyshift.lab.spec import make_spec, parse_settings
+
+    spec = make_spec({"workload": workload, "strategy": strategy} | parse_settings(settings))
+    tell("parameters: " + ", ".join(f"{name}={value}" for name, value in spec.model_dump().items()))
+    verdicts = []
+    with open_lab([spec]) as lab:
+        for manifest in run_all(lab, [spec]):
+            assert manifest.summary is not None and manifest.verdict is not None
+            for example in manifest.verdict.examples:
+                tell(f"  {example}")
+            typer.echo(manifest.summary.model_dump_json())
+            verdicts.append(manifest.summary.verdict)
+    raise typer.Exit(int("bad" in verdicts))
+
+
+@app.command()
+def notebook(
+    path: Annotated[Path, typer.Argument(help="The notebook to execute.")],
+    settings: Settings = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
+    from keyshift.lab import notebook as notebooks
+    from keyshift.lab.jars import require_java
+    from keyshift.lab.open import open_services, tell
+    from keyshift.lab.stack import Stack
+    from keyshift.lab.store import ResultStore
+
+    parameters = notebooks.parameters_from(settings)
+    notebooks.check_parameters(path, parameters)
+    require_java()
+    with open_services(tell) as endpoints:
+        executed = notebooks.execute(path, parameters, Stack().home)
+        notebooks.keep(executed, ResultStore(endpoints))
+    for label, files in (("notebook", [executed.notebook]), ("HTML", [executed.html]), ("figure", executed.figures)):
+        for file in files:
+            typer.echo(f"{label:9} {file}")
+    for row in executed.rows:
+        typer.echo(f"{row['strategy']:18} verdict {row['verdict']:4} MinIO: runs/{row['run_id']}/")
+    if executed.error:
+        raise KeyshiftError(f"{path.name} failed in {executed.error}")
+    raise typer.Exit(int(any(row["verdict"] != "ok" for row in executed.rows) or not executed.rows))
+
+
+@app.command()
+def lab(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of JupyterLab; the next free one is taken.")] = 8888,
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+) -> None:
+    """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
+    from keyshift.lab.jars import require_java
+    from keyshift.lab.open import open_services, tell
+
+    require_java()
+    folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
+    with open_services(tell):
+        command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
+        command += [f"--ServerApp.root_dir={folder}"] + ([] if browser else ["--no-browser"])
+        if os.geteuid() == 0:
+            command.append("--allow-root")
+        jupyter = subprocess.Popen(command)
+        try:
+            jupyter.wait()
+        finally:
+            jupyter.terminate()
+            jupyter.wait()
+
+
+@app.command()
+def strategies(as_json: Json = False) -> None:
+    """Ways to move state."""
+    from keyshift.planner import strategies as known
+
+    rows = [{"strategy": name, "what": entry.summary, "source": entry.source} for name, entry in known.items()]
+    _print_rows(rows, as_json)
+
+
+@app.command()
+def workloads(as_json: Json = False) -> None:
+    """What jobs compute."""
+    from keyshift.workloads import workloads as known
+
+    _print_rows([{"workload": name, "what": entry.summary} for name, entry in known.items()], as_json)
+
+
+@app.command()
+def backends(as_json: Json = False) -> None:
+    """Where state lives."""
+    from keyshift.state import backends as known
+
+    _print_rows([{"backend": name, "what": summary} for name, (_, summary) in known.items()], as_json)
+
+
+@app.command()
+def parameters(as_json: Json = False) -> None:
+    """What `--set` takes, with defaults and units."""
+    from keyshift.lab.spec import RunSpec
+
+    rows = [
+        {"parameter": name, "default": field.default, "what": field.description}
+        for name, field in RunSpec.model_fields.items()
+    ]
+    _print_rows(rows, as_json)
+
+
+@results.command("list")
+def list_results(
+    limit: Annotated[int, typer.Option(min=1, help="How many at the most, newest first.")] = 20,
+    workload: Annotated[str | None, typer.Option(help="Only this workload.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only this strategy.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Stored runs, newest first."""
+    from keyshift.lab.open import open_services
+    from keyshift.lab.store import ResultStore
+
+    with open_services() as endpoints:
+        rows = ResultStore(endpoints).list_runs(limit=limit, workload=workload, strategy=strategy)
+        _print_rows(rows.to_dict("records"), as_json)
+        if rows.empty and not as_json:
+            typer.echo("no runs yet: `keyshift run` makes one")
+
+
+@results.command("show")
+def show_result(run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")]) -> None:
+    """The manifest of one run, as JSON."""
+    from keyshift.lab.open import open_services
+    from keyshift.lab.store import ResultStore
+
+    with open_services() as endpoints:
+        typer.echo(ResultStore(endpoints).get_manifest(run_id).model_dump_json(indent=2))
+
+
+def main() -> None:
+    """The entry point: errors become one line and an exit status."""
+
+    def terminated(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt  # the same orderly way out as Ctrl-C
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        sys.exit(app(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BadInput as error:
+        sys.stderr.write(f"keyshift: {error}\n")
+        sys.exit(2)
+    except KeyshiftError as error:
+        sys.stderr.write(f"keyshift: {error}\n")
+        sys.exit(3)
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("keyshift: interrupted; everything it had started is stopped\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

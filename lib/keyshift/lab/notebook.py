@@ -1,0 +1,116 @@
+"""Execute a notebook with papermill, keep the copy and its HTML locally and with the runs it made."""
+
+import base64
+import contextlib
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from IPython.display import display
+from nbconvert import HTMLExporter
+from papermill.exceptions import PapermillExecutionError
+
+from keyshift.errors import BadInput
+from keyshift.lab.manifest import Manifest
+from keyshift.lab.store import ResultStore
+from keyshift.registry import unknown
+
+MIME = "application/vnd.keyshift.summaries+json"
+
+
+def publish(manifests: list[Manifest]) -> None:
+    """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store."""
+    rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
+    text = "\n".join(f"{row['run_id']}: verdict {row['verdict']}" for row in rows)
+    display({MIME: rows, "text/plain": text}, raw=True)
+
+
+def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    """What ``publish`` left in an executed notebook; empty if it never came so far."""
+    return [
+        row
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        for row in output.get("data", {}).get(MIME, [])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """Where an executed notebook is, and what its runs gave."""
+
+    notebook: Path
+    html: Path
+    figures: list[Path]
+    rows: list[dict[str, Any]]
+    error: str | None
+
+
+def check_parameters(path: Path, given: dict[str, Any]) -> None:
+    """Raises BadInput if the notebook is not there, cannot be read, or has no such parameter."""
+    if not path.is_file():
+        raise BadInput(f"notebook {str(path)!r}: there is no such file")
+    try:
+        known = list(papermill.inspect_notebook(str(path)))
+    except Exception as error:  # papermill and nbformat raise many kinds for a file that is none of theirs
+        raise BadInput(f"notebook {str(path)!r} cannot be read: {str(error).splitlines()[0]}") from error
+    for name in given:
+        if name not in known:
+            raise unknown("notebook parameter", name, known)
+
+
+def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
+    """Run a notebook from top to bottom below ``home``; a failing cell is reported in ``error``, the copy is kept."""
+    check_parameters(path, parameters)
+    folder = home / "notebooks" / f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    folder.mkdir(parents=True)
+    copy, html = folder / path.name, folder / f"{path.stem}.html"
+    error = None
+    try:
+        papermill.execute_notebook(
+            str(path),
+            str(copy),
+            parameters,
+            cwd=str(path.parent),
+            progress_bar=True,
+            stderr_file=None,
+            log_output=False,
+        )
+    except PapermillExecutionError as failed:
+        error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"
+    executed = nbformat.read(copy, as_version=4)
+    html.write_text(HTMLExporter().from_notebook_node(executed)[0])
+    images = [
+        output["data"]["image/png"]
+        for cell in executed.cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+    figures = [folder / f"figure-{number}.png" for number in range(1, len(images) + 1)]
+    for figure, image in zip(figures, images, strict=True):
+        figure.write_bytes(base64.b64decode(image))
+    return Executed(copy, html, figures, summaries(executed), error)
+
+
+def keep(executed: Executed, store: ResultStore) -> None:
+    """Put the copy and its HTML beside every run that the notebook made. Raises ServiceUnavailable."""
+    for row in executed.rows:
+        for file in (executed.notebook, executed.html, *executed.figures):
+            store.put_file(row["run_id"], file.name, file)
+
+
+def parameters_from(pairs: list[str]) -> dict[str, Any]:
+    """``name=value`` strings, each value as JSON or else as text. Raises BadInput."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, raw = pair.partition("=")
+        if not equals:
+            raise BadInput(f"--set {pair!r}: expected name=value")
+        values[name] = raw
+        with contextlib.suppress(json.JSONDecodeError):
+            values[name] = json.loads(raw)
+    return values
