@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-import click
 import typer
 
 from keyshift.errors import BadInput, KeyshiftError
@@ -238,25 +237,27 @@ def show_result(run_id: Annotated[str, typer.Argument(help="A run id, or its fir
 
 def main() -> None:
     """The entry point: errors become one line and an exit status."""
+    interrupted = False
 
-    def terminated(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt  # the same orderly way out as Ctrl-C
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt  # the same orderly way out for Ctrl-C and SIGTERM
 
-    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+    status: str | int | None = 0
     try:
-        sys.exit(app(standalone_mode=False))
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except BadInput as error:
-        sys.stderr.write(f"keyshift: {error}\n")
-        sys.exit(2)
+        app()
+    except SystemExit as leaving:
+        status = leaving.code
     except KeyshiftError as error:
         sys.stderr.write(f"keyshift: {error}\n")
-        sys.exit(3)
-    except (KeyboardInterrupt, click.Abort):
-        sys.stderr.write("keyshift: interrupted; everything it had started is stopped\n")
-        sys.exit(130)
+        status = 2 if isinstance(error, BadInput) else 3
+    if interrupted:
+        sys.stderr.write("keyshift: interrupted; what it had started is stopped\n")
+        status = 130
+    sys.exit(status)
 
 
 if __name__ == "__main__":

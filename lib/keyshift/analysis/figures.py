@@ -115,12 +115,21 @@ def latency_timeline(
     every = seconds.set_index("second").sort_index()
     if len(every):  # a second without results breaks the line
         every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
+    # Steps, not slopes: a line from second to second would rise before the trigger.
     middle = every.index.to_numpy("float64") + 0.5
     for measure, width, dots in (("p50", 1.2, (0, (1, 1))), ("p99", 2.0, "-")):
-        ax.plot(middle, every[f"{measure}_ms"], color=drawn.colour, linewidth=width, linestyle=dots, zorder=3)
+        ax.plot(
+            middle,
+            every[f"{measure}_ms"],
+            color=drawn.colour,
+            linewidth=width,
+            linestyle=dots,
+            drawstyle="steps-mid",
+            zorder=3,
+        )
     if "p99_low_ms" in every:
         low, high = every["p99_low_ms"], every["p99_high_ms"]
-        ax.fill_between(middle, low, high, color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
+        ax.fill_between(middle, low, high, step="mid", color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
     span = _span(migration)
     if span is not None:
         ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=0, zorder=0)
@@ -252,7 +261,7 @@ def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
             linewidth=0,
             label=name,
         )
-    for row in rows[1:][np.diff(units["step"]) != 0] if units["step"].nunique() <= 40 else []:
+    for row in rows[1:][np.diff(units["step"]) != 0] if units["step"].nunique() <= 12 else []:
         ax.axhline(row - 0.5, color="#888888", linewidth=0.6)
     if len(units) <= 24:
         names = [f"{u.unit}  ({u.source} → {u.destination})" for u in units.itertuples()]
@@ -304,7 +313,7 @@ def _log_ms(ax: Axes) -> None:
     if high / low < 20:
         middle = np.sqrt(low * high)
         ax.set_ylim(middle / 5, middle * 5)
-    ax.yaxis.set_major_locator(LogLocator(numticks=12))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
 

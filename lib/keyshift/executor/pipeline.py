@@ -3,8 +3,8 @@
 import contextlib
 import json
 import os
+import signal
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(saved)
 
 
-def session(
-    master: str, jars: list[Path], work: Path, log: Path, extra: dict[str, str] | None = None
-) -> SparkSession:
+def session(master: str, jars: list[Path], work: Path, log: Path, extra: dict[str, str] | None = None) -> SparkSession:
     """A Spark session for jobs; ``work`` takes Spark's temporary files, ``log`` what it has to say.
 
     ``master`` must have a core for every task of a query: routers and slots all run at once. Raises ServiceUnavailable
@@ -68,10 +66,12 @@ def session(
     }
     for name, value in (options | (extra or {})).items():
         builder = builder.config(name, str(value))
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        with _stderr_to(log), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of pyspark about versions of libraries that this project has locked
+        with _stderr_to(log):
             spark = builder.getOrCreate()
+            with contextlib.suppress(ValueError):  # not the main thread: then Spark has left the handler alone
+                signal.signal(signal.SIGINT, handler)  # Spark's would kill its tasks before anything else is said
     except Exception as error:
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error

@@ -1,0 +1,270 @@
+"""Comparisons of runs as a table and in words, computed from summary rows (``lab.manifest.Summary``, as dicts)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan, nan
+from typing import Any
+
+import pandas as pd
+
+from keyshift.analysis.metrics import interval
+from keyshift.errors import BadInput
+
+Row = Mapping[str, Any]
+NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
+REPETITION = {"seed", "repetition"}  # parameters in which repetitions of one point may differ
+TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
+MIB = 2**20
+
+_COLUMNS: dict[str, Callable[[Row], float | None]] = {
+    "P50 before (ms)": lambda row: row.get("p50_ms"),
+    "P99 before (ms)": lambda row: row.get("p99_ms"),
+    "P99 spike (ms)": lambda row: row.get("spike_ms"),
+    "P99 spike (× before)": lambda row: _ratio(row, "spike_ms", "p99_ms"),
+    "silence (ms)": lambda row: row.get("silence_ms"),
+    "completion (s)": lambda row: row.get("completion_s"),
+    "completion (× floor)": lambda row: _ratio(row, "completion_s", "floor_s"),
+    "recovery (s)": lambda row: row.get("recover_s"),
+    "moved (MiB)": lambda row: None if row.get("bytes_moved") is None else row["bytes_moved"] / MIB,
+    "moved (× minimum)": lambda row: _ratio(row, "bytes_moved", "bytes_minimum"),
+    "peak memory (MiB)": lambda row: row.get("peak_rss_mib"),
+}
+_WITH_INTERVAL = ("P99 spike (ms)", "silence (ms)", "completion (s)", "recovery (s)")
+
+
+@dataclass(frozen=True)
+class Point:
+    """Repetitions of one workload, strategy and set of parameters."""
+
+    label: str  # the strategy, and the parameters in which points of that strategy differ
+    parameters: dict[str, Any]  # those parameters
+    rows: tuple[Row, ...]
+
+    @property
+    def bad(self) -> int:
+        """How many runs have a bad verdict."""
+        return sum(row["verdict"] != "ok" for row in self.rows)
+
+    def values(self, measure: Callable[[Row], float | None]) -> list[float]:
+        """The measure of each run in which it is known."""
+        found = [measure(row) for row in self.rows]
+        return [float(value) for value in found if value is not None and isfinite(value)]
+
+    def mean(self, measure: Callable[[Row], float | None]) -> float | None:
+        """The mean over the runs in which the measure is known; None if it is in none."""
+        values = self.values(measure)
+        return sum(values) / len(values) if values else None
+
+
+def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
+    """Summary rows as points by workload, in order of first appearance; runs that differ in a seed only are repetitions.
+
+    Raises BadInput for a row that is not a summary.
+    """
+    for row in summaries:
+        if missing := NEEDED - set(row):
+            raise BadInput(f"summary of run {row.get('run_id')!r}: no {', '.join(sorted(missing))}")
+    by_strategy: dict[tuple[str, str], list[Row]] = {}
+    for row in summaries:
+        by_strategy.setdefault((row["workload"], row["strategy"]), []).append(row)
+    result: dict[str, list[Point]] = {}
+    for (workload, strategy), rows in by_strategy.items():
+        names = sorted({name for row in rows for name in row["parameters"]} - REPETITION)
+        varying = [name for name in names if len({repr(row["parameters"].get(name)) for row in rows}) > 1]
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(repr([row["parameters"].get(name) for name in varying]), []).append(row)
+        for group in groups.values():
+            parameters = {name: group[0]["parameters"].get(name) for name in varying}
+            text = ", ".join(f"{name}={value}" for name, value in parameters.items())
+            label = f"{strategy} ({text})" if text else strategy
+            result.setdefault(workload, []).append(Point(label, parameters, tuple(group)))
+    return result
+
+
+def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
+    """One row per workload, strategy and set of parameters: means over its runs, NaN for what is not known.
+
+    The headers carry the units. If a point was repeated, columns ``<measure> 95 %`` hold the confidence interval as
+    text; measures that no run has are left out. A point of which any run is not correct has the verdict "bad".
+    """
+    rows: list[dict[str, Any]] = []
+    grouped = points(summaries)
+    repeated = any(len(point.rows) > 1 for group in grouped.values() for point in group)
+    for workload, group in grouped.items():
+        for point in group:
+            row: dict[str, Any] = {"workload": workload, "strategy": point.rows[0]["strategy"], **point.parameters}
+            row |= {"verdict": _verdict(point), "runs": len(point.rows)}
+            for name, measure in _COLUMNS.items():
+                mean = point.mean(measure)
+                row[name] = nan if mean is None else mean
+                if repeated and name in _WITH_INTERVAL:
+                    row[f"{name} 95 %"] = _interval_text(point.values(measure))
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    unknown = [name for name in _COLUMNS if name in table and table[name].isna().all()]
+    table = table.drop(columns=[*unknown, *(f"{name} 95 %" for name in unknown if f"{name} 95 %" in table)])
+    first = ["workload", "strategy"]
+    parameters = [
+        n for n in table if n not in _COLUMNS and n not in {*first, "verdict", "runs"} and not n.endswith("95 %")
+    ]
+    rest = [name for name in table if name not in {*first, *parameters}]
+    return table[[name for name in first if name in table] + parameters + rest]
+
+
+def sentences(summaries: Sequence[Row]) -> list[str]:
+    """What the runs show, in sentences computed from them: verdicts first, then spike, silence, completion, recovery.
+
+    Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
+    Points are called different only if they differ by more than 10 %, and their 95 % intervals do not overlap where
+    both were repeated.
+    """
+    grouped = points(summaries)
+    if not grouped:
+        return ["There is no run to compare."]
+    result = []
+    for workload, group in grouped.items():
+        prefix = f"{workload}: " if len(grouped) > 1 else ""
+        result += [prefix + sentence for sentence in _about(group)]
+    return result
+
+
+def _about(group: list[Point]) -> list[str]:
+    runs = sum(len(point.rows) for point in group)
+    correct = [point for point in group if not point.bad]
+    said = [_wrong(point) for point in group if point.bad]
+    if not said:
+        how_many = "The run is" if runs == 1 else f"All {runs} runs are"
+        said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
+    if not correct:
+        return said
+    said += _compare_spike(correct)
+    said += _compare(
+        correct,
+        lambda row: row.get("silence_ms"),
+        one="{best} left at most {value} without a result.",
+        two="{best} left at most {value} without a result; {worst} {worst_value}: {times}.",
+        tie="The longest time without a result is about the same everywhere, {value}.",
+        show=_ms,
+    )
+    said += _compare(
+        correct,
+        lambda row: row.get("completion_s"),
+        one="{best} completed in {value}.",
+        two="{best} completed first, in {value}; {worst} took {worst_value}: {times}.",
+        tie="All took about the same time to complete, {value}.",
+        show=_s,
+    )
+    unfinished = [point.label for point in correct if any(row.get("completion_s") is None for row in point.rows)]
+    if unfinished:
+        said.append(f"No completion time is known for {_list(unfinished)}.")
+    unrecovered = [point.label for point in correct if any(row.get("recover_s") is None for row in point.rows)]
+    if unrecovered:
+        said.append(f"P99 was not seen back under its objective for good with {_list(unrecovered)}.")
+    return said
+
+
+def _wrong(point: Point) -> str:
+    bad = [row for row in point.rows if row["verdict"] != "ok"]
+    counts = [(sum(row[kind] for row in bad), kind) for kind in ("lost", "duplicated", "reordered", "wrong")]
+    what = ", ".join(f"{count} {kind}" for count, kind in counts if count) or "another check failed, see its manifest"
+    of = f" in {len(bad)} of {len(point.rows)} runs" if len(point.rows) > 1 else ""
+    return f"{point.label} is not correct{of} ({what}): it is left out of the comparison."
+
+
+def _compare_spike(group: list[Point]) -> list[str]:
+    def factor(row: Row) -> float | None:
+        return _ratio(row, "spike_ms", "p99_ms")
+
+    def spike(point: Point) -> str:
+        return _ms(point.mean(lambda row: row.get("spike_ms")) or nan)
+
+    known = _ranked(group, factor)
+    said = []
+    if len(known) == 1:
+        point, value = known[0]
+        said = [f"{point.label} kept the P99 spike at {_times(value)} its value before ({spike(point)})."]
+    elif known:
+        (best, low), (worst, high) = known[0], known[-1]
+        if _same(best, worst, factor):
+            said = [f"The P99 spike is about the same everywhere: {_times(low)} to {_times(high)} its value before."]
+        else:
+            said = [
+                f"{best.label} kept the P99 spike at {_times(low)} its value before ({spike(best)}); "
+                f"{worst.label} reached {_times(high)} ({spike(worst)}): {_as_much(high / low)}."
+            ]
+    left_out = [point.label for point in group if point not in [ranked for ranked, _ in known]]
+    return said + ([f"No P99 spike is known for {_list(left_out)}."] if left_out else [])
+
+
+def _compare(
+    group: list[Point],
+    measure: Callable[[Row], float | None],
+    *,
+    one: str,
+    two: str,
+    tie: str,
+    show: Callable[[float], str],
+) -> list[str]:
+    known = _ranked(group, measure)
+    if not known:
+        return []
+    (best, low), (worst, high) = known[0], known[-1]
+    text = one if len(known) == 1 else tie if _same(best, worst, measure) else two
+    times = _as_much(high / low) if low > 0 else "against nothing at all"
+    return [text.format(best=best.label, worst=worst.label, value=show(low), worst_value=show(high), times=times)]
+
+
+def _ranked(group: list[Point], measure: Callable[[Row], float | None]) -> list[tuple[Point, float]]:
+    """Points with their means, smallest first; those with no value left out."""
+    known = [(point, mean) for point in group if (mean := point.mean(measure)) is not None]
+    return sorted(known, key=lambda pair: pair[1])
+
+
+def _same(best: Point, worst: Point, measure: Callable[[Row], float | None]) -> bool:
+    low, high = interval(best.values(measure)), interval(worst.values(measure))
+    overlap = not isnan(low.high) and not isnan(high.low) and low.high >= high.low
+    return overlap or high.mean <= TIE * low.mean
+
+
+def _ratio(row: Row, above: str, below: str) -> float | None:
+    top, bottom = row.get(above), row.get(below)
+    return None if top is None or not bottom else top / bottom
+
+
+def _verdict(point: Point) -> str:
+    if not point.bad:
+        return "ok"
+    return "bad" if len(point.rows) == 1 else f"bad ({point.bad} of {len(point.rows)})"
+
+
+def _interval_text(values: list[float]) -> str:
+    if len(values) < 2:
+        return ""
+    _, low, high, _ = interval(values)
+    return f"{max(low, 0):.3g} to {high:.3g}"
+
+
+def _list(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _ms(value: float) -> str:
+    return _s(value / 1e3) if value >= 1000 else f"{_digits(value)} ms"
+
+
+def _s(value: float) -> str:
+    return f"{_digits(value)} s" if value >= 1 else f"{_digits(value * 1e3)} ms"
+
+
+def _times(value: float) -> str:
+    return f"{_digits(value)} ×"
+
+
+def _as_much(value: float) -> str:
+    return f"{_digits(value)} times as much"
+
+
+def _digits(value: float) -> str:
+    """Two significant digits, without an exponent."""
+    return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"

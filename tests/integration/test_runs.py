@@ -1,0 +1,71 @@
+"""Whole runs on real Spark, Kafka, ZooKeeper and MinIO: small ones, judged by the oracle, read back from the store."""
+
+import pytest
+
+from keyshift.lab.jars import jars
+from keyshift.lab.run import Lab
+from keyshift.lab.spec import make_spec
+
+SMALL = {
+    "rate": 2000.0,
+    "seconds": 10.0,
+    "warmup_s": 1.0,
+    "trigger_s": 3.0,
+    "keys": 4000,
+    "state_bytes": 256,
+    "key_groups": 32,
+}
+
+
+def spec(**values):
+    return make_spec(SMALL | values)
+
+
+@pytest.fixture(scope="module")
+def lab(stack, tmp_path_factory):
+    with Lab(
+        stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
+    ) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("strategy", ["all_at_once", "fluid", "fluid_per_source", "stop_restart"])
+def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
+    run = spec(strategy=strategy)
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.summary.events == round(run.rate * (run.seconds + run.warmup_s))
+    stored = lab.store.get_manifest(manifest.run_id)
+    assert stored.summary == manifest.summary
+    migration = lab.store.get_table(manifest.run_id, "migration")
+    moved = {move.unit for move in run.start().moves_to(run.target())}
+    assert moved <= set(migration["unit"])
+    assert migration["installed_s"].notna().all()
+    assert manifest.summary.bytes_moved >= manifest.summary.bytes_minimum > 0
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+
+
+def test_a_shuffle_moves_just_the_affected_groups(lab):
+    manifest = lab.run(spec(strategy="all_at_once", trigger="shuffle", affected=6, slots=3))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.summary.units_moved == 6
+
+
+@pytest.mark.parametrize("strategy", ["fluid", "stop_restart"])
+def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
+    manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+
+
+@pytest.mark.parametrize("fault", ["skip_alignment", "install_early"])
+def test_a_fault_in_the_protocol_makes_the_verdict_bad(lab, fault):
+    manifest = lab.run(spec(strategy="all_at_once", fault=fault))
+    assert manifest.status == "bad"
+    assert manifest.verdict.examples
+
+
+def test_nothing_relies_on_one_process(stack, tmp_path):
+    run = spec(strategy="fluid_per_source", master="local-cluster", batch_s=5.0)
+    with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None) as cluster:
+        manifest = cluster.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
