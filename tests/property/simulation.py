@@ -350,8 +350,11 @@ class Simulation:
         return self.outcome
 
     def at(self, after_ms: float, call: Callable[..., None], *arguments: Any) -> None:
-        self.count += 1
-        heapq.heappush(self.turns, (self.now + after_ms, self.count, call, arguments))
+        self.at_time(self.now + after_ms, call, *arguments)
+
+    def at_time(self, due_ms: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.count += 1  # turns that are due together keep their order
+        heapq.heappush(self.turns, (due_ms, self.count, call, arguments))
 
     @staticmethod
     def call(call: Callable[..., None], *arguments: Any) -> Callable[[], None]:
@@ -389,7 +392,7 @@ class Simulation:
             due = max(self.now + self.delay(self.shape.channel_ms[router]), self.channel_due[router, to.slot])
             self.channel_due[router, to.slot] = due
             to.flying += 1
-            self.at(due - self.now, to.when_open, self.call(to.on_rows, packet))
+            self.at_time(due, to.when_open, self.call(to.on_rows, packet))
 
     # -- batches ------------------------------------------------------------------------------------------------------
 

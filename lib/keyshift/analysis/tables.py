@@ -57,8 +57,9 @@ class Point:
 
 
 def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
-    """Summary rows as points by workload, in order of first appearance; runs that differ in a seed only are repetitions.
+    """Summary rows as points by workload, in order of first appearance.
 
+    Runs of a point differ in nothing but the seed or the number of the repetition.
     Raises BadInput for a row that is not a summary.
     """
     for row in summaries:
@@ -104,20 +105,16 @@ def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     unknown = [name for name in _COLUMNS if name in table and table[name].isna().all()]
     table = table.drop(columns=[*unknown, *(f"{name} 95 %" for name in unknown if f"{name} 95 %" in table)])
-    first = ["workload", "strategy"]
-    parameters = [
-        n for n in table if n not in _COLUMNS and n not in {*first, "verdict", "runs"} and not n.endswith("95 %")
-    ]
-    rest = [name for name in table if name not in {*first, *parameters}]
-    return table[[name for name in first if name in table] + parameters + rest]
+    parameters = [name for group in grouped.values() for point in group for name in point.parameters]
+    first = [*dict.fromkeys(["workload", "strategy", *parameters])] if rows else []
+    return table[[*first, *(name for name in table if name not in first)]]
 
 
 def sentences(summaries: Sequence[Row]) -> list[str]:
     """What the runs show, in sentences computed from them: verdicts first, then spike, silence, completion, recovery.
 
     Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
-    Points are called different only if they differ by more than 10 %, and their 95 % intervals do not overlap where
-    both were repeated.
+    Points within 10 % are called the same; where both were repeated, overlapping 95 % intervals are pointed out.
     """
     grouped = points(summaries)
     if not grouped:
@@ -133,6 +130,10 @@ def _about(group: list[Point]) -> list[str]:
     runs = sum(len(point.rows) for point in group)
     correct = [point for point in group if not point.bad]
     said = [_wrong(point) for point in group if point.bad]
+    if said and correct:
+        said.append(
+            f"{_list([point.label for point in correct])}: correct, nothing lost, duplicated, reordered or wrong."
+        )
     if not said:
         how_many = "The run is" if runs == 1 else f"All {runs} runs are"
         said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
@@ -143,7 +144,7 @@ def _about(group: list[Point]) -> list[str]:
         correct,
         lambda row: row.get("silence_ms"),
         one="{best} left at most {value} without a result.",
-        two="{best} left at most {value} without a result; {worst} {worst_value}: {times}.",
+        two="{best} left at most {value} without a result; {worst} up to {worst_value}: {times}.",
         tie="The longest time without a result is about the same everywhere, {value}.",
         show=_ms,
     )
@@ -186,12 +187,12 @@ def _compare_spike(group: list[Point]) -> list[str]:
         said = [f"{point.label} kept the P99 spike at {_times(value)} its value before ({spike(point)})."]
     elif known:
         (best, low), (worst, high) = known[0], known[-1]
-        if _same(best, worst, factor):
+        if high <= TIE * low:
             said = [f"The P99 spike is about the same everywhere: {_times(low)} to {_times(high)} its value before."]
         else:
             said = [
                 f"{best.label} kept the P99 spike at {_times(low)} its value before ({spike(best)}); "
-                f"{worst.label} reached {_times(high)} ({spike(worst)}): {_as_much(high / low)}."
+                f"{worst.label} reached {_times(high)} ({spike(worst)}): {_contrast(best, worst, factor, 'much')}."
             ]
     left_out = [point.label for point in group if point not in [ranked for ranked, _ in known]]
     return said + ([f"No P99 spike is known for {_list(left_out)}."] if left_out else [])
@@ -210,9 +211,16 @@ def _compare(
     if not known:
         return []
     (best, low), (worst, high) = known[0], known[-1]
-    text = one if len(known) == 1 else tie if _same(best, worst, measure) else two
-    times = _as_much(high / low) if low > 0 else "against nothing at all"
-    return [text.format(best=best.label, worst=worst.label, value=show(low), worst_value=show(high), times=times)]
+    text = one if len(known) == 1 else tie if high <= TIE * low else two
+    return [
+        text.format(
+            best=best.label,
+            worst=worst.label,
+            value=show(low),
+            worst_value=show(high),
+            times=_contrast(best, worst, measure, "long"),
+        )
+    ]
 
 
 def _ranked(group: list[Point], measure: Callable[[Row], float | None]) -> list[tuple[Point, float]]:
@@ -221,10 +229,12 @@ def _ranked(group: list[Point], measure: Callable[[Row], float | None]) -> list[
     return sorted(known, key=lambda pair: pair[1])
 
 
-def _same(best: Point, worst: Point, measure: Callable[[Row], float | None]) -> bool:
+def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None], word: str) -> str:
+    """How far apart two means are, or that the repetitions do not tell."""
     low, high = interval(best.values(measure)), interval(worst.values(measure))
-    overlap = not isnan(low.high) and not isnan(high.low) and low.high >= high.low
-    return overlap or high.mean <= TIE * low.mean
+    if not isnan(low.high) and not isnan(high.low) and low.high >= high.low:
+        return "their 95 % intervals overlap, so it may be chance"
+    return f"{_digits(high.mean / low.mean)} times as {word}" if low.mean > 0 else "no multiple of nothing"
 
 
 def _ratio(row: Row, above: str, below: str) -> float | None:
@@ -261,10 +271,8 @@ def _times(value: float) -> str:
     return f"{_digits(value)} ×"
 
 
-def _as_much(value: float) -> str:
-    return f"{_digits(value)} times as much"
-
-
 def _digits(value: float) -> str:
     """Two significant digits, without an exponent."""
+    if value < 1:
+        return f"{value:.2g}"
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"

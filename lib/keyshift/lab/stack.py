@@ -166,7 +166,7 @@ class Stack:
             raise Cancelled
         if unwell := processes.find(service.pid_file):
             say(f"{service.title}: process {unwell.pid} does not answer as it should, restarting it")
-            processes.stop([unwell])
+            processes.stop([unwell], deadline_s=5.0)  # it may not even hear the signal
         ports = self._choose_ports(service, say)
         command, env = service.configure(program, ports, cancel)
         started = time.monotonic()
