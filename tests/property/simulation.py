@@ -161,7 +161,7 @@ class SlotShell:
         """Begin a batch with the state here, or fetch it unit by unit from ``source``."""
         sim, rng = self.sim, self.sim.rng
         self.batch += 1
-        self.opened, self.ended = True, False
+        self.opened = True
         if source is None and self.batch > 1 and rng.random() < sim.shape.moves_process:
             source, self.states = self.states, {}
             sim.seen["moved process"] += 1
@@ -236,8 +236,8 @@ class SlotShell:
     def process(self, events: Events, router: int, version: int) -> None:
         for number, key in events:
             unit = key % self.sim.shape.units
-            if unit not in self.machine.serving:
-                self.sim.problem("ownerless", f"slot {self.slot} processes event {number} of unit {unit}, not its own")
+            if unit not in self.states:
+                self.sim.problem("ownerless", f"slot {self.slot} processes event {number} without state of unit {unit}")
             numbers = self.states.setdefault(unit, {}).setdefault(key, [])
             numbers.append(number)
             self.sim.results.append((number, key, router, self.sim.attempt, version, self.slot, len(numbers)))
@@ -425,6 +425,7 @@ class Simulation:
         self.ending = False
         self.seen["batches"] += 1
         for shell, source in zip(self.slots, sources, strict=True):
+            shell.ended = False
             self.at(self.delay(self.shape.open_ms), shell.open, source)
         for router in self.routers:
             self.at(self.delay(self.shape.open_ms), router.open)

@@ -181,6 +181,9 @@ def panels(
                 ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
             ax.label_outer()
         axes[0].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+        # The first panels fixed the axis that all share, before the others had drawn anything on it.
+        axes[0].autoscale(axis="y")
+        _log_ms(axes[0])
         for ax in axes[len(runs) :]:
             ax.set_visible(False)
         for ax in axes[max(len(runs) - columns, 0) : len(runs)]:  # nothing below these, even if the last row is short

@@ -50,6 +50,10 @@ class Point:
         found = [measure(row) for row in self.rows]
         return [float(value) for value in found if value is not None and isfinite(value)]
 
+    def all_know(self, name: str) -> bool:
+        """True if no run lacks the figure ``name``."""
+        return len(self.values(lambda row: row.get(name))) == len(self.rows)
+
     def mean(self, measure: Callable[[Row], float | None]) -> float | None:
         """The mean over the runs in which the measure is known; None if it is in none."""
         values = self.values(measure)
@@ -60,11 +64,13 @@ def points(summaries: Sequence[Row]) -> dict[str, list[Point]]:
     """Summary rows as points by workload, in order of first appearance.
 
     Runs of a point differ in nothing but the seed or the number of the repetition.
-    Raises BadInput for a row that is not a summary.
+    Raises BadInput for a row that is not a summary with a verdict, as that of a run that died.
     """
     for row in summaries:
         if missing := NEEDED - set(row):
             raise BadInput(f"summary of run {row.get('run_id')!r}: no {', '.join(sorted(missing))}")
+        if row["verdict"] not in ("ok", "bad"):
+            raise BadInput(f"run {row['run_id']!r} has the verdict {row['verdict']!r}: leave out runs that did not end")
     by_strategy: dict[tuple[str, str], list[Row]] = {}
     for row in summaries:
         by_strategy.setdefault((row["workload"], row["strategy"]), []).append(row)
@@ -135,7 +141,7 @@ def _about(group: list[Point]) -> list[str]:
             f"{_list([point.label for point in correct])}: correct, nothing lost, duplicated, reordered or wrong."
         )
     if not said:
-        how_many = "The run is" if runs == 1 else f"All {runs} runs are"
+        how_many = {1: "The run is", 2: "Both runs are"}.get(runs, f"All {runs} runs are")
         said = [f"{how_many} correct: nothing lost, duplicated, reordered or wrong."]
     if not correct:
         return said
@@ -156,10 +162,10 @@ def _about(group: list[Point]) -> list[str]:
         tie="All took about the same time to complete, {value}.",
         show=_s,
     )
-    unfinished = [point.label for point in correct if any(row.get("completion_s") is None for row in point.rows)]
+    unfinished = [point.label for point in correct if not point.all_know("completion_s")]
     if unfinished:
         said.append(f"No completion time is known for {_list(unfinished)}.")
-    unrecovered = [point.label for point in correct if any(row.get("recover_s") is None for row in point.rows)]
+    unrecovered = [point.label for point in correct if not point.all_know("recover_s")]
     if unrecovered:
         said.append(f"P99 was not seen back under its objective for good with {_list(unrecovered)}.")
     return said
@@ -188,7 +194,7 @@ def _compare_spike(group: list[Point]) -> list[str]:
     elif known:
         (best, low), (worst, high) = known[0], known[-1]
         if high <= TIE * low:
-            said = [f"The P99 spike is about the same everywhere: {_times(low)} to {_times(high)} its value before."]
+            said = [f"The P99 spike is about the same everywhere, {_times(high)} its value before."]
         else:
             said = [
                 f"{best.label} kept the P99 spike at {_times(low)} its value before ({spike(best)}); "

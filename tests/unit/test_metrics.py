@@ -1,0 +1,317 @@
+"""The measures, on frames small enough to compute by hand; and the comparisons made of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from keyshift.analysis import metrics, tables
+from keyshift.errors import BadInput
+
+NAN = float("nan")
+
+
+def latency(*rows: tuple[float, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["created_s", "latency_ms"]).astype({"latency_ms": "float32"})
+
+
+def seconds(p99: dict[int, float]) -> pd.DataFrame:
+    return pd.DataFrame({"second": list(p99), "p99_ms": list(p99.values())})
+
+
+def migration(*rows: tuple[float, ...]) -> pd.DataFrame:
+    """Rows of step, then switched, aligned, received, installed, drained."""
+    columns = ["step", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s"]
+    return pd.DataFrame(rows, columns=columns).assign(bytes=10, unit=range(len(rows)))
+
+
+NO_MIGRATION = migration()
+NO_METRICS = pd.DataFrame({"t_s": [], "metric": [], "instance": [], "value": []})
+TWO_STEPS = migration(
+    (0, 1.0, 1.5, 2.0, 2.25, 2.5),
+    (0, 1.0, 1.25, 3.0, 3.5, 3.75),
+    (1, 4.0, 4.5, 4.75, 5.0, 5.5),
+)
+
+
+def test_a_result_counts_for_the_second_its_event_was_created_in():
+    found = metrics.per_second(latency((-0.1, 10), (0.0, 20), (0.9, 30), (2.5, 4000)))
+    assert found["second"].tolist() == [-1, 0, 2]
+    assert found["count"].tolist() == [1, 2, 1]
+    assert found["p50_ms"].tolist() == [10, 25, 4000]
+    assert found["max_ms"].tolist() == [10, 30, 4000]
+    assert found["p99_ms"].tolist() == pytest.approx([10, 29.9, 4000])
+
+
+def test_before_leaves_out_the_warm_up_and_the_migration():
+    p50, p99 = metrics.before(latency((-9, 500), (-4, 10), (-3, 20), (-2, 30), (0, 900)), since_s=-5)
+    assert p50 == 20
+    assert p99 == pytest.approx(29.8)
+    assert metrics.before(latency((1, 5)), since_s=-5) == (None, None)
+
+
+def test_the_objective_is_relative_for_a_slow_job_and_absolute_for_a_fast_one():
+    assert metrics.objective_ms(100) == 200
+    assert metrics.objective_ms(5) == 55
+
+
+@pytest.mark.parametrize(
+    ("p99", "not_before", "expected"),
+    [
+        pytest.param([10, 10, 10], 0, 0.0, id="never above"),
+        pytest.param([900, 900, 10, 10, 10], 0, 2.0, id="above for two seconds"),
+        pytest.param([900, 10, 10, 900, 10, 10, 10], 0, 4.0, id="two seconds under are not for good"),
+        pytest.param([900, 10, 10, 10, 900, 10, 10, 10], 4.5, 5.0, id="quiet between two steps is no recovery"),
+        pytest.param([900, 10, 10, 10, 10, 10, 10], 3.5, 1.0, id="the migration outlasts the spike"),
+        pytest.param([900, 900, 900, 10, 10], 0, None, id="the run ends first"),
+        pytest.param([100, 100, 100], 0, 0.0, id="exactly the objective is under it"),
+        pytest.param([900, 10, NAN, 10, 10, 10], 0, 1.0, id="a second without results is neither good nor above"),
+    ],
+)
+def test_recovery_is_the_end_of_the_last_second_above_the_objective(p99, not_before, expected):
+    frame = seconds({-1: 5000.0} | dict(enumerate(p99)))
+    assert metrics.recover_s(frame, 100.0, not_before) == expected
+    assert metrics.recover_s(frame.dropna(), 100.0, not_before) == expected
+
+
+def test_the_spike_is_looked_for_between_trigger_and_recovery_only():
+    frame = seconds({-1: 999.0, 0: 10.0, 1: 80.0, 2: 20.0, 3: 700.0})
+    assert metrics.spike_ms(frame, 3.0) == 80
+    assert metrics.spike_ms(frame, None) == 700
+    assert metrics.spike_ms(frame, 0.0) == 10
+    assert metrics.spike_ms(seconds({-1: 5.0}), None) is None
+
+
+def test_silence_is_between_arrivals_not_between_creations():
+    # Arrivals at -3.0, -1.0, 2.0, 2.1 and, though created first, 2.6.
+    assert metrics.silence_ms(latency((-3, 0), (-1, 0), (1, 1000), (2, 100), (0, 2600))) == pytest.approx(3000)
+
+
+def test_silence_before_the_trigger_does_not_count():
+    assert metrics.silence_ms(latency((-9, 0), (-1, 0), (0.5, 0), (1, 0))) == pytest.approx(1500)
+    assert metrics.silence_ms(latency((-9, 0), (-1, 0))) is None
+
+
+def test_completion_is_from_the_first_switch_to_the_last_install():
+    assert metrics.completion_s(TWO_STEPS) == 4.0
+    assert metrics.completion_s(NO_MIGRATION) is None
+    assert metrics.completion_s(migration((0, 1, 2, 3, NAN, NAN), (0, 1, 2, 3, 4, 5))) is None
+
+
+def test_phases_of_overlapping_units_end_with_the_last_unit():
+    assert metrics.phases(TWO_STEPS, planned_s=0.75, replicate_s=9.0) == {
+        "plan": 0.75,
+        "replicate": 9.0,
+        "prepare": 0.25 + 0.25,
+        "align": 0.5 + 0.5,
+        "transfer": 1.5 + 0.25,
+        "install": 0.5 + 0.25,
+        "catch_up": 0.25 + 0.5,
+    }
+
+
+def test_phases_add_up_to_the_time_to_the_last_drained_unit_whatever_the_overlap():
+    random = np.random.default_rng(7)
+    rows = [(step, *np.cumsum(random.uniform(0, 1, 5)) + step * random.uniform(0, 3)) for step in (0, 0, 1, 1, 2)]
+    frame = migration(*rows)
+    found = metrics.phases(frame, planned_s=0.0)
+    assert min(found[name] for name in metrics.MOMENT_PHASES) >= 0
+    assert sum(found[name] for name in metrics.MOMENT_PHASES) == pytest.approx(frame["drained_s"].max())
+
+
+def test_a_phase_at_an_unknown_moment_is_unknown_and_the_others_are_not():
+    found = metrics.phases(migration((0, 1.0, NAN, 2.0, 2.5, 3.0), (0, 1.0, 1.5, 2.0, 2.5, 3.0)))
+    assert (found["align"], found["transfer"], found["plan"]) == (None, None, None)
+    assert (found["prepare"], found["install"], found["catch_up"]) == (1.0, 0.5, 0.5)
+
+
+def test_peak_memory_is_the_largest_sum_over_processes_within_a_second():
+    rows = [(0.1, "rss_mib", "a", 10), (0.9, "rss_mib", "a", 30), (0.2, "rss_mib", "b", 5), (1.0, "rss_mib", "b", 25)]
+    frame = pd.DataFrame([*rows, (0.0, "cpu_cores", "a", 99)], columns=["t_s", "metric", "instance", "value"])
+    assert metrics.peak(frame, "rss_mib") == 35
+    assert metrics.peak(frame, "no_such_metric") is None
+
+
+def test_the_ccdf_counts_ties_and_ends_at_the_maximum():
+    found = metrics.ccdf(latency((0, 5), (0, 1), (0, 5), (0, 2)))
+    assert found["latency_ms"].tolist() == [1, 2, 5]
+    assert found["fraction"].tolist() == [1.0, 0.75, 0.5]
+
+
+def test_the_ccdf_of_many_results_is_short_and_keeps_the_tail():
+    values = np.arange(1, 100_001)
+    found = metrics.ccdf(pd.DataFrame({"latency_ms": values}))
+    assert len(found) <= metrics.CCDF_POINTS
+    assert found["latency_ms"].iloc[[0, -2, -1]].tolist() == [1, 99_999, 100_000]
+    assert np.allclose(found["fraction"], (100_001 - found["latency_ms"]) / 100_000)
+    assert metrics.ccdf(latency()).empty
+
+
+def test_the_tail_has_the_maximum():
+    assert metrics.tail(latency((0, 1), (0, 3)))["max_ms"] == 3
+    assert metrics.tail(latency((0, 1), (0, 3)))["p50_ms"] == 2
+    assert metrics.tail(latency()) == {}
+
+
+@pytest.mark.parametrize(
+    ("confidence", "n", "t"),
+    [(0.95, 2, 12.706), (0.95, 3, 4.303), (0.95, 4, 3.182), (0.95, 5, 2.776), (0.95, 31, 2.042), (0.99, 5, 4.604)],
+)
+def test_the_interval_is_student_s_as_in_the_printed_tables(confidence, n, t):
+    values = [1.0, 2.0] * n
+    found = metrics.interval(values[:n], confidence)
+    half = t * np.std(values[:n], ddof=1) / np.sqrt(n)
+    assert found.n == n
+    assert found.high - found.mean == pytest.approx(half, rel=1e-3)
+    assert found.mean - found.low == pytest.approx(half, rel=1e-3)
+
+
+def test_an_interval_of_one_value_is_open_and_of_none_is_refused():
+    one = metrics.interval([3.0, None, NAN])
+    assert (one.mean, one.n) == (3.0, 1)
+    assert np.isnan(one.low) and np.isnan(one.high)
+    with pytest.raises(BadInput, match="none of the values"):
+        metrics.interval([None])
+    with pytest.raises(BadInput, match=r"confidence = 95"):
+        metrics.interval([1.0, 2.0], confidence=95)
+
+
+def test_repetitions_are_shown_as_median_and_range():
+    runs = [metrics.per_second(latency((0, value), *(((1, 7),) if value == 3 else ()))) for value in (1, 3, 8)]
+    found = metrics.over_repetitions(runs)
+    assert found["runs"].tolist() == [3, 1]
+    assert found.loc[0, ["p99_low_ms", "p99_ms", "p99_high_ms"]].tolist() == [1, 3, 8]
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(BadInput, match=r"per_second: no column latency_ms; the frame has created_s"):
+        metrics.per_second(pd.DataFrame({"created_s": [1.0]}))
+
+
+def test_a_run_is_summarised():
+    rows = [(t / 10, 10.0) for t in range(-50, 100)] + [(0.5, 800.0), (3.5, 300.0), (20.0, 10.0)]
+    memory = pd.DataFrame({"t_s": [0.0], "metric": "rss_mib", "instance": "a", "value": 64.0})
+    found = metrics.summarise(
+        latency(*rows), TWO_STEPS, memory, since_s=-4, bytes_minimum=20, copy_bytes_per_s=10, planned_s=0.5
+    )
+    assert (found["p50_ms"], found["p99_ms"]) == (10, 10)
+    assert found["spike_ms"] == pytest.approx(np.percentile([10] * 10 + [800], 99))
+    assert (found["recover_s"], found["completion_s"]) == (4.0, 4.0)
+    assert found["silence_ms"] == pytest.approx(10_100)  # between the results of the events at 9.9 and 20
+    assert (found["bytes_moved"], found["units_moved"], found["steps"], found["floor_s"]) == (30, 3, 2, 2.0)
+    assert (found["events"], found["rate_per_s"], found["peak_rss_mib"]) == (153, pytest.approx(153 / 25), 64)
+
+
+def test_what_was_not_measured_is_none_not_zero():
+    found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, since_s=-4)
+    unknown = {name for name, value in found.items() if value is None}
+    assert unknown == set(found) - {"events", "phases", "bytes_moved", "units_moved", "steps"}
+    assert set(found["phases"].values()) == {None}
+
+
+def row(strategy: str, **changes: object) -> dict[str, object]:
+    usual = {
+        "run_id": "r",
+        "workload": "keycount",
+        "strategy": strategy,
+        "verdict": "ok",
+        "lost": 0,
+        "duplicated": 0,
+        "reordered": 0,
+        "wrong": 0,
+        "parameters": {"seed": 1, "rate": 100},
+        "p99_ms": 20.0,
+        "spike_ms": 30.0,
+        "silence_ms": 40.0,
+        "completion_s": 3.0,
+        "recover_s": 1.0,
+        "bytes_moved": 3 * 2**20,
+        "bytes_minimum": 2 * 2**20,
+        "floor_s": None,
+    }
+    return usual | changes
+
+
+def test_the_conclusion_follows_from_the_numbers():
+    slow = row("stop_restart", spike_ms=1220.0, silence_ms=6000.0, completion_s=1.5)
+    assert tables.sentences([slow, row("fluid")]) == [
+        "Both runs are correct: nothing lost, duplicated, reordered or wrong.",
+        "fluid kept the P99 spike at 1.5 × its value before (30 ms); stop_restart reached 61 × (1.2 s): "
+        "41 times as much.",
+        "fluid left at most 40 ms without a result; stop_restart up to 6.0 s: 150 times as long.",
+        "stop_restart completed first, in 1.5 s; fluid took 3.0 s: 2.0 times as long.",
+    ]
+
+
+def test_a_fast_but_wrong_run_wins_nothing():
+    said = " ".join(tables.sentences([row("fluid", verdict="bad", lost=3, wrong=1, spike_ms=1.0), row("matched")]))
+    assert "fluid is not correct (3 lost, 1 wrong)" in said
+    assert "matched kept the P99 spike at 1.5 ×" in said
+    assert "fluid kept" not in said and "fluid completed" not in said
+    only_bad = tables.sentences([row("fluid", verdict="bad", duplicated=2)])
+    assert len(only_bad) == 1 and "2 duplicated" in only_bad[0]
+
+
+def test_ties_are_called_ties():
+    said = tables.sentences([row("fluid"), row("matched", spike_ms=31.0)])
+    assert "The P99 spike is about the same everywhere, 1.6 × its value before." in said
+    assert not any("times as" in sentence for sentence in said)
+
+
+def test_one_strategy_is_described_without_comparison():
+    said = tables.sentences([row("fluid")])
+    assert "fluid completed in 3.0 s." in said
+    assert not any("times as" in sentence for sentence in said)
+    assert tables.sentences([]) == ["There is no run to compare."]
+
+
+@pytest.mark.parametrize("missing", [None, NAN])
+def test_missing_values_are_said_to_be_missing(missing):
+    gap = row("lazy", spike_ms=missing, completion_s=missing, recover_s=missing)
+    said = tables.sentences([gap, row("fluid")])
+    assert "No P99 spike is known for lazy." in said
+    assert "No completion time is known for lazy." in said
+    assert "P99 was not seen back under its objective for good with lazy." in said
+    assert not any("nan" in sentence for sentence in said)
+
+
+def test_repetitions_whose_intervals_overlap_prove_nothing():
+    def runs(strategy: str, *spikes: float) -> list[dict[str, object]]:
+        return [row(strategy, spike_ms=s, parameters={"seed": i, "rate": 100}) for i, s in enumerate(spikes)]
+
+    def spike_sentence(*summaries: dict[str, object]) -> str:
+        return next(sentence for sentence in tables.sentences(summaries) if "spike" in sentence)
+
+    assert "overlap" in spike_sentence(*runs("fluid", 20, 60, 40), *runs("matched", 30, 120, 60))
+    assert "2.0 times as much" in spike_sentence(*runs("fluid", 20, 21, 22), *runs("matched", 41, 42, 43))
+
+
+def test_the_table_has_units_and_one_row_per_point():
+    runs = [
+        row("fluid", parameters={"seed": 1, "batch": 1}),
+        row("fluid", parameters={"seed": 2, "batch": 1}, spike_ms=34.0),
+        row("fluid", parameters={"seed": 1, "batch": 4}, verdict="bad", lost=1),
+        row("matched", spike_ms=None),
+    ]
+    table = tables.comparison_table(runs)
+    assert table["strategy"].tolist() == ["fluid", "fluid", "matched"]
+    assert table["batch"].tolist()[:2] == [1, 4]
+    assert table["runs"].tolist() == [2, 1, 1]
+    assert table["verdict"].tolist() == ["ok", "bad", "ok"]
+    assert table["P99 spike (ms)"].tolist()[:2] == [32.0, 30.0]
+    assert np.isnan(table["P99 spike (ms)"].iloc[2])
+    assert table["P99 spike (ms) 95 %"].tolist() == ["6.59 to 57.4", "", ""]
+    assert table["moved (× minimum)"].tolist() == [1.5, 1.5, 1.5]
+    assert "completion (× floor)" not in table, "no run knows the floor"
+
+
+def test_a_run_without_summary_cannot_be_compared():
+    with pytest.raises(BadInput, match=r"verdict nan.*did not end"):
+        tables.comparison_table([row("fluid", verdict=NAN)])
+    with pytest.raises(BadInput, match="no lost"):
+        tables.sentences([{name: value for name, value in row("fluid").items() if name != "lost"}])
+
+
+def test_workloads_are_not_compared_with_each_other():
+    said = tables.sentences([row("fluid"), row("fluid", workload="q5", spike_ms=900.0)])
+    assert {sentence.split(":")[0] for sentence in said} == {"keycount", "q5"}
+    assert not any("times as" in sentence for sentence in said)
