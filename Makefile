@@ -60,10 +60,10 @@ lock: ## pin the dependencies after a change in pyproject.toml (all anew: make l
 		--extra dev --extra build pyproject.toml -o requirements.lock $(ARGS)
 
 clean: ## remove .venv, caches and build leftovers from this folder, and nothing outside it
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist spark-warehouse metastore_db derby.log
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf spark-warehouse metastore_db derby.log
 	@find $(SOURCES) -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
-	@echo "Results, logs and the MinIO program stay in keyshift's state folder. To wipe that too: make down,"
-	@echo "then delete the folder that \`keyshift status\` names."
+	@echo "Results and services live outside of this folder and are kept; 'keyshift down --wipe' deletes them."
 
 # MinIO has to be built where there is none: minutes of work that overlap the rest of the set-up. It needs only FIRST.
 run lab up: EARLY := yes

@@ -220,7 +220,7 @@ def list_results(
 
     with open_services() as endpoints:
         rows = ResultStore(endpoints).list_runs(limit=limit, workload=workload, strategy=strategy)
-        _print_rows(rows.to_dict("records"), as_json)
+        _print_rows(json.loads(rows.to_json(orient="records", date_format="iso")), as_json)
         if rows.empty and not as_json:
             typer.echo("no runs yet: `keyshift run` makes one")
 

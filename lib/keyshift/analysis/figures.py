@@ -36,7 +36,7 @@ class Look(NamedTuple):
 
 
 _VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73"
-_PINK, _GREY, _WINE, _INDIGO = "#CC79A7", "#444444", "#882255", "#332288"
+_PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
 _LOOKS = {
     "stop_restart": Look(_VERMILLION, "-", "X", "stop and restart"),
     "pause_resume": Look(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
@@ -48,8 +48,8 @@ _LOOKS = {
     "spacker_dynamic": Look(_GREEN, "--", "d", "dynamic (Spacker)"),
     "chunked": Look(_PINK, "-", "<", "chunked"),
     "hot_first": Look(_PINK, "--", ">", "hot first"),
-    "meces": Look(_GREY, "-", "p", "Meces"),
-    "drrs": Look(_GREY, "--", "h", "DRRS"),
+    "meces": Look(_BLACK, "-", "p", "Meces"),
+    "drrs": Look(_BLACK, "--", "h", "DRRS"),
     "rhino": Look(_WINE, "-", "H", "Rhino"),
     "replicated": Look(_WINE, "--", "*", "replicated"),
     "lazy": Look(_INDIGO, "-", "8", "lazy"),
@@ -273,7 +273,7 @@ def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     else:
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylabel(f"{len(units)} units, in {units['step'].nunique()} steps")
-    ax.set_ylim(len(units) - 0.5, -0.5)
+    ax.set_ylim(max(len(units), 1) - 0.5, -0.5)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))  # the trigger is in the picture
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("time since the trigger (s)")

@@ -164,7 +164,7 @@ def _about(group: list[Point]) -> list[str]:
     )
     unfinished = [point.label for point in correct if not point.all_know("completion_s")]
     if unfinished:
-        said.append(f"No completion time is known for {_list(unfinished)}.")
+        said.append(f"A completion time is missing for {_list(unfinished)}.")
     unrecovered = [point.label for point in correct if not point.all_know("recover_s")]
     if unrecovered:
         said.append(f"P99 was not seen back under its objective for good with {_list(unrecovered)}.")
@@ -190,18 +190,18 @@ def _compare_spike(group: list[Point]) -> list[str]:
     said = []
     if len(known) == 1:
         point, value = known[0]
-        said = [f"{point.label} kept the P99 spike at {_times(value)} its value before ({spike(point)})."]
+        said = [f"{point.label} kept the P99 spike at {spike(point)}, {_times(value)} its value before."]
     elif known:
         (best, low), (worst, high) = known[0], known[-1]
         if high <= TIE * low:
             said = [f"The P99 spike is about the same everywhere, {_times(high)} its value before."]
         else:
             said = [
-                f"{best.label} kept the P99 spike at {_times(low)} its value before ({spike(best)}); "
-                f"{worst.label} reached {_times(high)} ({spike(worst)}): {_contrast(best, worst, factor, 'much')}."
+                f"{best.label} kept the P99 spike at {spike(best)}, {_times(low)} its value before; "
+                f"{worst.label} reached {spike(worst)}, {_times(high)}: {_contrast(best, worst, factor, 'much')}."
             ]
     left_out = [point.label for point in group if point not in [ranked for ranked, _ in known]]
-    return said + ([f"No P99 spike is known for {_list(left_out)}."] if left_out else [])
+    return said + ([f"P99 before and at its spike are not both known for {_list(left_out)}."] if left_out else [])
 
 
 def _compare(

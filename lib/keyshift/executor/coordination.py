@@ -48,6 +48,13 @@ class Coordination:
         except NoNodeError:
             return None
 
+    def require(self, path: str) -> Any:
+        """The value of a node that must be there. Raises ServiceUnavailable if it is not."""
+        value = self.read(path)
+        if value is None:
+            raise ServiceUnavailable(f"{self.root}/{path} is missing in ZooKeeper: was the job's folder removed?")
+        return value
+
     def children(self, path: str) -> list[str]:
         """Names below a node; empty if it is not there."""
         try:

@@ -18,8 +18,7 @@ from keyshift.executor.coordination import Coordination
 from keyshift.executor.coordinator import Coordinator, StepRecord
 from keyshift.executor.pipeline import start_query
 from keyshift.executor.savepoint import SavepointStore
-from keyshift.keys import Assignment
-from keyshift.planner import Plan
+from keyshift.keys import Assignment, Step
 
 POLL_S = 0.02
 Say = Callable[[str], None]
@@ -69,13 +68,13 @@ class Job:
         error = self._query.exception()
         raise ServiceUnavailable(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
 
-    def migrate(self, plan: Plan, say: Say, check: Callable[[], None]) -> list[StepRecord]:
-        """Carry a plan out while the query runs; ``check`` is called now and then and may raise.
+    def migrate(self, steps: tuple[Step, ...], say: Say, check: Callable[[], None]) -> list[StepRecord]:
+        """Carry the steps of a plan out while the query runs; ``check`` is called now and then and may raise.
 
         Raises MigrationFailed.
         """
         assert self._coordinator is not None
-        return self._coordinator.migrate(plan.steps, say, check)
+        return self._coordinator.migrate(steps, say, check)
 
     def await_restored(self) -> list[dict[str, Any]]:
         """After ``restart``: wait until every slot has read its state; what each slot measured.
@@ -85,7 +84,7 @@ class Job:
         assert self._coordination is not None
         wanted = {str(slot) for slot in range(self.config.slots)}
         self._await_children("restored", wanted, "the restore")
-        return [self._coordination.read(f"restored/{slot}") or {} for slot in sorted(wanted)]
+        return [self._coordination.require(f"restored/{slot}") for slot in sorted(wanted)]
 
     def _await_children(self, path: str, wanted: set[str], what: str) -> None:
         assert self._coordination is not None
@@ -110,7 +109,7 @@ class Job:
         coordination.publish("savepoint", {"id": name})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
         self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}")
-        answers = {who: coordination.read(f"savepoints/{name}/{who}") or {} for who in wanted}
+        answers = {who: coordination.require(f"savepoints/{name}/{who}") for who in wanted}
         offsets = {n: int(answers[f"router-{n}"]["offset"]) for n in range(config.routers)}
         places = {n: answers[f"slot-{n}"]["places"] for n in range(config.slots)}
         manifest = {"offsets": offsets, "assignment": self.assignment.to_json(), "places": places}

@@ -104,6 +104,6 @@ def start_query(
         .option("checkpointLocation", str(checkpoint))
         .outputMode("update")
         .queryName(f"{config.job}-{config.attempt}")
-        .trigger(realTime=f"{batch_s:g} seconds")
+        .trigger(realTime=f"{batch_s:g} seconds")  # type: ignore[call-overload]
         .start()
     )

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -115,7 +116,7 @@ class SlotTask:
         self._host.task = self
         expected: list[int] = []
         if handover is None:
-            assignment = Assignment.from_json(self._coordination.read("assignment"))
+            assignment = Assignment.from_json(self._coordination.require("assignment"))
             owned, version = assignment.units_of(self.slot), assignment.version
             if config.restore is None:
                 for unit in owned:
@@ -123,13 +124,13 @@ class SlotTask:
                     self._operator.initial(unit, self._states[unit])
             else:
                 expected = list(owned)
-                self._background(lambda: self._restore(set(owned)))
+                self._background(partial(self._restore, set(owned)))
         elif handover["address"] == self._host.server.address:
             version = handover["version"]
             self._states = self._host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
-            self._background(lambda: self._pull(set(expected), handover["address"]))
+            self._background(partial(self._pull, set(expected), handover["address"]))
         machine = faults.machines.get(config.fault)
         self._machine: protocol.SlotMachine[tuple[Any, ...]] = machine(
             self.slot, config.routers, self._states.keys(), expected, version
@@ -278,12 +279,12 @@ class SlotTask:
                     times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
-                    self._background(lambda savepoint=savepoint: self._freeze(savepoint))
+                    self._background(partial(self._freeze, savepoint))
         if self._pushes:
             pushes, self._pushes = self._pushes, []
             for destination in sorted({push.destination for push in pushes}):
-                units = [push.unit for push in pushes if push.destination == destination]
-                self._background(lambda d=destination, u=units: self._push(d, u))
+                leaving = [push.unit for push in pushes if push.destination == destination]
+                self._background(partial(self._push, destination, leaving))
 
     def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
         self._coordination.acknowledge(f"acks/{version}/{phase}-{self.slot}", value | {"at_us": now_us()})
@@ -326,7 +327,7 @@ class SlotTask:
                 return
 
     def _push(self, destination: int, units: list[int]) -> None:
-        address = self._coordination.read(f"slots/{destination}")["address"]
+        address = self._coordination.require(f"slots/{destination}")["address"]
 
         def sent(unit: int, size: int) -> None:
             self._outgoing[unit] = [size, self._aligned_us.pop(unit), now_us()]

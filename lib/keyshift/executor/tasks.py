@@ -50,6 +50,7 @@ def slot(config: JobConfig) -> Callable[[Batches], Batches]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        assert context is not None  # there is one in every task
         number = context.partitionId()
         task = SlotTask(config, number, batch_id=context.getLocalProperty("streaming.sql.batchId") or "?")
         partition = pa.array([number], pa.int32())
@@ -82,7 +83,7 @@ class RouterTask:
         self._schema = slot_schema(self._workload)
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
         self._lock = threading.Lock()
-        self._machine = RouterMachine(Assignment.from_json(self._coordination.read("assignment")))
+        self._machine = RouterMachine(Assignment.from_json(self._coordination.require("assignment")))
         self._coordination.watch("assignment", self._announced)
         self._coordination.watch("savepoint", self._savepoint_wanted)
 

@@ -22,7 +22,7 @@ def main(owner: int) -> None:
     cancel = threading.Event()
     threading.Thread(target=_cancel_after, args=(owner, cancel), daemon=True).start()
     with suppress(Cancelled, KeyboardInterrupt, KeyshiftError):
-        minio_binary(lambda line: sys.stderr.write(line + "\n"), cancel)
+        minio_binary(lambda line: print(line, file=sys.stderr), cancel)  # noqa: T201 - the one line of progress make shows
 
 
 def _cancel_after(owner: int, cancel: threading.Event) -> None:

@@ -95,7 +95,7 @@ def find(pid_file: Path) -> psutil.Process | None:
         # Both times derive from the boot time, which moves a little when the clock is set.
         ours = abs(process.create_time() - saved["created"]) < 2.0
         return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
-    except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
+    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
         return None
 
 

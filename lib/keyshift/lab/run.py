@@ -248,7 +248,7 @@ class _Run:
         plan = make_plan(strategies.get(spec.strategy), current, target)
         planned_s = time.perf_counter() - begin
         if not self._restarts:
-            records = self._job.migrate(plan, self._set_phase, self._check)
+            records = self._job.migrate(plan.steps, self._set_phase, self._check)
             columns = _migration_columns(records, self._trigger_us)
             return columns, planned_s, sum(columns["bytes"])
         columns, minimum = self._restart(plan, current, target)

@@ -50,7 +50,7 @@ class _Findings:
     def rows(self, kind: str, text: str, table: pd.DataFrame, bad: Mask) -> None:
         """Each row of ``table`` that is ``bad``; ``text`` may name its columns."""
         first = table[bad].head(_EXAMPLES_PER_KIND).to_dict("records")
-        self.lines(kind, (text.format(**row) for row in first))
+        self.lines(kind, (text.format_map(row) for row in first))
         self.counts[kind] += int(bad.sum()) - len(first)
 
     def lines(self, kind: str, lines: Iterable[str]) -> None:

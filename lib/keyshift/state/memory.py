@@ -1,4 +1,8 @@
-"""State in the memory of the Python worker."""
+"""State in the memory of the Python worker.
+
+What arrives stays in the columns it came in, and a row becomes a Python value when its key is first touched: a unit is
+installed in the time it takes to index its keys, and rows nobody touched leave again without any work per value.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -6,36 +10,93 @@ from typing import Any
 
 import pyarrow as pa
 
+_GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
+
 
 class MemoryState:
-    """One dictionary per unit; see ``UnitState`` for the meaning of the methods."""
+    """One dictionary per unit; see ``UnitState`` for the meaning of the methods.
+
+    The columns that arrived are let go when the last of their rows has been touched; until then a unit may take its
+    size twice.
+    """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
-        self._values: dict[int, tuple[Any, ...]] = {}
-        self.get = self._values.get  # the hottest call of all: no extra frame
+        self._values = _Values(self._schema)
+        # The hottest calls of all: no extra frame. ``__getitem__`` gives None for a key that is nowhere.
+        self.get = self._values.__getitem__
         self.put = self._values.__setitem__
 
     def delete(self, key: int) -> None:  # noqa: D102
         self._values.pop(key, None)
+        self._values.untouched.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._values.keys() | self._values.untouched.keys())
 
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        for batch in self._values.arrived_rows().to_batches():
+            if batch.num_rows:
+                yield from _cut(batch, chunk_bytes)
         items = iter(self._values.items())
-        rows = 1  # the first batch is one key: its size tells how many keys make a chunk
+        sample = list(islice(self._values.items(), 1))
+        rows = _rows_for(chunk_bytes, self._build(sample), 1) if sample else 1
         while chunk := list(islice(items, rows)):
-            keys, values = zip(*chunk, strict=True)
-            columns = [
-                pa.array(column, field.type)
-                for column, field in zip(zip(*values, strict=True), list(self._schema)[1:], strict=True)
-            ]
-            batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.int64()), *columns], schema=self._schema)
-            yield batch
-            rows = max(1, chunk_bytes * len(chunk) // max(1, batch.nbytes))
+            batch = self._build(chunk)
+            yield from _cut(batch, chunk_bytes)
+            rows = _rows_for(chunk_bytes, batch, rows)
+
+    def _build(self, items: Iterable[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
+        keys, values = zip(*items, strict=True)
+        columns = (keys, *zip(*values, strict=True))
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: D102
-        for batch in batches:
-            keys, *columns = (column.to_pylist() for column in batch.columns)
-            self._values.update(zip(keys, zip(*columns, strict=True), strict=True))
+        values = self._values
+        arriving = pa.Table.from_batches(batches, self._schema)
+        kept = values.arrived_rows()
+        first = kept.num_rows
+        values.arrived = pa.concat_tables([kept, arriving])
+        values.untouched = dict(zip(values.arrived["key"].to_pylist(), range(first + arriving.num_rows), strict=True))
+        for key in values.keys() & values.untouched.keys():
+            del values[key]  # the newcomer counts
+
+
+class _Values(dict[int, tuple[Any, ...]]):
+    """The values that were touched or set, and behind them the rows that were not touched since they arrived."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        super().__init__()
+        self._nothing = schema.empty_table()
+        self.arrived = self._nothing
+        self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
+
+    def __missing__(self, key: int) -> tuple[Any, ...] | None:
+        row = self.untouched.pop(key, None)
+        if row is None:
+            return None
+        value = self[key] = tuple(column[row].as_py() for column in self.arrived.columns[1:])
+        if not self.untouched:
+            self.arrived = self._nothing
+        return value
+
+    def arrived_rows(self) -> pa.Table:
+        """The rows that were neither touched nor replaced."""
+        rows = [row for key, row in self.untouched.items() if key not in self]
+        return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
+
+
+def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:
+    fit = chunk_bytes * like.num_rows // max(1, like.nbytes)
+    return max(1, min(fit, rows * _GROWTH))
+
+
+def _cut(batch: pa.RecordBatch, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+    """``batch`` in pieces of at most ``chunk_bytes``, as far as single rows allow."""
+    if batch.nbytes <= chunk_bytes or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _cut(batch.slice(0, half), chunk_bytes)
+    yield from _cut(batch.slice(half), chunk_bytes)

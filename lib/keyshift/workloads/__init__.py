@@ -46,8 +46,8 @@ class Workload(Protocol):
     summary: ClassVar[str]
     key_groups: int  # with bins: which unit a key belongs to
     bins: int
-    event_schema: pa.Schema  # begins with frames.EVENT_FIELDS
-    result_fields: tuple[pa.Field, ...]  # what the operator adds to frames.RESULT_FIELDS
+    event_schema: ClassVar[pa.Schema]  # begins with frames.EVENT_FIELDS
+    result_fields: ClassVar[tuple[pa.Field, ...]]  # what the operator adds to frames.RESULT_FIELDS
 
     def operator(self) -> Operator:
         """A new operator, for one slot."""
