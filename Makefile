@@ -63,7 +63,7 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
 	@rm -rf spark-warehouse metastore_db derby.log
 	@find $(SOURCES) -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
-	@echo "Results and services live outside of this folder and are kept; 'keyshift down --wipe' deletes them."
+	@echo "Kept, because outside of this folder: results, running services, caches. 'keyshift down --wipe' is for those."
 
 # MinIO has to be built where there is none: minutes of work that overlap the rest of the set-up. It needs only FIRST.
 run lab up: EARLY := yes
