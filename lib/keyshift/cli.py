@@ -27,6 +27,18 @@ app = typer.Typer(
 results = typer.Typer(help="Runs kept in MinIO.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(results, name="results")
 
+# What a person reads in `results list`; --json gives everything.
+LIST_COLUMNS = {
+    "run_id": "run",
+    "status": "status",
+    "p99_ms": "P99 before (ms)",
+    "spike_ms": "P99 spike (ms)",
+    "silence_ms": "silence (ms)",
+    "completion_s": "completion (s)",
+    "bytes_moved": "moved (bytes)",
+    "error": "error",
+}
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")]
 Settings = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
 
@@ -38,7 +50,7 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     elif rows:
         import pandas as pd
 
-        typer.echo(pd.DataFrame(rows).to_string(index=False, na_rep="-"))
+        typer.echo(pd.DataFrame(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
 
 
 @app.command()
@@ -220,6 +232,8 @@ def list_results(
 
     with open_services() as endpoints:
         rows = ResultStore(endpoints).list_runs(limit=limit, workload=workload, strategy=strategy)
+        if not as_json:
+            rows = rows[list(LIST_COLUMNS)].rename(columns=LIST_COLUMNS)
         _print_rows(json.loads(rows.to_json(orient="records", date_format="iso")), as_json)
         if rows.empty and not as_json:
             typer.echo("no runs yet: `keyshift run` makes one")

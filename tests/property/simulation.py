@@ -21,7 +21,7 @@ from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, co
 from keyshift.protocol.router import Barrier
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
-STUCK_MS = 6000.0  # virtual; a step of the slowest shapes takes a few hundred
+STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
 DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to be rolled back
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
 
@@ -177,6 +177,7 @@ class SlotShell:
         backlog, self.backlog = self.backlog, deque()
         for call in backlog:
             call()
+        sim.maybe_end(self)
 
     def pull(self, source: dict[int, State]) -> None:
         unit = next(unit for unit in self.machine.wanted if unit in source)
@@ -325,7 +326,7 @@ class Simulation:
         self.results: list[tuple[int, ...]] = []  # number, key, router, attempt, version, slot, count
         self.assignments: dict[tuple[int, int], Assignment] = {}  # (attempt, version)
         self.script = deque(self.shape.script)
-        self.operations = 0
+        self.progressed = 0
         self.attempt = -1
         self.finished = False
         assignment = Assignment.contiguous(self.shape.units, self.shape.begin_slots)
@@ -476,13 +477,12 @@ class Simulation:
     # -- the job and the coordinator's shell --------------------------------------------------------------------------
 
     def next_operation(self) -> None:
+        self.progress()
         if not self.script:
             self.end_batch()
             return
         operation = self.script.popleft()
         self.log("job", operation)
-        self.operations += 1
-        self.at(STUCK_MS, self.give_up, self.operations, operation)
         if operation == "savepoint":
             self.savepoint_parts = {}
             self.savepoint_missing = {f"router-{r.number}" for r in self.routers} | {f"slot-{s.slot}" for s in self.slots}
@@ -495,9 +495,13 @@ class Simulation:
         self.migrating = True
         self.act(self.coordinator.start(make_plan(strategy, here, target).steps, self.now))
 
-    def give_up(self, number: int, operation: str) -> None:
-        if number == self.operations and (self.migrating or self.savepoint_parts is not None):
-            self.problem("stuck", f"{operation!r} is not over after {STUCK_MS} virtual ms")
+    def progress(self) -> None:
+        self.progressed += 1
+        self.at(STUCK_MS, self.give_up, self.progressed)
+
+    def give_up(self, progressed: int) -> None:
+        if progressed == self.progressed and not self.finished:
+            self.problem("stuck", f"no step, savepoint or end for {STUCK_MS} virtual ms")
             self.finished = True
 
     def target(self, operation: str, here: Assignment) -> Assignment:
@@ -520,6 +524,7 @@ class Simulation:
 
     def act(self, effects: Iterable[coordinator.Effect]) -> None:
         for effect in effects:
+            self.progress()
             match effect:
                 case coordinator.PublishStep(version, step):
                     self.preparing = version

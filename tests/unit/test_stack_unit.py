@@ -168,8 +168,8 @@ def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(
     os.mkfifo(tmp_path / "go")
     process = launched("read line < go; exit 3")
     (tmp_path / "go").write_text("now\n")
-    until(lambda: processes.find(tmp_path / "pids" / "service.json") is None)
-    until(lambda: not psutil.pid_exists(process.pid))
+    pid_file = tmp_path / "pids" / "service.json"
+    until(lambda: processes.find(pid_file) is None and not psutil.pid_exists(process.pid))
 
 
 def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(

@@ -313,7 +313,9 @@ def _log_ms(ax: Axes) -> None:
     """A log axis with plain numbers, which spans at least a decade so that it has labels to read."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()
-    if high / low < 20:
+    if low <= 0:  # nothing was drawn
+        ax.set_ylim(1, 1000)
+    elif high / low < 20:
         middle = np.sqrt(low * high)
         ax.set_ylim(middle / 5, middle * 5)
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))

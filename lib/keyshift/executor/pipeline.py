@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -67,12 +68,19 @@ def session(master: str, jars: list[Path], work: Path, log: Path, extra: dict[st
     for name, value in (options | (extra or {})).items():
         builder = builder.config(name, str(value))
     handler = signal.getsignal(signal.SIGINT)
+    others = set(psutil.Process().children(recursive=True))
     try:
         with _stderr_to(log):
             spark = builder.getOrCreate()
             with contextlib.suppress(ValueError):  # not the main thread: then Spark has left the handler alone
                 signal.signal(signal.SIGINT, handler)  # Spark's would kill its tasks before anything else is said
-    except Exception as error:
+    except BaseException as error:
+        # A JVM whose launch was interrupted never notices that nobody wants it any more.
+        for process in set(psutil.Process().children(recursive=True)) - others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if not isinstance(error, Exception):
+            raise
         words = (str(error).splitlines() or [type(error).__name__])[0]
         raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error
     spark.sparkContext.setLogLevel("ERROR")

@@ -29,6 +29,7 @@ from keyshift.executor.savepoint import Place, SavepointStore
 from keyshift.keys import Assignment
 from keyshift.lab import floor, topics, verdict
 from keyshift.lab.children import Child
+from keyshift.lab.folders import require_room
 from keyshift.lab.manifest import (
     TABLES,
     Manifest,
@@ -46,6 +47,7 @@ from keyshift.planner import Plan, make_plan, strategies
 
 READY_S = 120.0  # until every router and slot has put a first row through
 CATCH_UP_S = 60.0  # until the results of everything offered have come
+ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 LEAD_S = 0.5  # between the decision to start the load and its start
 SECOND_US = 1_000_000
 Say = Callable[[str], None]
@@ -64,7 +66,7 @@ class Lab:
 
     def __enter__(self) -> "Lab":
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
-        self._home.mkdir(parents=True, exist_ok=True)
+        require_room(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
         self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
         master = f"local[{self._cores}]"
         if self._kind == "local-cluster":
@@ -185,7 +187,7 @@ class _Run:
             try:
                 step()
             except Exception as error:  # the rest must go as well, and the run's own error is the news
-                self._say(f"cleaning up: {error}")
+                self._say(f"cleaning up: {type(error).__name__}: {error}")
 
     # -- the course of a run ------------------------------------------------------------------------------------------
 

@@ -64,6 +64,7 @@ class CoordinatorMachine:
     def __init__(self, assignment: Assignment, deadline_ms: float) -> None:
         self.assignment = assignment
         self.deadline_ms = deadline_ms
+        self._version = assignment.version  # the last one used: not used again for another step after a rollback
         self._rest: list[Step] = []
         self._current: _Current | None = None
 
@@ -80,10 +81,15 @@ class CoordinatorMachine:
         return self._next(now_ms)
 
     def acknowledged(self, phase: Phase, version: int, slot: int, now_ms: float) -> list[Effect]:
-        """``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing."""
+        """``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
+
+        Raises ProtocolViolation if a slot moved state before the switch.
+        """
         current = self._current
         if current is None or version != current.after.version:
             return []
+        if current.phase == "preparing" and phase != "prepared":
+            raise ProtocolViolation(f"coordinator: slot {slot} reports {phase!r} before the switch to {version}")
         current.waiting[phase].discard(slot)
         if current.phase == "preparing" and not current.waiting["prepared"]:
             current.phase, current.since_ms = "switching", now_ms
@@ -111,7 +117,8 @@ class CoordinatorMachine:
             self._current = None
             return [MigrationDone()]
         step = self._rest.pop(0)
-        after = self.assignment.after(step)
+        self._version += 1
+        after = Assignment(self._version, self.assignment.after(step).owner)
         sources, destinations = {m.source for m in step.moves}, {m.destination for m in step.moves}
         waiting: dict[Phase, set[int]] = {
             "prepared": set(sources | destinations),

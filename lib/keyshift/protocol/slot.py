@@ -99,42 +99,52 @@ class SlotMachine(Generic[Record]):
         self._savepoint: str | None = None
         self._stopped: set[int] = set()
         self._frozen = False
+        self._ended = False
 
     # -- migration ----------------------------------------------------------------------------------------------------
 
     def prepare(self, version: int, step: Step) -> list[Effect]:
-        """A step was published that will switch with ``version``. Repeated or outdated calls change nothing."""
-        if version <= self.version or (self._step and self._step.version == version):
+        """A step was published that will switch with ``version``. Repeated or outdated calls change nothing.
+
+        A later step means that the one before was cancelled, if this slot did not hear of that. After the end of input
+        nothing is prepared: no barrier can come any more, so the next holder of the slot does it.
+        """
+        before = self._step
+        if self._ended or version <= max(self.version, before.version if before else 0):
             return []
+        if before and self._switched(before):
+            raise self._violation(f"step {version} prepared while step {before.version} is active")
         leaving: dict[int, int] = {m.unit: m.destination for m in step.moves if m.source == self.slot}
         arriving: frozenset[int] = frozenset(m.unit for m in step.moves if m.destination == self.slot)
-        if not leaving and not arriving:
-            return []
-        if self._step:
-            raise self._violation(f"step {version} prepared while step {self._step.version} is active")
-        if strangers := set(leaving) - self.serving - self.expected:
+        ours = (self.serving | self.expected) - (before.arriving if before else frozenset())
+        if strangers := leaving.keys() - ours:
             raise self._violation(f"step {version} takes units {sorted(strangers)[:5]} that are not here")
-        if here := arriving & (self.serving | self.expected):
+        if here := arriving & ours:
             raise self._violation(f"step {version} brings units {sorted(here)[:5]} that are here already")
+        effects = self.cancel(before.version) if before else []
+        if not leaving and not arriving:
+            return effects
         self._step = _ActiveStep(version, leaving, arriving)
         self.expected |= arriving
         self._queues.update({unit: deque() for unit in arriving})
-        return [Prepared(version), *self._advance()]
+        return [*effects, Prepared(version), *self._advance()]
 
-    def cancel(self, version: int) -> None:
+    def cancel(self, version: int) -> list[Effect]:
         """The step of ``version`` will not switch. Does nothing if this slot is not part of it."""
         step = self._step
         if step is None or step.version != version:
-            return
+            return []
         if self._switched(step):
             raise self._violation(f"step {version} cancelled after a router switched")
         for unit in step.arriving:
             self.expected.discard(unit)
             del self._queues[unit]
         self._step = None
+        return self._advance()
 
     def barrier(self, router: int, version: int) -> list[Effect]:
         """``router`` routes under ``version`` from here on."""
+        self._check_router(router)
         self._heard[router] = max(self._heard[router], version)
         return self._advance()
 
@@ -163,6 +173,7 @@ class SlotMachine(Generic[Record]):
         Raises ProtocolViolation for a record that must not be here: of a unit this slot does not own, or routed under
         another version than its unit's move allows.
         """
+        self._check_router(router)
         step = self._step
         if not self._queues and units <= self.serving and (step is None or not step.leaving.keys() & units):
             return frozenset()
@@ -180,6 +191,8 @@ class SlotMachine(Generic[Record]):
 
     def hold(self, unit: int, record: Record) -> None:
         """Queue a record of a unit that ``admit`` said must wait."""
+        if unit not in self._queues:
+            raise self._violation(f"a record of unit {unit} is held, which has no queue")
         self._queues[unit].append(record)
 
     def drain(self, most: int) -> tuple[list[Record], list[Effect]]:
@@ -203,6 +216,9 @@ class SlotMachine(Generic[Record]):
 
     def savepoint_barrier(self, router: int, savepoint: str) -> list[Effect]:
         """``router`` stands at ``savepoint``; what it sends later is not ours to process."""
+        self._check_router(router)
+        if self._savepoint not in (None, savepoint):
+            raise self._violation(f"router {router} stands at savepoint {savepoint}, others at {self._savepoint}")
         self._savepoint = savepoint
         self._stopped.add(router)
         return self._advance()
@@ -217,12 +233,12 @@ class SlotMachine(Generic[Record]):
         If one router switched, the new version was published, and every router begins the next batch with it: what
         this slot processed is final. If none did, the step is forgotten here and prepared again by the next holder.
         """
+        self._ended = True
         step = self._step
         if step is None:
             return []
         if not self._switched(step):
-            self.cancel(step.version)
-            return []
+            return self.cancel(step.version)
         step.aligned = True
         return self._advance()
 
@@ -271,6 +287,10 @@ class SlotMachine(Generic[Record]):
             self._frozen = True
             effects.append(Freeze(self._savepoint))
         return effects
+
+    def _check_router(self, router: int) -> None:
+        if router not in self._heard:
+            raise self._violation(f"router {router} is unknown, there are {len(self._heard)}")
 
     def _violation(self, what: str) -> ProtocolViolation:
         step = f"step {self._step.version}" if self._step else "no step"

@@ -1,0 +1,31 @@
+"""The real services, started on first use and shared by all integration tests.
+
+A stack of their own: in a temporary folder and on other ports, so that they neither need nor disturb the user's. Jars
+and the MinIO program come from the user's cache.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from keyshift.endpoints import Endpoints
+from keyshift.lab.stack import DEFAULT_PORTS, Stack
+
+
+@pytest.fixture(scope="session")
+def session_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The shared stack itself; a test may ask it, but not stop it."""
+    ports = {name: port + 10_000 for name, port in DEFAULT_PORTS.items()}
+    shared = Stack(tmp_path_factory.mktemp("stack"), ports)
+    try:
+        shared.up(lambda line: logging.getLogger(__name__).info(line))
+        yield shared
+    finally:
+        shared.down()
+
+
+@pytest.fixture(scope="session")
+def stack(session_stack: Stack) -> Endpoints:
+    """Where the shared services are. Use a topic, a root path and an object prefix of your own."""
+    return session_stack.endpoints()

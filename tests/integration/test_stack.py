@@ -1,0 +1,276 @@
+"""The embedded stack with its real services: they work, survive trouble, and leave nothing behind."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import minio
+import psutil
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import NewTopic
+from kafka.errors import UnknownTopicOrPartitionError
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import ServiceUnavailable
+from keyshift.lab import services as services_module
+from keyshift.lab import stack as stack_module
+from keyshift.lab.stack import Stack
+
+DEADLINE_S = 60.0
+
+
+def name() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+def pids(stack: Stack) -> dict[str, int | None]:
+    return {service.name: service.pid for service in stack.status()}
+
+
+def states(stack: Stack) -> dict[str, str]:
+    return {service.name: service.state for service in stack.status()}
+
+
+ALL_RUN = dict.fromkeys(["kafka", "zookeeper", "minio"], "running")
+
+
+def produce(kafka: str, topic: str, values: list[bytes]) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=kafka)
+    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
+    admin.close()
+    producer = KafkaProducer(bootstrap_servers=kafka, max_request_size=8 * 1024**2)
+    for value in values:
+        producer.send(topic, value).get(DEADLINE_S)
+    producer.close()
+
+
+def consume(kafka: str, topic: str, count: int) -> list[bytes]:
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=kafka,
+        group_id=name(),
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(DEADLINE_S * 1000),
+    )
+    values = [message.value for _, message in zip(range(count), consumer, strict=False)]
+    consumer.close()
+    return values
+
+
+def s3(at: Endpoints) -> minio.Minio:
+    return minio.Minio(at.minio, at.access_key, at.secret_key, secure=at.secure)
+
+
+# The services do their work
+
+
+def test_what_is_produced_is_consumed_up_to_frames_of_megabytes(stack: Endpoints) -> None:
+    topic, values = name(), [b"small", b"x" * 7 * 1024**2, b"last"]
+    produce(stack.kafka, topic, values)
+    assert consume(stack.kafka, topic, 3) == values
+
+
+def test_a_topic_that_nobody_made_is_not_made_by_asking(stack: Endpoints) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=stack.kafka)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.delete_topics([name()])
+    admin.close()
+
+
+def test_zookeeper_keeps_nodes_and_grants_sessions_of_one_second(stack: Endpoints) -> None:
+    path = f"/{name()}/node"
+    client = KazooClient(hosts=stack.zookeeper, timeout=1.0)
+    client.start(timeout=DEADLINE_S)
+    try:
+        client.create(path, b"value", makepath=True)
+        assert client.get(path)[0] == b"value"
+        with pytest.raises(NodeExistsError):
+            client.create(path)
+        assert client._session_timeout == 1000  # what the server granted, in ms
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_minio_keeps_objects_in_the_bucket_and_refuses_strangers(stack: Endpoints) -> None:
+    key, data = f"{name()}/object", os.urandom(100_000)
+    client = s3(stack)
+    client.put_object(stack.bucket, key, io.BytesIO(data), len(data))
+    with client.get_object(stack.bucket, key) as answer:
+        assert answer.read() == data
+    stranger = minio.Minio(stack.minio, stack.access_key, "wrong" * 5, secure=False)
+    with pytest.raises(minio.error.S3Error, match="SignatureDoesNotMatch"):
+        stranger.bucket_exists(stack.bucket)
+
+
+def test_every_service_listens_on_the_loopback_address_only(session_stack: Stack) -> None:
+    for pid in pids(session_stack).values():
+        listening = [c for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        assert listening
+        assert {c.laddr.ip.removeprefix("::ffff:") for c in listening} <= {"127.0.0.1", "::1"}
+
+
+def test_credentials_are_private_and_never_shown(session_stack: Stack, stack: Endpoints) -> None:
+    assert (session_stack.home / "credentials.json").stat().st_mode & 0o077 == 0
+    assert stack.secret_key not in repr(stack)
+    for log in (session_stack.home / "logs").iterdir():
+        assert stack.secret_key not in log.read_text(errors="replace")
+
+
+def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack, stack: Endpoints) -> None:
+    found = {service.name: service for service in session_stack.status()}
+    assert {n: s.address for n, s in found.items()} == {
+        "kafka": stack.kafka,
+        "zookeeper": stack.zookeeper,
+        "minio": stack.minio,
+    }
+    for service in found.values():
+        assert service.state == "running"
+        assert service.since_s is not None
+        assert service.since_s > 0
+        assert service.rss_mib is not None
+        assert service.rss_mib > 10
+        assert service.log == session_stack.log_path(service.name)
+        assert service.log.is_file()
+
+
+# Trouble: a stack that may be broken
+
+
+@pytest.fixture(scope="module")
+def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    own = Stack(tmp_path_factory.mktemp("own"), {"kafka": 39092, "kafka_controller": 39093, "zookeeper": 32181})
+    try:
+        own.up()
+        yield own
+    finally:
+        own.down()
+
+
+def test_up_leaves_alone_what_runs_well(own_stack: Stack) -> None:
+    before = pids(own_stack)
+    assert all(before.values())
+    assert own_stack.up() == own_stack.endpoints()
+    assert pids(own_stack) == before
+
+
+def test_a_killed_service_is_named_and_the_next_up_brings_it_back_with_its_data(own_stack: Stack) -> None:
+    topic, before = name(), pids(own_stack)
+    produce(own_stack.endpoints().kafka, topic, [b"kept"])
+    killed = psutil.Process(before["kafka"])
+    killed.kill()
+    psutil.wait_procs([killed], timeout=DEADLINE_S)
+    assert states(own_stack) == ALL_RUN | {"kafka": "stopped"}
+    with pytest.raises(ServiceUnavailable, match=r"Kafka at 127\.0\.0\.1:\d+ is stopped; start it with `keyshift up`"):
+        own_stack.endpoints()
+    assert own_stack.running()
+
+    endpoints = own_stack.up()
+    after = pids(own_stack)
+    assert after["kafka"] not in (None, before["kafka"])
+    assert after | {"kafka": 0} == before | {"kafka": 0}
+    assert consume(endpoints.kafka, topic, 1) == [b"kept"]
+
+
+def test_a_service_that_hangs_is_unhealthy_and_restarted(own_stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stack_module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(services_module, "ANSWER_S", 0.5)
+    own_stack.up()
+    hanging = pids(own_stack)["zookeeper"]
+    assert hanging
+    os.kill(hanging, signal.SIGSTOP)
+    assert states(own_stack) == ALL_RUN | {"zookeeper": "unhealthy"}
+    with pytest.raises(ServiceUnavailable, match=r"ZooKeeper at .* is unhealthy \(.*zookeeper\.log"):
+        own_stack.endpoints()
+    own_stack.up()
+    assert states(own_stack) == ALL_RUN
+    assert not psutil.pid_exists(hanging)
+
+
+def test_credentials_that_do_not_fit_the_running_minio_are_found_and_mended(
+    own_stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_module, "PATIENCE_S", 0.5)
+    endpoints = own_stack.up()
+    s3(endpoints).put_object(endpoints.bucket, "kept", io.BytesIO(b"kept"), 4)
+    new = {"access_key": "somebody", "secret_key": "another-secret"}
+    (own_stack.home / "credentials.json").write_text(json.dumps(new))
+    assert states(own_stack) == ALL_RUN | {"minio": "unhealthy"}
+    endpoints = own_stack.up()
+    assert (endpoints.access_key, endpoints.secret_key) == ("somebody", "another-secret")
+    with s3(endpoints).get_object(endpoints.bucket, "kept") as answer:
+        assert answer.read() == b"kept"
+
+
+def test_a_port_taken_by_somebody_else_is_avoided_and_down_leaves_no_process(own_stack: Stack) -> None:
+    first = own_stack.up()
+    processes = [psutil.Process(pid) for pid in pids(own_stack).values()]
+    own_stack.down()
+    assert not any(process.is_running() for process in processes)
+    assert not own_stack.running()
+
+    host, port = first.kafka.split(":")
+    said: list[str] = []
+    with socket.create_server((host, int(port))):
+        second = own_stack.up(said.append)
+        assert states(own_stack) == ALL_RUN
+    assert f"Kafka: port {port} is taken, using {second.kafka.split(':')[1]}" in said
+    assert second.kafka != first.kafka
+    assert second.zookeeper == first.zookeeper
+    assert second.minio == first.minio
+    assert Stack(own_stack.home).endpoints() == second  # another process finds them too
+
+
+def test_a_start_that_fails_shows_the_log_and_ends_what_it_started(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "kafka"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=1\ncluster.id=someone-elses\nnode.id=77\n")
+    broken = Stack(tmp_path, {"kafka": 38092, "kafka_controller": 38093, "zookeeper": 38181, "minio": 38900})
+    with pytest.raises(ServiceUnavailable, match=r"(?s)Kafka did not start: its process ended.*kafka\.log.*node id 77"):
+        broken.up()
+    assert not broken.running()
+    assert set(states(broken).values()) == {"stopped"}
+
+
+def test_after_wipe_nothing_but_the_lock_is_left_and_a_new_stack_starts(own_stack: Stack) -> None:
+    topic = name()
+    produce(own_stack.up().kafka, topic, [b"gone"])
+    old = own_stack.endpoints()
+    own_stack.down(wipe=True)
+    assert [entry.name for entry in own_stack.home.iterdir()] == ["lock"]
+    new = own_stack.up()
+    assert new.secret_key != old.secret_key
+    admin = KafkaAdminClient(bootstrap_servers=new.kafka)
+    assert topic not in admin.list_topics()
+    admin.close()
+
+
+def test_two_ups_at_once_start_each_service_once(tmp_path: Path) -> None:
+    script = "import sys; from keyshift.lab.stack import Stack, Path; Stack(Path(sys.argv[1])).up()"
+    both = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(2)]
+    stack = Stack(tmp_path)
+    try:
+        assert [up.wait(DEADLINE_S) for up in both] == [0, 0]
+        assert states(stack) == ALL_RUN
+        ours = [p for p in psutil.process_iter() if _works_in(p, tmp_path)]
+        assert {p.pid for p in ours} == set(pids(stack).values())
+    finally:
+        stack.down()
+    assert not any(_works_in(p, tmp_path) for p in psutil.process_iter())
+
+
+def _works_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.cwd() == str(folder)
+    except psutil.Error:
+        return False

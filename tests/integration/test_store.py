@@ -1,0 +1,315 @@
+"""The result store on a real MinIO: whole runs or none, and one clear line when something is wrong."""
+
+import io
+import json
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+from minio import Minio
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.lab.manifest import Machine, Manifest, Summary, Verdict, make_table
+from keyshift.lab.store import ResultStore
+
+MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s")
+TABLES = {
+    "latency": make_table("latency", {"created_s": [-1.0, 2.0], "latency_ms": [5.0, 6.0], "slot": [0, 1]}),
+    "metrics": make_table("metrics", {"t_s": [0.5], "metric": ["rss_mib"], "instance": ["a"], "value": [9.0]}),
+    "migration": make_table(
+        "migration",
+        {name: [0] for name in ("step", "unit", "source", "destination")}
+        | {"bytes": [7]}
+        | {name: [float("nan")] for name in MOMENTS},
+    ),
+}
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"runs-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def store(stack: Endpoints, prefix: str) -> ResultStore:
+    return ResultStore(stack, prefix)
+
+
+@pytest.fixture
+def keys(stack: Endpoints, prefix: str):
+    """What is in the store, asked of MinIO itself."""
+    client = Minio(stack.minio, access_key=stack.access_key, secret_key=stack.secret_key, secure=stack.secure)
+
+    def names() -> set[str]:
+        found = client.list_objects(stack.bucket, prefix=f"{prefix}/", recursive=True)
+        return {item.object_name.removeprefix(f"{prefix}/") for item in found}
+
+    names.client = client
+    return names
+
+
+def run(number: int = 0, strategy: str = "fluid", status: str = "ok", **changes: object) -> Manifest:
+    run_id = f"2026010{number + 1}T120000-keycount-{strategy}-00000{number}"
+    counts = {"lost": 0 if status == "ok" else 1, "duplicated": 0, "reordered": 0, "wrong": 0}
+    same = {"run_id": run_id, "workload": "keycount", "strategy": strategy, "parameters": {"rate": 100 + number}}
+    figures = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", "phases", "spike_ms"})
+    ended = status != "died"
+    summary = Summary(**same, verdict=status, **counts, **figures, phases={}, spike_ms=10.0 + number) if ended else None
+    return Manifest(
+        **same,
+        status=status,
+        error=None if ended else "Kafka went away",
+        started_at=f"2026-01-0{number + 1}T12:00:00Z",
+        finished_at=f"2026-01-0{number + 1}T12:01:00Z",
+        versions={"python": "3.11"},
+        machine=Machine(cpus=2, memory_mib=100, system="Linux", cpu="some"),
+        seeds={"events": 1},
+        verdict=Verdict(**counts, ownership_violations=0) if ended else None,
+        summary=summary,
+        **changes,
+    )
+
+
+def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
+    page = tmp_path / "page.html"
+    page.write_text("<p>hello")
+    stored = store.put_run(run(), TABLES, {"figures/latency.png": b"\x89PNG", "page.html": page})
+    assert stored.files == [
+        "figures/latency.png", "latency.parquet", "metrics.parquet", "migration.parquet", "page.html",
+    ]  # fmt: skip
+    assert store.get_manifest(stored.run_id) == stored
+    assert stored.model_copy(update={"files": []}) == run()
+    for name, table in TABLES.items():
+        assert store.get_table(stored.run_id, name).equals(table.to_pandas())
+    assert store.get_table(stored.run_id, "latency").dtypes.tolist() == [np.float64, np.float32, np.int16]
+    assert store.get_file(stored.run_id, "page.html") == b"<p>hello"
+    assert store.get_file(stored.run_id, "figures/latency.png") == b"\x89PNG"
+    assert keys() == {f"{stored.run_id}/{name}" for name in [*stored.files, "manifest.json"]}
+
+
+def test_a_table_larger_than_one_part_of_an_upload_comes_back(store):
+    rows = 2_000_000
+    random = np.random.default_rng(0)
+    columns = {
+        "created_s": random.uniform(-20, 40, rows),
+        "latency_ms": random.uniform(1, 99, rows).astype("f4"),
+        "slot": np.zeros(rows, "i2"),
+    }
+    stored = store.put_run(run(), TABLES | {"latency": make_table("latency", columns)})
+    assert len(store.get_file(stored.run_id, "latency.parquet")) > 10 * 2**20
+    assert store.get_table(stored.run_id, "latency")["created_s"].sum() == pytest.approx(columns["created_s"].sum())
+
+
+def test_runs_are_listed_newest_first_and_chosen_by_their_kind(store):
+    for manifest in (run(1, "lazy"), run(0), run(3, status="bad"), run(2, status="died")):
+        store.put_run(manifest, {} if manifest.status == "died" else TABLES)
+    listed = store.list_runs()
+    assert listed["run_id"].str[:8].tolist() == ["20260104", "20260103", "20260102", "20260101"]
+    assert listed["status"].tolist() == ["bad", "died", "ok", "ok"]
+    assert listed["error"].tolist()[1] == "Kafka went away"
+    assert listed["spike_ms"].dropna().tolist() == [13.0, 11.0, 10.0]
+    assert listed["parameters"].tolist()[0] == {"rate": 103}
+    assert store.list_runs(limit=2)["run_id"].str[:8].tolist() == ["20260104", "20260103"]
+    assert store.list_runs(strategy="lazy")["strategy"].tolist() == ["lazy"]
+    assert store.list_runs(status="ok", limit=1)["strategy"].tolist() == ["lazy"]
+    assert store.list_runs(workload="q5").empty
+    with pytest.raises(BadInput, match="unknown status 'dead': did you mean"):
+        store.list_runs(status="dead")
+
+
+def test_an_empty_store_lists_nothing_and_says_so(store):
+    assert store.list_runs().empty
+    assert "spike_ms" in store.list_runs().columns
+    with pytest.raises(BadInput, match="the store holds no run yet"):
+        store.get_manifest("2026")
+
+
+@pytest.mark.parametrize("stops_at", ["latency.parquet", "page.html", "manifest.json"])
+@pytest.mark.parametrize("arrived", [False, True])
+def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, arrived):
+    upload = store._put
+
+    def interrupted(run_id: str, name: str, content: bytes) -> None:
+        if name != stops_at or arrived:
+            upload(run_id, name, content)
+        if name == stops_at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "_put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.put_run(run(), TABLES, {"page.html": b"x"})
+    assert keys() == set()
+
+
+def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch):
+    seen = []
+    upload = store._put
+
+    def watched(run_id: str, name: str, content: bytes) -> None:
+        seen.append((name, len(store.list_runs())))
+        upload(run_id, name, content)
+
+    monkeypatch.setattr(store, "_put", watched)
+    stored = store.put_run(run(), TABLES)
+    assert seen[-1][0] == "manifest.json"
+    assert {count for _, count in seen} == {0}
+    assert len(store.list_runs()) == 1
+    # Files without a manifest, as a killed process leaves them, are not a run.
+    keys.client.remove_object(store._bucket, f"{store._prefix}/{stored.run_id}/manifest.json")
+    assert len(keys()) == 3 and store.list_runs().empty
+
+
+@pytest.mark.parametrize(
+    ("tables", "files", "message"),
+    [
+        ({"latency": TABLES["latency"]}, {}, "has no table metrics, migration"),
+        (TABLES | {"latency": TABLES["metrics"]}, {}, "table latency: columns are"),
+        (TABLES | {"extra": TABLES["metrics"]}, {}, "unknown table 'extra'"),
+        (TABLES, {"../escape": b""}, r"file name '\.\./escape'"),
+        (TABLES, {"/absolute": b""}, "file name '/absolute'"),
+        (TABLES, {"manifest.json": b"{}"}, "is kept for the run itself"),
+        (TABLES, {"latency.parquet": b""}, "is kept for the run itself"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(store, keys, tables, files, message):
+    with pytest.raises(BadInput, match=message):
+        store.put_run(run(), tables, files)
+    assert keys() == set()
+
+
+def test_a_missing_file_is_named_before_anything_is_written(store, keys, tmp_path):
+    with pytest.raises(BadInput, match=r"page\.html' cannot be stored: No such file"):
+        store.put_run(run(), TABLES, {"page.html": tmp_path / "page.html"})
+    assert keys() == set()
+
+
+def test_a_stored_run_is_not_overwritten(store):
+    store.put_run(run(), TABLES)
+    with pytest.raises(BadInput, match="is stored already"):
+        store.put_run(run(), TABLES, {"other.txt": b"x"})
+    assert "other.txt" not in store.get_manifest(run().run_id).files
+
+
+def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(store):
+    first, second = (store.put_run(run(number), TABLES).run_id for number in (0, 1))
+    assert store.get_manifest("20260101").run_id == first
+    assert store.resolve(second) == second
+    with pytest.raises(BadInput, match=rf"'2026' begins 2 runs, give more of it: {second}, {first}"):
+        store.resolve("2026")
+    with pytest.raises(BadInput, match=f"unknown run .* did you mean '{first}'"):
+        store.resolve(first[:-1] + "9")
+    with pytest.raises(BadInput, match=r"unknown run 'no-such'.*known: 2026"):
+        store.resolve("no-such")
+    with pytest.raises(BadInput, match="empty"):
+        store.resolve("")
+
+
+def test_deleting_takes_the_whole_id_and_leaves_the_others(store, keys):
+    first, second = (store.put_run(run(number), TABLES).run_id for number in (0, 1))
+    with pytest.raises(BadInput, match=f"not whole.*{first}"):
+        store.delete_run("20260101")
+    store.delete_run(first)
+    assert {key.split("/")[0] for key in keys()} == {second}
+    with pytest.raises(BadInput, match="unknown run"):
+        store.delete_run(first)
+
+
+def test_a_file_can_be_added_later_but_not_in_place_of_a_table(store):
+    run_id = store.put_run(run(), TABLES).run_id
+    store.put_file(run_id, "notebook.ipynb", b"{}")
+    store.put_file("20260101", "notebook.ipynb", b"{ }")
+    assert store.get_file(run_id, "notebook.ipynb") == b"{ }"
+    assert store.get_manifest(run_id).files.count("notebook.ipynb") == 1
+    with pytest.raises(BadInput, match="kept for the run itself"):
+        store.put_file(run_id, "latency.parquet", b"")
+    with pytest.raises(BadInput, match=r"unknown file of run .*did you mean 'notebook\.ipynb'"):
+        store.get_file(run_id, "notebook.ipyn")
+    with pytest.raises(BadInput, match="unknown table 'latencies': did you mean 'latency'"):
+        store.get_table(run_id, "latencies")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda raw: json.dumps(json.loads(raw) | {"schema_version": 99}).encode(), "schema_version 99.*upgrade"),
+        (lambda raw: json.dumps(json.loads(raw) | {"status": "great"}).encode(), "status = 'great'"),
+        (lambda raw: raw[:100], "is not JSON"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(store, keys, spoil, message):
+    bad, fine = (store.put_run(run(number), TABLES).run_id for number in (1, 0))
+    name = f"{store._prefix}/{bad}/manifest.json"
+    content = spoil(store.get_file(bad, "manifest.json"))
+    keys.client.put_object(store._bucket, name, io.BytesIO(content), len(content))
+    with pytest.raises(KeyshiftError, match=message):
+        store.get_manifest(bad)
+    listed = store.list_runs().set_index("run_id")
+    assert listed["status"].to_dict() == {bad: "unreadable", fine: "ok"}
+    assert bad in listed.loc[bad, "error"]
+    assert store.list_runs(status="unreadable")["run_id"].tolist() == [bad]
+
+
+def one_line(error: pytest.ExceptionInfo[ServiceUnavailable], endpoints: Endpoints) -> str:
+    text = str(error.value)
+    assert "\n" not in text and endpoints.minio in text
+    assert endpoints.secret_key not in text
+    return text
+
+
+@pytest.mark.parametrize("wrong", ["access_key", "secret_key"])
+def test_wrong_credentials_are_one_clear_line(stack, wrong):
+    endpoints = replace(stack, **{wrong: "not-the-right-one"})
+    with pytest.raises(ServiceUnavailable, match="refused the credentials") as error:
+        ResultStore(endpoints).list_runs()
+    one_line(error, endpoints)
+
+
+def test_a_missing_bucket_is_one_clear_line(stack):
+    endpoints = replace(stack, bucket="no-such-bucket")
+    with pytest.raises(ServiceUnavailable, match="has no bucket 'no-such-bucket'") as error:
+        ResultStore(endpoints).put_run(run(), TABLES)
+    one_line(error, endpoints)
+
+
+def test_a_service_that_is_not_there_is_one_clear_line(stack):
+    with socket.socket() as taken:  # bound and not listening: nobody answers, and nobody else gets the port
+        taken.bind(("127.0.0.1", 0))
+        endpoints = replace(stack, minio=f"127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(ServiceUnavailable, match=r"does not answer.*keyshift up") as error:
+            ResultStore(endpoints).list_runs()
+    one_line(error, endpoints)
+
+
+@pytest.fixture
+def web_server() -> Iterator[str]:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html><p>Welcome<br>\nto something else")
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_another_service_on_the_port_is_one_clear_line(stack, web_server):
+    endpoints = replace(stack, minio=web_server)
+    with pytest.raises(ServiceUnavailable, match="does not answer like MinIO") as error:
+        ResultStore(endpoints).list_runs()
+    one_line(error, endpoints)
+
+
+def test_an_address_that_is_none_is_bad_input(stack):
+    with pytest.raises(BadInput, match=r"'http://here'.*expected host:port"):
+        ResultStore(replace(stack, minio="http://here"))
