@@ -76,7 +76,7 @@ class Shape:
             drain=rng.choice((1, 1, 2, 5)),
             batch_ms=rng.choice((None, 4.0, 12.0, 40.0)) if rng.random() < 0.8 else None,
             moves_process=rng.choice((0.0, 0.5, 1.0)),
-            rolls_back=rng.choice((0.0, 0.0, 0.3)),
+            rolls_back=rng.choice((0.0, 0.0, 0.4)),
             script=tuple(script),
         )
 
@@ -180,9 +180,9 @@ class SlotShell:
         sim.maybe_end(self)
 
     def pull(self, source: dict[int, State]) -> None:
-        unit = next(unit for unit in self.machine.wanted if unit in source)
-        self.state_arrived(unit, source.pop(unit))
-        if source:
+        wanted = [unit for unit in self.machine.wanted if unit in source]
+        if wanted:
+            self.state_arrived(wanted[0], source.pop(wanted[0]))
             self.sim.at(self.sim.delay(self.sim.shape.state_ms), self.pull, source)
 
     def end(self) -> None:
@@ -195,6 +195,9 @@ class SlotShell:
         if self.machine.settled:
             self.opened = False
             self.version = self.machine.version
+            if rest := self.states.keys() ^ self.machine.serving:
+                self.sim.problem("leftover", f"slot {self.slot} seals units {sorted(rest)}, which it does not serve")
+            self.states = {unit: self.states[unit] for unit in self.machine.serving}
             self.sim.log("slot", self.slot, "sealed at", self.version)
             self.sim.maybe_next_batch()
         else:
@@ -485,7 +488,9 @@ class Simulation:
         self.log("job", operation)
         if operation == "savepoint":
             self.savepoint_parts = {}
-            self.savepoint_missing = {f"router-{r.number}" for r in self.routers} | {f"slot-{s.slot}" for s in self.slots}
+            self.savepoint_missing = {f"router-{r.number}" for r in self.routers} | {
+                f"slot-{s.slot}" for s in self.slots
+            }
             self.publish("savepoint", f"savepoint-{self.attempt}")
             return
         here = self.coordinator.assignment
@@ -565,9 +570,13 @@ class Simulation:
             return
         self.log("job restarts from", sorted(parts))
         self.seen["savepoints"] += 1
-        restored: dict[int, State] = {}
+        restored: dict[int, State] = {unit: {} for unit in range(self.shape.units)}
+        saved: list[int] = []
         for shell in self.slots:
+            saved += parts[f"slot-{shell.slot}"]
             restored |= parts[f"slot-{shell.slot}"]
+        if sorted(saved) != list(range(self.shape.units)):
+            self.problem("savepoint", f"holds units {sorted(saved)} of {self.shape.units}")
         offsets = [parts[f"router-{router.number}"] for router in self.routers]
         self.forget_results_after(offsets)
         slots = self.rng.randint(1, min(4, self.shape.units))

@@ -126,8 +126,8 @@ def test_a_function_draws_into_the_axes_it_is_given_and_nowhere_else(seconds, mi
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
 def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migration, count):
     names = PRESETS[:count]
-    higher = seconds.assign(p99_ms=seconds["p99_ms"] * 50)
-    runs = {name: (higher if name == names[0] else seconds, migration) for name in names}
+    flat, higher = seconds.assign(p99_ms=30.0, p50_ms=20.0), seconds.assign(p99_ms=seconds["p99_ms"] * 50)
+    runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
     figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
     shown = [ax for ax in figure.axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in shown] == [figures.look(name).label for name in names]

@@ -201,6 +201,13 @@ def test_a_run_is_summarised():
     assert (found["events"], found["rate_per_s"], found["peak_rss_mib"]) == (153, pytest.approx(153 / 25), 64)
 
 
+def test_a_spike_below_the_objective_is_still_the_spike_of_the_migration():
+    bump, later = [(3.0 + i / 100, 40.0) for i in range(100)], [(8.0 + i / 100, 45.0) for i in range(100)]
+    rows = [(t / 10, 10.0) for t in range(-50, 100)]
+    found = metrics.summarise(latency(*rows, *bump, *later), TWO_STEPS, NO_METRICS, since_s=-4)
+    assert (found["recover_s"], found["spike_ms"]) == (0.0, 40.0)
+
+
 def test_what_was_not_measured_is_none_not_zero():
     found = metrics.summarise(latency(), NO_MIGRATION, NO_METRICS, since_s=-4)
     unknown = {name for name, value in found.items() if value is None}

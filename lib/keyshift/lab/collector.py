@@ -22,7 +22,7 @@ from pydantic import Field
 from keyshift import frames
 from keyshift.errors import BadInput
 from keyshift.lab.child import ChildConfig, Commands, run, say
-from keyshift.lab.topics import ANSWER_MS, broker_errors
+from keyshift.lab.topics import ANSWER_MS, broker_errors, require_partitions
 
 SECOND_US = 1_000_000
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
@@ -84,6 +84,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
     assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]
+    require_partitions(config.kafka, config.topic, config.partitions)
     with broker_errors(config.kafka, "connecting the collector"):
         consumer = KafkaConsumer(
             bootstrap_servers=config.kafka,
@@ -98,9 +99,6 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
             allow_auto_create_topics=False,
             metrics_enabled=False,
         )
-        known = consumer.partitions_for_topic(config.topic) or set()
-        if len(known) != config.partitions:
-            raise BadInput(f"topic {config.topic!r} has {len(known)} partitions, expected {config.partitions}")
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)
     results = Results(workload.result_fields)

@@ -22,7 +22,7 @@ from pydantic import Field
 from keyshift import frames
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.lab.child import ChildConfig, Commands, run, say
-from keyshift.lab.topics import ANSWER_MS, MAX_FRAME_BYTES, broker_errors
+from keyshift.lab.topics import ANSWER_MS, MAX_FRAME_BYTES, broker_errors, require_partitions
 from keyshift.workloads import Source
 
 SECOND_US = 1_000_000
@@ -115,6 +115,7 @@ class Generator:
 
 def generate(config: GeneratorConfig, commands: Commands) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
+    require_partitions(config.kafka, config.topic, config.routers)
     with broker_errors(config.kafka, "connecting the generator"):
         # Idempotent: a repeated send can neither double nor overtake a frame (with one replica, all acks are one ack).
         producer = KafkaProducer(
@@ -128,9 +129,6 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             allow_auto_create_topics=False,
             metrics_enabled=False,
         )
-        known = producer.partitions_for(config.topic) or set()
-    if len(known) != config.routers:
-        raise BadInput(f"topic {config.topic!r} has {len(known)} partitions, expected {config.routers}, one per router")
     generator = Generator(config, producer)
     say({"state": "ready"})
 

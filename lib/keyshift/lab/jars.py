@@ -134,8 +134,9 @@ def _resolve(scratch: Path, say: Say, cancel: threading.Event | None) -> None:
     log = cache_folder() / "ivy.log"
 
     def progress(passed_s: float) -> None:
-        done = log.read_text(errors="replace").count("[SUCCESSFUL ]")
-        say(f"jars: {passed_s:.0f} s, {done} downloaded")
+        lines = log.read_text(errors="replace").splitlines()
+        found, fetched = sum("\tfound " in x for x in lines), sum("[SUCCESSFUL ]" in x for x in lines)
+        say(f"jars: {passed_s:.0f} s, {found} found, {fetched} fetched")
 
     user_folder = f"-Divy.default.ivy.user.dir={cache_folder() / 'ivy'}"  # else it uses ~/.ivy2
     pattern = "[conf]/[artifact]-[revision].[ext]"

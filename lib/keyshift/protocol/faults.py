@@ -5,7 +5,10 @@ from keyshift.registry import Registry
 
 
 class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
-    """Hands a unit over at the first router's barrier: records of the others still come and find no state."""
+    """Hands a unit over at the first router's barrier: records of the others still come and find no state.
+
+    The shell then works on a second, empty state; nothing here notices, so that the job completes and the verdict must.
+    """
 
     def _ready(self, step: _ActiveStep) -> bool:
         return self._switched(step)

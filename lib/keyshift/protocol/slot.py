@@ -130,12 +130,12 @@ class SlotMachine(Generic[Record]):
         return [*effects, Prepared(version), *self._advance()]
 
     def cancel(self, version: int) -> list[Effect]:
-        """The step of ``version`` will not switch. Does nothing if this slot is not part of it."""
+        """The step of ``version`` will not switch, nor did an earlier one whose cancellation this slot did not hear of."""
         step = self._step
-        if step is None or step.version != version:
+        if step is None or step.version > version:
             return []
         if self._switched(step):
-            raise self._violation(f"step {version} cancelled after a router switched")
+            raise self._violation(f"step {step.version} cancelled after a router switched")
         for unit in step.arriving:
             self.expected.discard(unit)
             del self._queues[unit]

@@ -4,13 +4,18 @@ What arrives stays in the columns it came in, and a row becomes a Python value w
 installed in the time it takes to index its keys, and rows nobody touched leave again without any work per value.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+Value = tuple[Any, ...]
+
 _GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
+_MOST_BYTES = 2**31 - 1  # in a column of 32-bit offsets
 
 
 class MemoryState:
@@ -38,18 +43,18 @@ class MemoryState:
         for batch in self._values.arrived_rows().to_batches():
             if batch.num_rows:
                 yield from _cut(batch, chunk_bytes)
-        items = iter(self._values.items())
+        keys, values = iter(self._values), iter(self._values.values())
         sample = list(islice(self._values.items(), 1))
-        rows = _rows_for(chunk_bytes, self._build(sample), 1) if sample else 1
-        while chunk := list(islice(items, rows)):
-            batch = self._build(chunk)
+        rows = _rows_for(chunk_bytes, self._build(*zip(*sample, strict=True)), 1) if sample else 1
+        while some := list(islice(keys, rows)):
+            batch = self._build(some, list(islice(values, rows)))
             yield from _cut(batch, chunk_bytes)
             rows = _rows_for(chunk_bytes, batch, rows)
 
-    def _build(self, items: Iterable[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
-        keys, values = zip(*items, strict=True)
-        columns = (keys, *zip(*values, strict=True))
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+    def _build(self, keys: Sequence[int], values: Sequence[Value]) -> pa.RecordBatch:
+        # Column by column: zip(*values) would make an iterator per value, and with it the garbage collector's work.
+        columns = [keys, *(list(map(itemgetter(i), values)) for i in range(len(self._schema) - 1))]
+        arrays = [_array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: D102
@@ -63,7 +68,7 @@ class MemoryState:
             del values[key]  # the newcomer counts
 
 
-class _Values(dict[int, tuple[Any, ...]]):
+class _Values(dict[int, Value]):
     """The values that were touched or set, and behind them the rows that were not touched since they arrived."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -72,7 +77,7 @@ class _Values(dict[int, tuple[Any, ...]]):
         self.arrived = self._nothing
         self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
 
-    def __missing__(self, key: int) -> tuple[Any, ...] | None:
+    def __missing__(self, key: int) -> Value | None:
         row = self.untouched.pop(key, None)
         if row is None:
             return None
@@ -83,8 +88,19 @@ class _Values(dict[int, tuple[Any, ...]]):
 
     def arrived_rows(self) -> pa.Table:
         """The rows that were neither touched nor replaced."""
-        rows = [row for key, row in self.untouched.items() if key not in self]
+        rows = pa.array((row for key, row in self.untouched.items() if key not in self), pa.int64())
         return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """``pa.array``, but bytes are copied once and not, as its builder grows, about twice."""
+    if kind != pa.binary() or None in values:
+        return pa.array(values, kind)
+    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
+    if ends[-1] > _MOST_BYTES:
+        return pa.array(values, kind)
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:

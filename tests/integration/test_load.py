@@ -1,0 +1,329 @@
+"""Generator, Kafka and collector, with this test in the place of the job."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from keyshift import frames
+from keyshift.errors import ServiceUnavailable
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.topics import create_topic, delete_topic, read_topic_events
+from keyshift.lab.verdict import judge
+from keyshift.state import backends
+from keyshift.workloads.keycount import KeyCount
+
+PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
+WORKLOAD = KeyCount(**PARAMETERS)
+RESULTS = pa.schema([*frames.RESULT_FIELDS, *WORKLOAD.result_fields])
+ROUTERS, SLOTS, RATE, SECONDS = 2, 3, 2000, 2
+DEADLINE_S = 60
+
+
+class Process:
+    """A child of the test, with all that it said."""
+
+    def __init__(self, module: str, config: dict) -> None:
+        self.said: list[dict] = []
+        self._changed = threading.Condition()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"keyshift.lab.{module}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.tell(config)
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            with self._changed:
+                self.said.append(json.loads(line))
+                self._changed.notify_all()
+
+    def tell(self, command: dict) -> None:
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self, condition) -> dict:
+        """The first report for which ``condition`` holds."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(map(condition, self.said)), DEADLINE_S), self.said
+            return next(report for report in self.said if condition(report))
+
+    def state(self, state: str) -> dict:
+        return self.hear(lambda report: report.get("state") == state)
+
+    def hang_up(self) -> tuple[int, str]:
+        """Close its standard input; exit status and standard error."""
+        self._process.stdin.close()
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        status = self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return status, self._process.stderr.read()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            stream.close()
+
+
+@pytest.fixture
+def start():
+    processes: list[Process] = []
+
+    def start_one(module: str, config: dict) -> Process:
+        processes.append(Process(module, config))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        process.end()
+
+
+@pytest.fixture
+def topic(stack):
+    """Makes topics of this test alone, and deletes them."""
+    made: list[str] = []
+
+    def make(partitions: int) -> str:
+        name = f"load-{uuid.uuid4().hex[:8]}"
+        create_topic(stack.kafka, name, partitions)
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        delete_topic(stack.kafka, name)
+
+
+def common(kafka: str, topic: str) -> dict:
+    return {"kafka": kafka, "topic": topic, "workload": "keycount", "parameters": PARAMETERS}
+
+
+def generator_config(kafka: str, topic: str) -> dict:
+    return common(kafka, topic) | {"rate": RATE, "routers": ROUTERS, "frame_ms": 20}
+
+
+def generate(start, kafka: str, topic: str) -> tuple[int, Process]:
+    """A whole load; gives the time it was told to begin, and the generator, which still ticks."""
+    generator = start("generator", generator_config(kafka, topic))
+    generator.state("ready")
+    start_us = time.time_ns() // 1000 + 300_000
+    generator.tell({"start_at_us": start_us, "seconds": SECONDS})
+    assert generator.state("done") == {"state": "done", "events": RATE * SECONDS}
+    return start_us, generator
+
+
+def all_frames(kafka: str, topic: str, partition: int) -> list[tuple[pa.RecordBatch, dict]]:
+    where = TopicPartition(topic, partition)
+    consumer = KafkaConsumer(bootstrap_servers=kafka, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.assign([where])
+    end, found, deadline = consumer.end_offsets([where])[where], [], time.monotonic() + DEADLINE_S
+    while consumer.position(where) < end:
+        assert time.monotonic() < deadline
+        for records in consumer.poll(timeout_ms=500).values():
+            found += [frames.decode(record.value, WORKLOAD.event_schema) for record in records]
+    consumer.close()
+    return found
+
+
+def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_ticks(stack, start, topic):
+    name = topic(ROUTERS)
+    start_us, generator = generate(start, stack.kafka, name)
+    sent = generator.hear(lambda report: report.get("sent_events") == RATE * SECONDS)
+    assert sent["late_ms"] >= 0
+    events = read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    for router, mine in events.groupby("router"):
+        count = RATE * SECONDS // ROUTERS
+        times = start_us + (np.arange(count) * ROUTERS + router) * 1_000_000 // RATE
+        assert mine["t"].tolist() == times.tolist()
+        alone = WORKLOAD.source(router).take(times)
+        assert mine["key"].tolist() == alone.column("key").to_pylist()
+
+        seen_us = 0
+        both = all_frames(stack.kafka, name, router)
+        for batch, meta in both:
+            times = batch.column("t").to_numpy()
+            assert ((times > seen_us) & (times <= meta["watermark"])).all()
+            seen_us = meta["watermark"]
+        rows = [batch.num_rows for batch, _ in both]
+        assert rows[0] == 0, "there must be ticks before the load"
+        assert rows[-1] == 0, "there must be ticks after the load"
+    assert generator.hang_up() == (0, "")
+
+
+def test_a_generator_that_starts_late_sends_all_that_was_due_with_the_scheduled_times(stack, start, topic):
+    name = topic(ROUTERS)
+    generator = start("generator", generator_config(stack.kafka, name))
+    generator.state("ready")
+    start_us = time.time_ns() // 1000 - 60_000_000
+    generator.tell({"start_at_us": start_us, "seconds": SECONDS})
+    generator.state("done")
+    generator.tell({"stop": True})
+    assert generator.wait() == (0, "")
+    events = read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    assert sorted(events["t"]) == (start_us + np.arange(RATE * SECONDS) * 1_000_000 // RATE).tolist()
+    assert events.groupby("router")["offset"].nunique().tolist() == [1] * ROUTERS
+
+
+def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, topic):
+    name = topic(ROUTERS)
+    generator = start("generator", generator_config(stack.kafka, name))
+    generator.state("ready")
+    generator.tell({"start_at_us": time.time_ns() // 1000, "seconds": 3600})
+    generator.hear(lambda report: report.get("sent_events", 0) > 0)
+    generator.tell({"stop": True})
+    events = generator.state("done")["events"]
+    assert generator.wait() == (0, "")
+    assert len(read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)) == events > 0
+
+
+def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[int, bytes]], list[pd.DataFrame]]:
+    """The job: result frames with their slot, in order, and the final state."""
+    operator = WORKLOAD.operator()
+    states = [backends.get("memory")[0](operator.state_schema) for _ in assignment.owner]
+    for unit, state in enumerate(states):
+        operator.initial(unit, state)
+    out = []
+    for (router, offset), frame in events.groupby(["router", "offset"]):
+        unit = units_of(frame["key"].to_numpy(), len(states))
+        frame = frame.assign(unit=unit, slot=assignment.slot_of[unit])
+        for slot, part in frame.groupby("slot"):
+            batch = pa.RecordBatch.from_pandas(part[["key", "t", "position", "unit"]], preserve_index=False)
+            answer = operator.process(batch, states.__getitem__, 0).to_pandas()
+            answer = answer.assign(router=router, offset=offset, version=assignment.version)
+            out.append((slot, frames.encode(pa.RecordBatch.from_pandas(answer, RESULTS, preserve_index=False))))
+    final = [
+        part.to_pandas().assign(unit=unit, slot=assignment.owner[unit])
+        for unit, state in enumerate(states)
+        for part in state.export(1 << 20)
+    ]
+    return out, final
+
+
+def marker(kind: str, slot: int) -> bytes:
+    return frames.encode(frames.empty(RESULTS), {"marker": kind, "slot": slot})
+
+
+def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, topic, tmp_path):
+    offered, answered = topic(ROUTERS), topic(SLOTS)
+    output = tmp_path / "results.parquet"
+    collector = start("collector", common(stack.kafka, answered) | {"partitions": SLOTS, "output": str(output)})
+    collector.state("ready")
+    _, generator = generate(start, stack.kafka, offered)
+    assert generator.hang_up() == (0, "")
+
+    events = read_topic_events(stack.kafka, offered, WORKLOAD.event_schema, ROUTERS)
+    assignment = Assignment.contiguous(8, SLOTS)
+    out, final = process(events, assignment)
+    producer = KafkaProducer(bootstrap_servers=stack.kafka)
+    for slot in range(SLOTS):
+        producer.send(answered, marker("ready", slot), partition=slot)
+    producer.flush()
+    for slot in range(SLOTS):
+        collector.hear(lambda report, slot=slot: report == {"marker": "ready", "slot": slot})
+    for slot, value in out:
+        producer.send(answered, value, partition=slot)
+    producer.flush()
+    producer.close()
+    collector.tell({"stop": True})
+    assert collector.state("done") == {"state": "done", "results": len(events)}
+    assert collector.wait() == (0, "")
+
+    results = pq.read_table(output).to_pandas()
+    found = judge(WORKLOAD, events, results, final, [assignment])
+    assert found.ok, found.examples
+    assert len(results) == RATE * SECONDS
+    assert (results["arrived_us"] > results["t"]).all()
+    assert results.groupby("slot")["log_offset"].apply(lambda offsets: offsets.is_monotonic_increasing).all()
+    seconds = [report for report in collector.said if "second" in report]
+    assert [s["second"] for s in seconds] == list(range(seconds[0]["second"], seconds[-1]["second"] + 1))
+    assert any(s["results"] and s["p50_ms"] <= s["p99_ms"] for s in seconds)
+    assert all((s["results"] == 0) == (s["p50_ms"] is None) for s in seconds)
+
+
+def test_a_collector_whose_parent_goes_away_still_writes_its_file_and_ends(stack, start, topic, tmp_path):
+    output = tmp_path / "results.parquet"
+    config = common(stack.kafka, topic(SLOTS)) | {"partitions": SLOTS, "output": str(output)}
+    collector = start("collector", config)
+    collector.state("ready")
+    assert collector.hang_up() == (0, "")
+    table = pq.read_table(output)
+    assert table.num_rows == 0
+    assert table.schema.names == [*RESULTS.names, "slot", "log_offset", "arrived_us"]
+
+
+@pytest.mark.parametrize("process_name", ["generator", "collector"])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"workload": "keycont"}, "did you mean 'keycount'"),
+        ({"parameters": PARAMETERS | {"keys": 0}}, "keys"),
+        ({"typo": 1}, "typo"),
+        ({"topic": "no-such-topic"}, "no-such-topic"),
+    ],
+    ids=["unknown workload", "impossible parameter", "unknown field", "no topic"],
+)
+def test_a_configuration_that_cannot_work_ends_the_process_with_one_line(
+    stack, start, topic, tmp_path, process_name, change, words
+):
+    name = topic(ROUTERS)
+    configs = {
+        "generator": generator_config(stack.kafka, name),
+        "collector": common(stack.kafka, name) | {"partitions": ROUTERS, "output": str(tmp_path / "r.parquet")},
+    }
+    status, error = start(process_name, configs[process_name] | change).wait()
+    assert status == 1
+    assert words in error
+    assert len(error.strip().splitlines()) == 1, error
+
+
+def test_a_topic_with_another_number_of_partitions_is_refused(stack, start, topic):
+    name = topic(ROUTERS + 1)
+    status, error = start("generator", generator_config(stack.kafka, name)).wait()
+    assert status == 1
+    assert f"has {ROUTERS + 1} partitions, expected {ROUTERS}" in error
+
+
+def nobody() -> str:
+    """An address at which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_broker_that_is_not_there_is_named():
+    kafka = nobody()
+    with pytest.raises(ServiceUnavailable, match=kafka):
+        create_topic(kafka, "any", 1)
+
+
+def test_a_generator_without_a_broker_ends_with_one_line(start):
+    kafka = nobody()
+    status, error = start("generator", generator_config(kafka, "any")).wait()
+    assert status == 1
+    assert kafka in error.strip().splitlines()[-1]
+
+
+def test_a_topic_may_be_deleted_twice_but_not_made_twice(stack, topic):
+    name = topic(1)
+    with pytest.raises(ServiceUnavailable, match=name):
+        create_topic(stack.kafka, name, 1)
+    delete_topic(stack.kafka, name)
+    delete_topic(stack.kafka, name)

@@ -1,0 +1,60 @@
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyshift import frames
+from keyshift.errors import ProtocolViolation
+
+SCHEMA = pa.schema(frames.EVENT_FIELDS)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def batch(rows: list[tuple[int, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([row[i] for row in rows], pa.int64()) for i in (0, 1)], schema=SCHEMA)
+
+
+@given(st.lists(st.tuples(INT64, INT64)), st.dictionaries(st.text(), INT64 | st.text()) | st.none())
+def test_a_frame_gives_back_its_rows_and_its_facts(rows, meta):
+    decoded, facts = frames.decode(frames.encode(batch(rows), meta), SCHEMA)
+    assert decoded.column("key").to_pylist() == [key for key, _ in rows]
+    assert decoded.column("t").to_pylist() == [t for _, t in rows]
+    assert facts == (meta or {})
+
+
+def test_a_tick_has_the_columns_and_no_rows():
+    decoded, facts = frames.decode(frames.encode(frames.empty(SCHEMA), {"watermark": 5}), SCHEMA)
+    assert decoded.num_rows == 0
+    assert decoded.schema.names == SCHEMA.names
+    assert facts == {"watermark": 5}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.schema([pa.field("key", pa.int64())]),
+        pa.schema([pa.field("t", pa.int64()), pa.field("key", pa.int64())]),
+        pa.schema([pa.field("key", pa.int64()), pa.field("t", pa.int32())]),
+    ],
+    ids=["missing column", "other order", "other type"],
+)
+def test_other_columns_than_expected_are_refused(other):
+    with pytest.raises(ProtocolViolation, match=r"columns .*, expected \['key', 't'\]"):
+        frames.decode(frames.encode(frames.empty(other)), SCHEMA)
+
+
+@given(st.integers(0, 10_000))
+def test_a_frame_cut_short_is_refused_or_whole(cut):
+    whole = frames.encode(batch([(1, 2), (3, 4)]), {"watermark": 1})
+    part = whole[: cut % len(whole)]
+    try:
+        decoded, _ = frames.decode(part, SCHEMA)
+    except ProtocolViolation:
+        return
+    assert decoded.column("key").to_pylist() == [1, 3]  # only the end-of-stream mark was cut off
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_frame_are_refused(value):
+    with pytest.raises(ProtocolViolation, match="frame"):
+        frames.decode(value, SCHEMA)

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyshift.errors import BadInput
+from keyshift.keys import Assignment, Move, SlotId, Step, UnitId, hash_keys, units_of
+
+
+def step(*moves: tuple[int, int, int]) -> Step:
+    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
+
+
+def test_the_hash_of_a_key_never_changes_between_releases():
+    # The first outputs of SplitMix64 with seed 0 are the hashes of 0, gamma, 2 gamma, ... (checked by hand below)
+    assert hash_keys(np.array([0])).tolist() == [0xE220A8397B1DCDAF]
+    assert hash_keys(np.array([1, -1])).tolist() == [_splitmix(1), _splitmix(2**64 - 1)]
+
+
+def _splitmix(seed: int) -> int:
+    mask = 2**64 - 1
+    x = (seed + 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return x ^ (x >> 31)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.integers(1, 1000), st.integers(1, 64))
+def test_a_bin_lies_within_its_key_group(keys, key_groups, bins):
+    array = np.array(keys, np.int64)
+    groups, units = units_of(array, key_groups), units_of(array, key_groups, bins)
+    assert groups.dtype == units.dtype == np.int32
+    assert ((units >= 0) & (units < key_groups * bins)).all()
+    assert (units // bins == groups).all()
+
+
+def test_keys_spread_evenly_over_groups_and_over_the_bins_of_a_group():
+    counts = np.bincount(units_of(np.arange(100_000), 16, 8), minlength=128)
+    assert counts.min() > 0.8 * counts.mean()
+    assert counts.max() < 1.2 * counts.mean()
+
+
+@given(st.integers(1, 300), st.data())
+def test_a_contiguous_assignment_gives_each_slot_one_range_of_about_equal_size(units, data):
+    slots = data.draw(st.integers(1, units))
+    owner = Assignment.contiguous(units, slots).owner
+    sizes = np.bincount(owner, minlength=slots)
+    assert list(owner) == sorted(owner)
+    assert sizes.max() - sizes.min() <= 1
+    assert sizes.min() >= 1
+
+
+@pytest.mark.parametrize("slots", [0, -1, 9])
+def test_an_impossible_number_of_slots_is_named_with_what_is_allowed(slots):
+    with pytest.raises(BadInput, match=rf"slots = {slots}.*between 1 and.*8"):
+        Assignment.contiguous(8, slots)
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.data())
+def test_making_the_moves_to_a_target_reaches_it_and_leaves_nothing_to_move(units, slots, data):
+    owners = st.lists(st.integers(0, slots - 1), min_size=units, max_size=units)
+    current, target = (Assignment(3, tuple(data.draw(owners))) for _ in range(2))
+    reached = current.after(Step(current.moves_to(target)))
+    assert reached.owner == target.owner
+    assert reached.version == 4
+    assert reached.moves_to(target) == ()
+    assert len(current.moves_to(target)) == sum(a != b for a, b in zip(current.owner, target.owner, strict=True))
+
+
+def test_a_move_from_a_slot_that_is_not_the_owner_is_refused():
+    with pytest.raises(BadInput, match="unit 1 belongs to slot 0, not to 5"):
+        Assignment(1, (0, 0, 1)).after(step((1, 5, 1)))
+
+
+def test_assignments_and_steps_survive_json():
+    assignment, moves = Assignment.contiguous(10, 3, version=7), step((1, 0, 2), (4, 1, 0))
+    assert Assignment.from_json(assignment.to_json()) == assignment
+    assert Step.from_json(moves.to_json()) == moves
+
+
+@given(st.integers(1, 50), st.data())
+def test_the_units_of_all_slots_are_all_units_and_the_array_agrees_with_the_owners(units, data):
+    slots = data.draw(st.integers(1, units))
+    assignment = Assignment.contiguous(units, slots)
+    assert [u for slot in range(slots) for u in assignment.units_of(slot)] == list(range(units))
+    assert assignment.slot_of.tolist() == list(assignment.owner)

@@ -1,0 +1,206 @@
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyshift.errors import BadInput
+from keyshift.keys import Assignment
+from keyshift.lab.offline import OfflineRun, run_offline
+from keyshift.lab.verdict import Verdict, judge
+from keyshift.workloads.keycount import KeyCount
+
+WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
+KINDS = [field.name for field in fields(Verdict) if field.name != "examples"]
+
+
+@pytest.fixture
+def run() -> OfflineRun:
+    return run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+
+
+def verdict(run: OfflineRun, results: pd.DataFrame | None = None, **changes) -> Verdict:
+    given = {"events": run.events, "results": results, "final": run.final, "assignments": run.assignments}
+    if results is None:
+        given["results"] = run.results
+    return judge(WORKLOAD, **(given | changes))
+
+
+def only(found: Verdict, **counts: int) -> None:
+    """Exactly these mistakes were counted, and each kind has an example."""
+    assert {kind: getattr(found, kind) for kind in KINDS if getattr(found, kind)} == counts
+    assert found.ok is (not counts)
+    assert {line.split(":")[0] for line in found.examples} == set(counts)
+    assert len(found.examples) <= 20
+
+
+def neighbours(results: pd.DataFrame) -> tuple[int, int]:
+    """Two rows of one slot, router and key, one directly after the other in that key's log, in different records."""
+    for _, rows in results.groupby(["slot", "router", "key"]):
+        for first, second in zip(rows.index, rows.index[1:], strict=False):
+            if rows.loc[first, "log_offset"] != rows.loc[second, "log_offset"]:
+                return first, second
+    raise AssertionError("the run is too short to hold two such rows")
+
+
+def test_a_clean_run_is_ok(run):
+    only(verdict(run))
+
+
+def test_the_order_of_the_tables_rows_does_not_matter_except_within_a_record(run):
+    shuffled = run.results.sample(frac=1, random_state=1).sort_values(["arrived_us"], kind="stable")
+    by_record = shuffled.sort_values(["slot", "log_offset", "router", "offset", "position"])
+    only(verdict(run, by_record, events=run.events.sample(frac=1, random_state=2)))
+
+
+def test_a_dropped_result_is_lost(run):
+    only(verdict(run, run.results.drop(index=[7, 30])), lost=2)
+
+
+def test_no_result_at_all_is_everything_lost(run):
+    assert verdict(run, run.results.iloc[:0]).lost == len(run.events) == 480
+
+
+def test_a_result_given_twice_is_duplicated(run):
+    again = run.results.loc[[7, 7, 20]].assign(log_offset=10**6, arrived_us=10**9)
+    only(verdict(run, pd.concat([run.results, again])), duplicated=3)
+
+
+def test_two_results_swapped_in_the_log_are_reordered(run):
+    first, second = neighbours(run.results)
+    results = run.results.copy()
+    results.loc[[first, second], "log_offset"] = results.loc[[second, first], "log_offset"].to_numpy()
+    only(verdict(run, results), reordered=1)
+
+
+def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
+    for _, rows in run.results.groupby(["slot", "log_offset", "router", "key"]):
+        if len(rows) > 1:
+            first, second = rows.index[:2]
+            break
+    order = run.results.index.tolist()
+    order[first], order[second] = order[second], order[first]
+    only(verdict(run, run.results.loc[order]), reordered=1)
+
+
+def test_an_event_routed_under_an_older_version_than_an_earlier_one_is_reordered(run):
+    # A unit that stays where it is under both versions, so that the slot is the owner all the same.
+    stays = run.results[(run.results["slot"] == 0) & (run.results["version"] == 2)]
+    _, rows = next(iter(stays.groupby(["router", "key"])))
+    results = run.results.copy()
+    results.loc[rows.index[1], "version"] = 1
+    only(verdict(run, results), reordered=1)
+
+
+def test_a_wrong_count_is_wrong(run):
+    results = run.results.copy()
+    results.loc[40, ["count", "stamp"]] = [10**6, 10**6 - 1]
+    found = verdict(run, results)
+    assert found.wrong >= 1
+    only(found, wrong=found.wrong)
+
+
+@pytest.mark.parametrize("column, kind", [("key", "wrong"), ("t", "wrong")])
+def test_a_result_that_does_not_carry_its_events_key_and_time_is_wrong(run, column, kind):
+    results = run.results.copy()
+    results.loc[40, column] += 1
+    assert getattr(verdict(run, results), kind) >= 1
+
+
+def test_a_result_from_a_slot_that_was_not_the_owner_is_foreign(run):
+    results = run.results.copy()
+    results.loc[[3, 50], "slot"] = 7
+    only(verdict(run, results), foreign=2)
+
+
+def test_a_result_under_a_version_nobody_published_is_foreign(run):
+    results = run.results.copy()
+    last = results.groupby(["router", "key"]).tail(1).index[0]
+    results.loc[last, "version"] = 99
+    only(verdict(run, results), foreign=1)
+
+
+def test_a_result_by_the_owner_of_another_version_is_foreign(run):
+    results = run.results.copy()
+    before, after = (a.slot_of[WORKLOAD.units[results["key"]]] for a in run.assignments)
+    moved = results.index[(results["version"] == 2) & (before != after)][-1]
+    results.loc[moved, "slot"] = before[moved]
+    only(verdict(run, results), foreign=1)
+
+
+def test_a_unit_left_behind_at_its_old_owner_has_two_owners(run):
+    part = run.final[-1]
+    assert run.assignments[0].owner[part["unit"].iloc[0]] == 1
+    left = part.assign(slot=1)
+    only(verdict(run, final=[*run.final, left]), foreign=1, wrong=len(left))
+
+
+def test_a_unit_that_lives_only_at_the_wrong_slot_is_foreign(run):
+    only(verdict(run, final=[*run.final[:-1], run.final[-1].assign(slot=0)]), foreign=1)
+
+
+def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
+    found = verdict(run, final=[*run.final[:-1], run.final[-1].assign(unit=8)])
+    only(found, foreign=1, wrong=len(run.final[-1]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"router": 5}, {"router": -1}, {"offset": 10**15}, {"position": 20}, {"offset": -1}],
+    ids=lambda c: str(c),
+)
+def test_a_result_of_an_event_never_offered_is_unexpected(run, change):
+    extra = run.results.loc[[7]].assign(**change)
+    only(verdict(run, pd.concat([run.results, extra], ignore_index=True)), unexpected=1)
+
+
+def test_results_without_any_event_are_unexpected(run):
+    found = judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:5], [], run.assignments)
+    assert found.unexpected == 5
+
+
+def test_nothing_offered_nothing_answered_and_untouched_state_is_ok():
+    run = run_offline(WORKLOAD, [Assignment.contiguous(8, 2)], events_per_frame=1, frames=1)
+    untouched = [
+        part.assign(count=0, payload=[p.tobytes() for p in WORKLOAD.payloads(keys, np.zeros(len(part), np.int64))])
+        for part in run.final
+        for keys in [part["key"].to_numpy()]
+    ]
+    only(judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:0], untouched, run.assignments))
+
+
+def test_equal_results_of_a_replay_do_not_count(run):
+    again = run.results.iloc[100:].assign(slot=9, version=2, arrived_us=10**12)
+    only(verdict(run, pd.concat([run.results, again]), replayed=True))
+
+
+def test_a_replay_with_another_result_is_wrong(run):
+    again = run.results.iloc[[100, 101]].assign(arrived_us=10**12, log_offset=10**6)
+    again.loc[100, "count"] += 1
+    only(verdict(run, pd.concat([run.results, again]), replayed=True), wrong=1)
+
+
+def test_a_verdict_without_assignments_is_refused(run):
+    with pytest.raises(BadInput, match="assignments is empty"):
+        verdict(run, assignments=[])
+
+
+def test_many_mistakes_are_all_counted_and_few_are_shown(run):
+    found = verdict(run, run.results.iloc[::2])
+    assert found.lost == 240
+    assert 1 <= len(found.examples) <= 20
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):
+    run = run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=4)
+    rows = st.lists(st.sampled_from(run.results.index.tolist()), max_size=20)
+    dropped, doubled = set(data.draw(rows)), data.draw(rows)
+    doubled = [row for row in doubled if row not in dropped]
+    results = pd.concat([run.results.drop(index=list(dropped)), run.results.loc[doubled]])
+    found = verdict(run, results)
+    assert (found.lost, found.duplicated) == (len(dropped), len(doubled))
+    assert (found.reordered, found.wrong, found.foreign, found.unexpected) == (0, 0, 0, 0)
