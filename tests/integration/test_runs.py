@@ -57,10 +57,12 @@ def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     assert manifest.status == "ok", manifest.verdict.examples
 
 
-@pytest.mark.parametrize("fault", ["skip_alignment", "install_early"])
-def test_a_fault_in_the_protocol_makes_the_verdict_bad(lab, fault):
-    manifest = lab.run(spec(strategy="all_at_once", fault=fault))
+def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab):
+    # Other faults need the routers to switch in different frames, which is up to chance here and to a seed in the
+    # simulation (tests/property).
+    manifest = lab.run(spec(strategy="all_at_once", fault="install_early", rate=6000.0))
     assert manifest.status == "bad"
+    assert manifest.verdict.wrong > 0
     assert manifest.verdict.examples
 
 

@@ -7,44 +7,76 @@ Below the job's root: ``assignment`` and ``step`` and ``savepoint`` (published b
 
 import contextlib
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from keyshift.errors import ServiceUnavailable
 
+GIVE_UP_S = 10.0  # without a connection; kazoo alone would keep every caller waiting for ever
+
 
 class Coordination:
-    """One session, seen from the root of one job."""
+    """One session, seen from the root of one job.
+
+    Every method raises ServiceUnavailable if ZooKeeper is not there, or was lost for ``GIVE_UP_S``.
+    """
 
     def __init__(self, hosts: str, root: str) -> None:
-        self.client = KazooClient(hosts=hosts, timeout=10.0)
+        self._client = KazooClient(hosts=hosts, timeout=10.0)
+        self._hosts = hosts
+        self._timer: threading.Timer | None = None
         self.root = root
         try:
-            self.client.start(timeout=10)
+            self._client.start(timeout=10)
         except KazooTimeoutError as error:
-            self.client.close()
+            self._client.close()
             raise ServiceUnavailable(f"ZooKeeper at {hosts} did not answer within 10 s: is it running?") from error
+        self._client.add_listener(self._connection_changed)
+
+    def _connection_changed(self, state: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if state == KazooState.SUSPENDED:
+            self._timer = threading.Timer(GIVE_UP_S, self._client.stop)  # fails whatever waits for an answer
+            self._timer.daemon = True
+            self._timer.start()
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[None]:
+        try:
+            yield
+        except NoNodeError:
+            raise
+        except KazooException as error:
+            raise ServiceUnavailable(
+                f"ZooKeeper at {self._hosts} was lost ({type(error).__name__}): see `keyshift status`"
+            ) from error
 
     def publish(self, path: str, value: Any) -> None:
         """Create or overwrite a node."""
         data = json.dumps(value).encode()
-        try:
-            self.client.set(f"{self.root}/{path}", data)
-        except NoNodeError:
-            self.client.create(f"{self.root}/{path}", data, makepath=True)
+        with self._talking():
+            try:
+                self._client.set(f"{self.root}/{path}", data)
+            except NoNodeError:
+                self._client.create(f"{self.root}/{path}", data, makepath=True)
 
     def acknowledge(self, path: str, value: Any) -> None:
         """Create a node that others wait for, without blocking; the first one counts."""
-        self.client.create_async(f"{self.root}/{path}", json.dumps(value).encode(), makepath=True)
+        with self._talking():
+            self._client.create_async(f"{self.root}/{path}", json.dumps(value).encode(), makepath=True)
 
     def read(self, path: str) -> Any | None:
         """The value of a node, or None if it is not there."""
         try:
-            return json.loads(self.client.get(f"{self.root}/{path}")[0])
+            with self._talking():
+                return json.loads(self._client.get(f"{self.root}/{path}")[0])
         except NoNodeError:
             return None
 
@@ -58,25 +90,21 @@ class Coordination:
     def children(self, path: str) -> list[str]:
         """Names below a node; empty if it is not there."""
         try:
-            return self.client.get_children(f"{self.root}/{path}")  # type: ignore[no-any-return]
+            with self._talking():
+                return self._client.get_children(f"{self.root}/{path}")  # type: ignore[no-any-return]
         except NoNodeError:
             return []
 
     def register(self, path: str, value: Any) -> None:
         """An ephemeral node: it goes when this session does. Takes over what an earlier holder left."""
-        data = json.dumps(value).encode()
-        for _ in range(2):
-            try:
-                self.client.create(f"{self.root}/{path}", data, ephemeral=True, makepath=True)
-                return
-            except NodeExistsError:
-                self.withdraw(path)
-        raise ServiceUnavailable(f"{self.root}/{path} is held by somebody else")
+        self.withdraw(path)
+        with self._talking():
+            self._client.create(f"{self.root}/{path}", json.dumps(value).encode(), ephemeral=True, makepath=True)
 
     def withdraw(self, path: str) -> None:
-        """Delete a node, if it is there."""
-        with contextlib.suppress(NoNodeError):
-            self.client.delete(f"{self.root}/{path}", recursive=True)
+        """Delete a node and all below it, if it is there."""
+        with contextlib.suppress(NoNodeError), self._talking():
+            self._client.delete(f"{self.root}/{path}".rstrip("/"), recursive=True)
 
     def watch(self, path: str, call: Callable[[Any], bool | None]) -> None:
         """Call with the value now (if any) and at every change, from kazoo's thread, until it returns False."""
@@ -84,15 +112,22 @@ class Coordination:
         def changed(data: bytes | None, _stat: Any) -> bool | None:
             return call(json.loads(data)) if data else None
 
-        self.client.DataWatch(f"{self.root}/{path}", changed)
+        with self._talking():
+            self._client.DataWatch(f"{self.root}/{path}", changed)
 
     def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
         """Call with the names below a node, now and at every change, until it returns False. Creates the node."""
-        self.client.ensure_path(f"{self.root}/{path}")
-        self.client.ChildrenWatch(f"{self.root}/{path}", call)
+        with self._talking():
+            self._client.ensure_path(f"{self.root}/{path}")
+            self._client.ChildrenWatch(f"{self.root}/{path}", call)
+
+    def lead(self, name: str, act: Callable[[], None]) -> None:
+        """Wait to be elected among those who want to lead the job, act, and step back."""
+        with self._talking():
+            self._client.Election(f"{self.root}/election", name).run(act)
 
     def close(self) -> None:
         """End the session; ephemeral nodes go at once."""
         with contextlib.suppress(KazooException):  # closing what is already broken
-            self.client.stop()
-            self.client.close()
+            self._client.stop()
+            self._client.close()

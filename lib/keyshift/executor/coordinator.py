@@ -52,8 +52,7 @@ class Coordinator:
         Raises MigrationFailed; the job goes on if the message says that the step was rolled back.
         """
         records: list[StepRecord] = []
-        election = self._coordination.client.Election(f"{self._coordination.root}/election", self._name)
-        election.run(self._lead, steps, records, say, check)
+        self._coordination.lead(self._name, lambda: self._lead(steps, records, say, check))
         return records
 
     def _lead(

@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 from keyshift.errors import ServiceUnavailable
 from keyshift.state import UnitState
 
+
 class Holder(Protocol):
     """Who the server asks: the process that holds slots."""
 

@@ -130,7 +130,7 @@ class SlotMachine(Generic[Record]):
         return [*effects, Prepared(version), *self._advance()]
 
     def cancel(self, version: int) -> list[Effect]:
-        """The step of ``version`` will not switch, nor did an earlier one whose cancellation this slot did not hear of."""
+        """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of."""
         step = self._step
         if step is None or step.version > version:
             return []
@@ -171,9 +171,11 @@ class SlotMachine(Generic[Record]):
         """Which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
 
         Raises ProtocolViolation for a record that must not be here: of a unit this slot does not own, or routed under
-        another version than its unit's move allows.
+        another version than its router's last barrier said or its unit's move allows.
         """
-        self._check_router(router)
+        if self._heard.get(router) != version:
+            heard = self._heard.get(router)
+            raise self._violation(f"router {router} sent records under version {version}, its last barrier was {heard}")
         step = self._step
         if not self._queues and units <= self.serving and (step is None or not step.leaving.keys() & units):
             return frozenset()
@@ -255,7 +257,8 @@ class SlotMachine(Generic[Record]):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _switched(self, step: _ActiveStep) -> bool:
-        return any(version >= step.version for version in self._heard.values())
+        """Whether any router did, as far as this slot can know: a barrier came, or state that was final elsewhere."""
+        return any(version >= step.version for version in self._heard.values()) or not step.arriving <= self.expected
 
     def _ready(self, step: _ActiveStep) -> bool:
         """Whether the state of leaving units is final: every router's last old frame has been processed."""

@@ -32,7 +32,8 @@ class UnitState(Protocol):
 
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
         """The whole state as batches with columns ``key`` and the schema's fields, each about ``chunk_bytes`` or less
-        (a single larger value makes a larger batch). No batch at all for an empty unit."""
+        (a single larger value makes a larger batch). No batch at all for an empty unit.
+        """
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Add what ``export`` gave."""
