@@ -102,12 +102,11 @@ class RouterShell:
 
     def __init__(self, sim: "Simulation", number: int, offset: int) -> None:
         self.sim, self.number, self.offset = sim, number, offset
-        self.running = False
+        self.stopped = False
         self.batch = 0
 
     def open(self) -> None:
         self.batch += 1
-        self.running = True
         batch = self.batch
         self.machine = self.sim.router_machine(self.sim.published["assignment"][-1])
         self.sim.watch("assignment", lambda value: self.machine.announce(value), lambda: batch == self.batch)
@@ -117,7 +116,7 @@ class RouterShell:
     def frame(self) -> None:
         sim, machine = self.sim, self.machine
         if sim.ending:
-            self.running = False
+            self.stopped = True
             sim.log("router", self.number, "ends its batch at", self.offset)
             for shell in sim.slots:
                 sim.maybe_end(shell)
@@ -431,6 +430,7 @@ class Simulation:
             shell.ended = False
             self.at(self.delay(self.shape.open_ms), shell.open, source)
         for router in self.routers:
+            router.stopped = False
             self.at(self.delay(self.shape.open_ms), router.open)
         if self.shape.batch_ms is not None:
             self.at(self.shape.open_ms + self.shape.batch_ms * (0.5 + self.rng.random()), self.end_batch)
@@ -441,7 +441,7 @@ class Simulation:
     def maybe_end(self, shell: SlotShell) -> None:
         """The slot's input ends when every router has stopped and every channel is empty."""
         over = self.ending and not shell.flying and shell.opened and not shell.ended
-        if over and not any(router.running for router in self.routers):
+        if over and all(router.stopped for router in self.routers):
             shell.ended = True
             self.at(self.rng.random(), shell.end)
 

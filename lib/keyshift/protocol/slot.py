@@ -121,13 +121,14 @@ class SlotMachine(Generic[Record]):
             raise self._violation(f"step {version} takes units {sorted(strangers)[:5]} that are not here")
         if here := arriving & ours:
             raise self._violation(f"step {version} brings units {sorted(here)[:5]} that are here already")
-        effects = self.cancel(before.version) if before else []
+        if before:
+            self._drop(before)
         if not leaving and not arriving:
-            return effects
+            return self._advance()
         self._step = _ActiveStep(version, leaving, arriving)
         self.expected |= arriving
         self._queues.update({unit: deque() for unit in arriving})
-        return [*effects, Prepared(version), *self._advance()]
+        return [Prepared(version), *self._advance()]
 
     def cancel(self, version: int) -> list[Effect]:
         """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of."""
@@ -136,10 +137,7 @@ class SlotMachine(Generic[Record]):
             return []
         if self._switched(step):
             raise self._violation(f"step {step.version} cancelled after a router switched")
-        for unit in step.arriving:
-            self.expected.discard(unit)
-            del self._queues[unit]
-        self._step = None
+        self._drop(step)
         return self._advance()
 
     def barrier(self, router: int, version: int) -> list[Effect]:
@@ -259,6 +257,13 @@ class SlotMachine(Generic[Record]):
     def _switched(self, step: _ActiveStep) -> bool:
         """Whether any router did, as far as this slot can know: a barrier came, or state that was final elsewhere."""
         return any(version >= step.version for version in self._heard.values()) or not step.arriving <= self.expected
+
+    def _drop(self, step: _ActiveStep) -> None:
+        """Forget a step that did not switch: nothing came for it yet."""
+        self.expected -= step.arriving
+        for unit in step.arriving:
+            del self._queues[unit]
+        self._step = None
 
     def _ready(self, step: _ActiveStep) -> bool:
         """Whether the state of leaving units is final: every router's last old frame has been processed."""
