@@ -172,6 +172,8 @@ def lab(
     with open_services(tell):
         command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
         command += [f"--ServerApp.root_dir={folder}"] + ([] if browser else ["--no-browser"])
+        # Nothing here asks the internet for news.
+        command += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
         if os.geteuid() == 0:
             command.append("--allow-root")
         jupyter = subprocess.Popen(command)

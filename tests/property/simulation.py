@@ -74,7 +74,7 @@ class Shape:
             state_ms=rng.choice((0.5, 10.0, 60.0)),
             open_ms=rng.choice((0.5, 20.0)),
             drain=rng.choice((1, 1, 2, 5)),
-            batch_ms=rng.choice((None, 4.0, 12.0, 40.0)) if rng.random() < 0.8 else None,
+            batch_ms=frame * rng.choice((1.5, 4, 12)) if rng.random() < 0.6 else None,
             moves_process=rng.choice((0.0, 0.5, 1.0)),
             rolls_back=rng.choice((0.0, 0.0, 0.4)),
             script=tuple(script),
