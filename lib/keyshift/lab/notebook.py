@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,7 +77,8 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
             str(copy),
             parameters,
             cwd=str(path.parent),
-            progress_bar=True,
+            progress_bar=False,
+            stderr_file=sys.stderr,
             stderr_file=None,
             log_output=False,
         )
