@@ -1,4 +1,4 @@
-"""Every registered strategy turns any difference between two assignments into a plan that makes exactly that difference."""
+"""Every registered strategy turns any difference between two assignments into a plan that makes just that."""
 
 import copy
 import random

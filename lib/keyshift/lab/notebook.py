@@ -79,8 +79,6 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
             cwd=str(path.parent),
             progress_bar=False,
             stderr_file=sys.stderr,
-            stderr_file=None,
-            log_output=False,
         )
     except PapermillExecutionError as failed:
         error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"

@@ -13,7 +13,7 @@ class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
     def _ready(self, step: _ActiveStep) -> bool:
         return self._switched(step)
 
-    def admit(self, router, version, units):  # type: ignore[no-untyped-def]  # noqa: ANN
+    def admit(self, router, version, units):  # type: ignore[no-untyped-def]
         """Takes everything, as a slot without checks would."""
         return {unit for unit in units if unit in self._queues}
 
@@ -21,7 +21,7 @@ class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
 class InstallEarly(SlotMachine):  # type: ignore[type-arg]
     """Serves arriving units at once, from nothing, instead of waiting for their state."""
 
-    def admit(self, router, version, units):  # type: ignore[no-untyped-def]  # noqa: ANN
+    def admit(self, router, version, units):  # type: ignore[no-untyped-def]
         """Lets records of expected units through."""
         super().admit(router, version, units)
         return frozenset()

@@ -9,13 +9,11 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 Value = tuple[Any, ...]
 
 _GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
-_MOST_BYTES = 2**31 - 1  # in a column of 32-bit offsets
 
 
 class MemoryState:
@@ -54,7 +52,7 @@ class MemoryState:
     def _build(self, keys: Sequence[int], values: Sequence[Value]) -> pa.RecordBatch:
         # Column by column: zip(*values) would make an iterator per value, and with it the garbage collector's work.
         columns = [keys, *(list(map(itemgetter(i), values)) for i in range(len(self._schema) - 1))]
-        arrays = [_array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: D102
@@ -90,17 +88,6 @@ class _Values(dict[int, Value]):
         """The rows that were neither touched nor replaced."""
         rows = pa.array((row for key, row in self.untouched.items() if key not in self), pa.int64())
         return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """``pa.array``, but bytes are copied once and not, as its builder grows, about twice."""
-    if kind != pa.binary() or None in values:
-        return pa.array(values, kind)
-    ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
-    if ends[-1] > _MOST_BYTES:
-        return pa.array(values, kind)
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))])
 
 
 def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:
