@@ -31,6 +31,7 @@ from keyshift.state import UnitState, backends
 DRAIN_RECORDS, DRAIN_S = 16, 0.003  # a slice of queued work: so many frames at a time, until so long has passed
 PULL_UNITS = 8  # fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
+POLL_S = 0.01
 
 
 def now_us() -> int:
@@ -135,8 +136,9 @@ class SlotTask:
         self._machine: protocol.SlotMachine[tuple[Any, ...]] = machine(
             self.slot, config.routers, self._states.keys(), expected, version
         )
-        self._coordination.register(f"slots/{self.slot}", {"address": self._host.server.address})
+        # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         self._coordination.watch("step", self._step_published)
+        self._coordination.register(f"slots/{self.slot}", {"address": self._host.server.address})
         self._set_marker({"marker": "ready", "batch": self._batch_id, "incarnation": self._incarnation})
         self._worker = threading.Thread(target=self._work, name=f"keyshift-slot-{self.slot}", daemon=True)
         self._worker.start()
@@ -145,7 +147,7 @@ class SlotTask:
         """Leave the state in this process and say where it is."""
         with self._lock:
             self._host.left[self.slot] = self._states
-            units = sorted(self._states)
+            units = sorted(self._machine.serving)
             self._coordination.withdraw(f"slots/{self.slot}")
             address, version = self._host.server.address, self._machine.version
             self._coordination.publish(
@@ -296,7 +298,7 @@ class SlotTask:
         try:
             with self._lock:
                 if raw["cancelled"]:
-                    self._machine.cancel(raw["version"])
+                    self._carry_out(self._machine.cancel(raw["version"]))
                 else:
                     self._carry_out(self._machine.prepare(raw["version"], Step.from_json(raw["moves"])))
         except BaseException as error:
@@ -327,7 +329,7 @@ class SlotTask:
                 return
 
     def _push(self, destination: int, units: list[int]) -> None:
-        address = self._coordination.require(f"slots/{destination}")["address"]
+        address = self._address_of(destination)
 
         def sent(unit: int, size: int) -> None:
             self._outgoing[unit] = [size, self._aligned_us.pop(unit), now_us()]
@@ -340,6 +342,15 @@ class SlotTask:
         self._clients.push(
             address, destination, self._host.state_schema, states, self._config.chunk_bytes, sent, acknowledged
         )
+
+    def _address_of(self, slot: int) -> str:
+        """Where ``slot`` listens; after a batch boundary it may take a moment until it does again."""
+        until = time.monotonic() + self._config.deadline_s
+        while (found := self._coordination.read(f"slots/{slot}")) is None:
+            if time.monotonic() > until:
+                raise MigrationFailed(f"slot {slot} did not say where it is within {self._config.deadline_s:g} s")
+            time.sleep(POLL_S)
+        return str(found["address"])
 
     def _pull(self, units: set[int], address: str) -> None:
         while some := self._next_of(units):
