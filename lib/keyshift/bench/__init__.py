@@ -1,0 +1,1 @@
+"""What keyshift costs, as ratios measured side by side in one run: ``make bench``. See docs/performance.md."""

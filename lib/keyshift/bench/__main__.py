@@ -1,0 +1,84 @@
+"""``python -m keyshift.bench``: measure, print the table, write it as JSON if asked."""
+
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keyshift.bench import pipeline, transfer
+from keyshift.bench.figures import Row, table
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.lab.folders import write_whole
+from keyshift.lab.jars import require_java
+from keyshift.lab.manifest import describe_machine, describe_versions
+from keyshift.lab.open import open_services, tell
+from keyshift.lab.stack import Stack
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+class Part(StrEnum):
+    """What is measured."""
+
+    a = "a"
+    b = "b"
+    c = "c"
+
+
+@app.command()
+def bench(
+    part: Annotated[
+        list[Part] | None,
+        typer.Option(
+            help="a: pipeline against a plain job; b: state transfer against a bare copy; c: frame intervals. "
+            "May be repeated; default: all.",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One repetition, shorter.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write every repetition there too, as JSON.")] = None,
+) -> None:
+    """What keyshift costs, as ratios of neighbouring measurements in one run. Takes about twelve minutes."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise BadInput(f"--out {out}: its folder does not exist; make it first")
+    parts = {p.value for p in part or list(Part)}
+    effort = pipeline.QUICK if quick else pipeline.Effort()
+    started = datetime.now(UTC)
+    rows: list[Row] = []
+    if "b" in parts:
+        tell("b: state transfer between two processes")
+        rows += transfer.measure(3 if quick else 15)
+    if parts & {"a", "c"}:
+        require_java()
+        with open_services(tell) as endpoints:
+            rows += pipeline.measure(parts, effort, endpoints, Stack().home, tell)
+    rows.sort(key=lambda row: row.part)
+    if out is not None:
+        report: dict[str, Any] = {
+            "started_at": started.isoformat(),
+            "finished_at": datetime.now(UTC).isoformat(),
+            "quick": quick,
+            "machine": describe_machine().model_dump(),
+            "versions": describe_versions(),
+            "rows": [row.to_json() for row in rows],
+        }
+        write_whole(out, json.dumps(report, indent=1) + "\n")
+    typer.echo(table(rows))
+
+
+def main() -> None:
+    """The entry point: errors become one line and an exit status, as with ``keyshift``."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same orderly way out as Ctrl-C
+    try:
+        app()
+    except KeyshiftError as error:
+        sys.stderr.write(f"keyshift.bench: {error}\n")
+        sys.exit(2 if isinstance(error, BadInput) else 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""A query under test, fed in bursts: one generator per burst, one collector for all of them."""
+
+import math
+import queue
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.bench.plain import start_plain
+from keyshift.endpoints import Endpoints
+from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.executor.config import JobConfig
+from keyshift.executor.job import Job, telling_line
+from keyshift.keys import Assignment, SlotId
+from keyshift.lab import topics
+from keyshift.lab.children import Child
+from keyshift.lab.spec import RunSpec
+
+BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
+READY_S = 120.0
+ANSWER_S = 30.0  # for a generator to get ready, and for late results after a burst
+QUIET_S = 3.0  # no result for so long: what is missing does not come any more
+LEAD_S, UNMEASURED_S = 0.3, 2.0  # before the first event of a burst; of each burst, at its beginning
+SUSTAINED_P99_MS = 500.0
+HOPELESS_P99_MS = 2 * SUSTAINED_P99_MS  # a burst that is to show whether the rate is sustained is over then
+
+
+@dataclass(frozen=True)
+class Burst:
+    """What one burst showed: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
+
+    p50s_ms: list[float]
+    p99s_ms: list[float]
+    kept_up: bool
+
+    @property
+    def p50_ms(self) -> float:
+        """Median over the seconds."""
+        return median(self.p50s_ms)
+
+    @property
+    def p99_ms(self) -> float:
+        """Median over the seconds of each second's P99."""
+        return median(self.p99s_ms)
+
+    @property
+    def sustained(self) -> bool:
+        """Whether latency was still low in the last third, and nothing was left behind."""
+        last = self.p99s_ms[-max(1, len(self.p99s_ms) // 3) :]
+        return self.kept_up and bool(last) and median(last) < SUSTAINED_P99_MS
+
+
+class Subject:
+    """A running query with its topics and its collector. A context manager that leaves nothing behind."""
+
+    def __init__(self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path) -> None:
+        self.name, self._spec, self._endpoints, self._work, self._spark = name, spec, endpoints, work, spark
+        self.config = JobConfig(
+            job=f"bench-{name}-{secrets.token_hex(4)}",
+            attempt=0,
+            endpoints=endpoints,
+            workload=spec.workload,
+            parameters=spec.workload_parameters(),
+            routers=spec.routers,
+            slots=spec.slots,
+            key_groups=spec.key_groups,
+            token=secrets.token_urlsafe(24),
+        )
+        self._output = work / f"{self.config.job}.parquet"
+        self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._seconds: list[dict[str, Any]] = []
+        self._received = 0
+        self._collector: Child | None = None
+
+    def __enter__(self) -> "Subject":
+        try:
+            self._open()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
+        config, kafka = self.config, self._endpoints.kafka
+        topics.create_topic(kafka, config.events_topic, config.routers)
+        topics.create_topic(kafka, config.results_topic, config.slots)
+        sink = {"topic": config.results_topic, "partitions": config.slots, "output": str(self._output)}
+        self._collector = Child("keyshift.lab.collector", self._common() | sink, self._heard)
+        self._start()
+        generator, _ = self._generator(self._spec.rate, self._spec.frame_ms)  # only ticks
+        try:
+            self._await_ready()
+        finally:
+            generator.kill()
+
+    def _common(self) -> dict[str, Any]:
+        config = self.config
+        return {"kafka": self._endpoints.kafka, "workload": config.workload, "parameters": config.parameters}
+
+    def __exit__(self, *_: object) -> None:
+        config, kafka = self.config, self._endpoints.kafka
+        steps: list[Callable[[], object]] = [
+            self._stop,
+            self._end_collector,
+            self._clean,
+            lambda: topics.delete_topic(kafka, config.events_topic),
+            lambda: topics.delete_topic(kafka, config.results_topic),
+        ]
+        errors = []
+        for step in steps:
+            try:
+                step()
+            except KeyshiftError as error:  # the rest must go as well
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _end_collector(self) -> None:
+        if self._collector is not None:
+            self._collector.kill()
+
+    # -- what differs between the two jobs ----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        raise NotImplementedError
+
+    def _clean(self) -> None:
+        raise NotImplementedError
+
+    def _check_query(self) -> None:
+        raise NotImplementedError
+
+    # -- load ---------------------------------------------------------------------------------------------------------
+
+    def burst(self, rate: float, frame_ms: float, seconds: float, give_up: bool = False) -> Burst:
+        """Offer ``rate`` events/s for ``seconds``, and wait until the results are there.
+
+        ``give_up``: end the burst as soon as it is clear that the rate is not sustained. Raises ServiceUnavailable if
+        a process dies.
+        """
+        self._seconds, self._received = [], 0
+        generator, said = self._generator(rate, frame_ms)
+        try:
+            _answer(said, "ready", generator)
+            start = time.time() + LEAD_S
+            generator.tell({"start_at_us": int(start * 1e6), "seconds": seconds})
+            first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
+            while time.time() < start + seconds and not (give_up and self._hopeless(first)):
+                time.sleep(0.1)
+                self._check(generator)
+            if time.time() < start + seconds:
+                generator.tell({"stop": True})
+            offered = _answer(said, "done", generator)["events"]
+            complete = self._await_results(offered, generator)
+        finally:
+            generator.kill()
+        measured = [s for s in self._seconds if first <= s["second"] < end and s["p50_ms"] is not None]
+        kept_up = complete and time.time() >= start + seconds and not self._hopeless(first) and bool(measured)
+        return Burst([s["p50_ms"] for s in measured], [s["p99_ms"] for s in measured], kept_up)
+
+    def _hopeless(self, first: int) -> bool:
+        return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in self._seconds)
+
+    def _generator(self, rate: float, frame_ms: float) -> tuple[Child, "queue.Queue[dict[str, Any]]"]:
+        said: queue.Queue[dict[str, Any]] = queue.Queue()
+        config = self.config
+        load = {"topic": config.events_topic, "rate": rate, "routers": config.routers, "frame_ms": frame_ms}
+        return Child("keyshift.lab.generator", self._common() | load, said.put), said
+
+    def _await_results(self, offered: int, generator: Child) -> bool:
+        deadline = time.monotonic() + ANSWER_S
+        last, heard_at = self._received, time.monotonic()
+        while self._received < offered:
+            self._check(generator)
+            if self._received != last:
+                last, heard_at = self._received, time.monotonic()
+            if time.monotonic() > min(deadline, heard_at + QUIET_S):
+                return False
+            time.sleep(0.1)
+        return True
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + READY_S
+        missing = set(range(self.config.slots))
+        while missing:
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
+            try:
+                marker = self._markers.get(timeout=0.2)
+            except queue.Empty:
+                self._check(None)
+                continue
+            missing.discard(marker["slot"])
+
+    def _check(self, generator: Child | None) -> None:
+        self._check_query()
+        if self._collector:
+            self._collector.check()
+        if generator:
+            generator.check()
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        if "marker" in report:
+            self._markers.put(report)
+        elif "second" in report:
+            self._seconds.append(report)
+            self._received += report["results"]
+
+
+class KeyshiftSubject(Subject):
+    """keyshift's pipeline; no migration happens."""
+
+    def _start(self) -> None:
+        self._job = Job(self._spark, self.config, self._work, BATCH_S)
+        slots = self.config.slots
+        owners = tuple(SlotId(unit % slots) for unit in range(self.config.key_groups))  # those of the plain job
+        self._job.start(Assignment(1, owners))
+
+    def _stop(self) -> None:
+        if hasattr(self, "_job"):
+            self._job.stop()
+
+    def _clean(self) -> None:
+        if hasattr(self, "_job"):
+            self._job.clean()
+
+    def _check_query(self) -> None:
+        self._job.check()
+
+
+class PlainSubject(Subject):
+    """The job of ``keyshift.bench.plain``."""
+
+    _query: StreamingQuery | None = None
+
+    def _start(self) -> None:
+        self._query = start_plain(self._spark, self.config, self._checkpoint, BATCH_S)
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._work / "checkpoints" / self.config.job
+
+    def _stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+    def _clean(self) -> None:
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _check_query(self) -> None:
+        if self._query is not None and not self._query.isActive:
+            error = self._query.exception()
+            raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
+
+
+def _answer(said: "queue.Queue[dict[str, Any]]", state: str, generator: Child) -> dict[str, Any]:
+    deadline = time.monotonic() + ANSWER_S
+    while time.monotonic() < deadline:
+        generator.check()
+        try:
+            report = said.get(timeout=0.2)
+        except queue.Empty:
+            continue
+        if report.get("state") == state:
+            return report
+    raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")

@@ -1,0 +1,138 @@
+"""Latency and highest rate of the pipeline, beside the plain job in the same Spark session."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from keyshift.bench.figures import Row, staircase
+from keyshift.bench.load import KeyshiftSubject, PlainSubject, Subject
+from keyshift.endpoints import Endpoints
+from keyshift.executor.pipeline import session
+from keyshift.lab.folders import Say
+from keyshift.lab.jars import jars
+from keyshift.lab.spec import RunSpec, make_spec
+
+AIM = 1.1
+FRAME_MS = (10.0, 15.0, 25.0, 50.0, 100.0)
+FIRST_RATE_PER_S = 32_000.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long and how often."""
+
+    repetitions: int = 3
+    seconds: float = 12.0  # of a burst that measures latency
+    rate_repetitions: int = 2
+    rate_seconds: float = 8.0  # of a rung of the staircase
+    bisections: int = 4
+
+
+QUICK = Effort(repetitions=1, seconds=8.0, rate_repetitions=1, rate_seconds=6.0, bisections=2)
+
+
+def _spec() -> RunSpec:
+    """The defaults of a run, every slot owning state from the beginning: there is no migration to make room for."""
+    return make_spec({"slots": make_spec({}).to_slots})
+
+
+@contextlib.contextmanager
+def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Path]]:
+    home.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="bench-", dir=home))
+    try:
+        say(f"starting Spark, local[{cores}]")
+        spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log")
+        try:
+            yield spark, work
+        finally:
+            spark.stop()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Row]:
+    """Parts a (against the plain job) and c (against the frame interval), those of ``parts``."""
+    spec = _spec()
+    rows: list[Row] = []
+    with contextlib.ExitStack() as stack:
+        spark, work = stack.enter_context(_spark(spec.cores * (2 if "a" in parts else 1), home, say))
+
+        def start(kind: Callable[..., Subject], name: str) -> Subject:
+            subject = stack.enter_context(kind(name, spark, endpoints, spec, work))
+            say(f"{name}: ready")
+            return subject
+
+        ours = start(KeyshiftSubject, "keyshift")
+        if "a" in parts:
+            plain = start(PlainSubject, "plain")
+            for subject in (ours, plain):
+                subject.burst(spec.rate, spec.frame_ms, effort.seconds)  # warm up
+            rows += _latency(ours, plain, spec, effort, say)
+            rows.append(_highest_rate(ours, plain, spec, effort, say))
+        if "c" in parts:
+            rows += _frame_intervals(ours, spec, effort, say)
+    return rows
+
+
+def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Row]:
+    bursts: dict[str, list[tuple[float, float]]] = {ours.name: [], plain.name: []}
+    for repetition in range(effort.repetitions):
+        for subject in _in_turn(ours, plain, repetition):
+            burst = subject.burst(spec.rate, spec.frame_ms, effort.seconds)
+            bursts[subject.name].append((burst.p50_ms, burst.p99_ms))
+            say(f"a: {subject.name:8s} {spec.rate:.0f} events/s: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
+    (our_p50s, our_p99s), (plain_p50s, plain_p99s) = (zip(*bursts[s.name], strict=True) for s in (ours, plain))
+    at = f"at {spec.rate:.0f} events/s"
+    return [
+        Row("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), AIM),
+        Row("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), AIM),
+    ]
+
+
+def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> Row:
+    rates: dict[str, list[float]] = {ours.name: [], plain.name: []}
+    for repetition in range(effort.rate_repetitions):
+        for subject in _in_turn(ours, plain, repetition):
+
+            def sustains(rate: float, subject: Subject = subject) -> bool:
+                burst = subject.burst(rate, spec.frame_ms, effort.rate_seconds, give_up=True)
+                p99 = f"p99 {burst.p99_ms:.0f} ms" if burst.p99s_ms else "no second in time"
+                say(f"a: {subject.name:8s} {rate:.0f} events/s: {'yes' if burst.sustained else 'no'}, {p99}")
+                return burst.sustained
+
+            done = rates[subject.name]
+            start = FIRST_RATE_PER_S if not done else 0.75 * done[-1]  # other rungs than before
+            done.append(staircase(sustains, start, effort.bisections))
+    return Row(
+        "a",
+        "highest sustained rate, against the plain job",
+        "events/s",
+        rates[ours.name],
+        rates[plain.name],
+        AIM,
+        more_is_better=True,
+    )
+
+
+def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Row]:
+    found: dict[float, list[tuple[float, float]]] = {frame_ms: [] for frame_ms in FRAME_MS}
+    for _ in range(effort.repetitions):
+        for frame_ms in FRAME_MS:
+            burst = ours.burst(spec.rate, frame_ms, effort.seconds)
+            found[frame_ms].append((burst.p50_ms, burst.p99_ms))
+            say(f"c: frames of {frame_ms:g} ms: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
+    return [
+        Row("c", f"{name} with frames of {frame_ms:g} ms", "ms", [pair[i] for pair in pairs], [])
+        for frame_ms, pairs in found.items()
+        for i, name in enumerate(("p50", "p99"))
+    ]
+
+
+def _in_turn(ours: Subject, plain: Subject, repetition: int) -> tuple[Subject, Subject]:
+    return (ours, plain) if repetition % 2 == 0 else (plain, ours)

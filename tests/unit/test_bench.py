@@ -1,0 +1,114 @@
+import json
+from math import inf
+
+import pytest
+
+from keyshift.bench.__main__ import bench
+from keyshift.bench.figures import LOWEST_PER_S, Row, staircase, table
+from keyshift.bench.load import SUSTAINED_P99_MS, Burst
+from keyshift.errors import BadInput
+
+
+def climb(limit: float, start: float, bisections: int) -> tuple[float, list[float]]:
+    asked: list[float] = []
+
+    def sustains(rate: float) -> bool:
+        asked.append(rate)
+        return rate <= limit
+
+    return staircase(sustains, start, bisections), asked
+
+
+@pytest.mark.parametrize("start", [500.0, 8_000.0, 512_000.0])
+@pytest.mark.parametrize("limit", [1_000.0, 9_999.0, 70_001.0])
+def test_the_staircase_ends_just_below_the_limit_wherever_it_starts(limit, start):
+    found, asked = climb(limit, start, bisections=4)
+    assert found <= limit < found * 2 ** (1 / 16) * 1.000001
+    assert len(asked) == len(set(asked)), "a rate was tried twice"
+
+
+def test_the_staircase_gives_nothing_when_no_rate_is_sustained():
+    found, asked = climb(0, 8_000.0, bisections=4)
+    assert found == 0
+    assert min(asked) >= LOWEST_PER_S
+
+
+def test_the_staircase_ends_when_every_rate_is_sustained():
+    found, asked = climb(inf, 8_000.0, bisections=2)
+    assert found == max(asked)
+
+
+def test_a_row_compares_neighbouring_repetitions_so_that_drift_cancels():
+    drifting = Row("a", "p50", "ms", keyshift=[11.0, 22.0, 99.0], other=[10.0, 20.0, 90.0])
+    assert drifting.ratio == pytest.approx(1.1)
+
+
+def test_a_lower_rate_than_that_of_the_plain_job_is_a_ratio_above_one():
+    row = Row("a", "rate", "events/s", keyshift=[80.0], other=[100.0], more_is_better=True)
+    assert row.ratio == pytest.approx(1.25)
+
+
+def test_repetitions_that_have_no_partner_are_an_error():
+    with pytest.raises(ValueError, match="shorter"):
+        _ = Row("a", "p50", "ms", keyshift=[1.0, 2.0], other=[1.0]).ratio
+
+
+def test_a_row_without_a_comparison_has_no_ratio():
+    row = Row("c", "p99", "ms", keyshift=[3.0, 1.0, 2.0], other=[])
+    assert row.ratio is None
+    assert row.to_json()["keyshift_median"] == 2.0
+
+
+def test_a_row_as_json_keeps_every_repetition():
+    row = Row("a", "p50", "ms", keyshift=[2.0, 4.0], other=[1.0, 2.0], aim=1.1)
+    raw = json.loads(json.dumps(row.to_json()))
+    assert raw["keyshift"] == [2.0, 4.0]
+    assert raw["other"] == [1.0, 2.0]
+    assert raw["ratio"] == 2.0
+    assert raw["aim"] == 1.1
+
+
+def test_the_table_shows_units_medians_ranges_ratios_and_aims():
+    text = table(
+        [
+            Row("a", "p50", "ms", keyshift=[12.0, 10.0, 11.0], other=[10.0, 10.0, 10.0], aim=1.1),
+            Row("a", "rate", "events/s", keyshift=[90_000.0], other=[100_000.0], more_is_better=True),
+            Row("c", "p99", "ms", keyshift=[3.0], other=[]),
+        ]
+    )
+    head, p50, rate, p99 = (line.split() for line in text.splitlines())
+    assert head[:4] == ["part", "measure", "unit", "keyshift"]
+    assert p50 == ["a", "p50", "ms", "11.0", "10.0-12.0", "10.0", "10.0-10.0", "1.10", "<=", "1.10"]
+    assert rate == ["a", "rate", "events/s", "90000", "90000-90000", "100000", "100000-100000", "1.11"]
+    assert p99 == ["c", "p99", "ms", "3.0", "3.0-3.0"]
+
+
+def test_a_burst_is_summed_up_by_the_median_over_its_seconds():
+    burst = Burst(p50s_ms=[1.0, 9.0, 2.0], p99s_ms=[5.0, 90.0, 6.0], kept_up=True)
+    assert (burst.p50_ms, burst.p99_ms) == (2.0, 6.0)
+    assert burst.sustained
+
+
+LATE = 2 * SUSTAINED_P99_MS
+
+
+@pytest.mark.parametrize(
+    "burst",
+    [
+        Burst([1.0] * 6, [5.0] * 6, kept_up=False),
+        Burst([1.0] * 6, [5.0, 5.0, 5.0, 5.0, LATE, LATE], kept_up=True),
+        Burst([], [], kept_up=True),
+    ],
+    ids=["results are missing", "latency is high at the end", "nothing was measured"],
+)
+def test_a_rate_is_not_sustained_when(burst):
+    assert not burst.sustained
+
+
+def test_a_rate_is_sustained_although_it_began_with_a_hiccup():
+    assert Burst([1.0] * 6, [LATE, LATE, 5.0, 5.0, 5.0, 5.0], kept_up=True).sustained
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(BadInput, match="folder does not exist"):
+        bench(part=None, quick=True, out=tmp_path / "missing" / "bench.json")
