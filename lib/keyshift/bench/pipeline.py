@@ -20,6 +20,7 @@ from keyshift.lab.spec import RunSpec, make_spec
 AIM = 1.1
 FRAME_MS = (10.0, 15.0, 25.0, 50.0, 100.0)
 FIRST_RATE_PER_S = 32_000.0
+TRIES = 2  # of a rate: what else runs on the machine can make a burst fail, but none succeed
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,7 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
         for subject in _in_turn(ours, plain, repetition):
 
             def sustains(rate: float, subject: Subject = subject) -> bool:
-                burst = subject.burst(rate, spec.frame_ms, effort.rate_seconds, give_up=True)
-                p99 = f"p99 {burst.p99_ms:.0f} ms" if burst.p99s_ms else "no second in time"
-                say(f"a: {subject.name:8s} {rate:.0f} events/s: {'yes' if burst.sustained else 'no'}, {p99}")
-                return burst.sustained
+                return any(_burst_sustained(subject, rate, spec, effort, say) for _ in range(TRIES))
 
             done = rates[subject.name]
             start = FIRST_RATE_PER_S if not done else 0.75 * done[-1]  # other rungs than before
@@ -118,6 +116,13 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
         AIM,
         more_is_better=True,
     )
+
+
+def _burst_sustained(subject: Subject, rate: float, spec: RunSpec, effort: Effort, say: Say) -> bool:
+    burst = subject.burst(rate, spec.frame_ms, effort.rate_seconds, give_up=True)
+    p99 = f"p99 {burst.p99_ms:.0f} ms" if burst.p99s_ms else "no second measured"
+    say(f"a: {subject.name:8s} {rate:.0f} events/s: {'sustained' if burst.sustained else 'not sustained'}, {p99}")
+    return burst.sustained
 
 
 def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Row]:
