@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # An activated conda environment is used instead of .venv with `make run VENV="$CONDA_PREFIX"` (see environment.yml).
 VENV ?= .venv
-# More arguments for pytest (make test ARGS="tests/unit -k plan") or for uv (make lock ARGS=--upgrade).
+# More arguments for pytest (make test ARGS="tests/unit -k plan"), for uv (make lock ARGS=--upgrade) or for a benchmark.
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -14,10 +14,10 @@ NOTEBOOKS := find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*'
 UV := uv==0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab up down test nightly lint format bench lock clean
+.PHONY: help run lab up down test nightly lint format bench bench-strategies lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(READY) ## first look: a running job moves its state live, beside one that stops and restarts
 	@$(BIN)/keyshift notebook notebooks/00_quickstart.ipynb
@@ -52,6 +52,9 @@ format: $(READY) ## repair what can be repaired: style, import order, output lef
 
 bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bare copy
 	@$(BIN)/python -m keyshift.bench
+
+bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes)
+	@$(BIN)/python -m keyshift.bench.strategies $(ARGS)
 
 lock: ## pin the dependencies after a change in pyproject.toml (all anew: make lock ARGS=--upgrade)
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \

@@ -187,10 +187,51 @@ def lab(
 @app.command()
 def strategies(as_json: Json = False) -> None:
     """Ways to move state."""
+    from keyshift.planner import settings
     from keyshift.planner import strategies as known
 
-    rows = [{"strategy": name, "what": entry.summary, "source": entry.source} for name, entry in known.items()]
+    rows: list[dict[str, Any]] = [
+        {"strategy": name, "what": entry.summary, "source": entry.source} for name, entry in known.items()
+    ]
+    if as_json:
+        for row, (_, entry) in zip(rows, known.items(), strict=True):
+            row |= settings(entry) | {"phases": entry.phases}
     _print_rows(rows, as_json)
+
+
+@app.command()
+def plan(
+    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    groups: Annotated[int, typer.Option(min=1, max=1 << 15, help="Number of key groups.")] = 128,
+    before: Annotated[int, typer.Option("--from", metavar="SLOTS", help="Slots before.")] = 2,
+    after: Annotated[int, typer.Option("--to", metavar="SLOTS", help="Slots after.")] = 4,
+    overrides: Annotated[
+        list[str],
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the strategy; may be repeated."),
+    ] = [],  # noqa: B006 - typer wants a list
+    skew: Annotated[
+        float, typer.Option(help="Zipf exponent over key groups: the heat of each, as no job runs that is measured.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="For orders that draw.")] = 0,
+    phase: Annotated[int, typer.Option(min=0, help="The n-th reconfiguration of the job, from 0.")] = 0,
+    why: Annotated[bool, typer.Option("--why", help="The decisions and their reasons instead of the steps.")] = False,
+) -> None:
+    """The steps of a migration, one JSON object per line. Needs no service."""
+    from dataclasses import asdict
+
+    from keyshift.keys import Assignment
+    from keyshift.planner import change, in_units, make_plan, parse_settings, strategies, targets
+
+    chosen = change(strategies.get(strategy), parse_settings(overrides)).phase(phase)
+    here = Assignment.contiguous(groups, before)
+    heat = [mass / chosen.bins for mass in targets.zipf_mass(groups, skew) for _ in range(chosen.bins)]
+    made = make_plan(chosen, in_units(chosen, here), in_units(chosen, targets.scale(here, after)), heat, seed)
+    if why:
+        for decision in made.decisions:
+            typer.echo(json.dumps(asdict(decision)))
+    else:
+        for number, step in enumerate(made.steps):
+            typer.echo(json.dumps({"step": number, "moves": [asdict(move) for move in step.moves]}))
 
 
 @app.command()

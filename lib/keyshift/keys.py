@@ -5,10 +5,9 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 ``group * bins + bin``, so code that plans or moves units never needs to know which of the two they are.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NewType
+from typing import Any, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,9 @@ from keyshift.errors import BadInput
 UnitId = NewType("UnitId", int)
 SlotId = NewType("SlotId", int)
 RouterId = NewType("RouterId", int)
+
+Gate = Literal["none", "slots", "router", "query"]
+Transfer = Literal["push", "fetch", "access", "remote"]
 
 
 def hash_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -51,19 +53,39 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Mode:
+    """How the moves of a step are carried out.
+
+    ``gate``, what waits while state moves: ``none`` of the units that stay; all records of the affected ``slots``, in
+    front of them; all records for them, at the ``router``; the whole ``query``, which is stopped and started anew.
+    ``transfer``, what makes state move: the source's ``push``; a record's ``fetch`` of its whole unit; a record's
+    ``access`` to a key, which moves alone; or nothing: keys stay where they are and are used by ``remote`` access.
+    """
+
+    gate: Gate = "none"
+    transfer: Transfer = "push"
+    background: bool = True  # what no record asks for moves too, behind what is asked for
+    fetch_interval_ms: int = 0  # fetch, access, remote: requests of so long are sent together
+    fetch_back: int = 0  # fetch: how often a unit may leave before all routers have switched, and travel back
+    cache: bool = False  # remote: keep a copy of a key that was used, and write through it
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Moves that switch together, under one new assignment version."""
 
     moves: tuple[Move, ...]
+    mode: Mode = Mode()
 
-    def to_json(self) -> list[list[int]]:
-        """Rows of unit, source, destination."""
-        return [[m.unit, m.source, m.destination] for m in self.moves]
+    def to_json(self) -> dict[str, Any]:
+        """Rows of unit, source, destination, and the mode."""
+        return {"moves": [[m.unit, m.source, m.destination] for m in self.moves], "mode": asdict(self.mode)}
 
     @classmethod
-    def from_json(cls, rows: Iterable[Iterable[int]]) -> "Step":
+    def from_json(cls, raw: dict[str, Any]) -> "Step":
         """The inverse of ``to_json``."""
-        return cls(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in rows))
+        moves = tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in raw["moves"])
+        return cls(moves, Mode(**raw["mode"]))
 
 
 @dataclass(frozen=True)
@@ -97,6 +119,10 @@ class Assignment:
                 raise BadInput(f"unit {move.unit} belongs to slot {owner[move.unit]}, not to {move.source}")
             owner[move.unit] = move.destination
         return Assignment(self.version + 1, tuple(owner))
+
+    def by_bin(self, bins: int) -> "Assignment":
+        """The same placement of the same groups, in units of ``bins`` bins per group."""
+        return Assignment(self.version, tuple(slot for slot in self.owner for _ in range(bins)))
 
     def moves_to(self, target: "Assignment") -> tuple[Move, ...]:
         """What has to move to reach ``target``, ascending by unit."""

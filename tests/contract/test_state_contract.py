@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from keyshift.state import backends
+from keyshift.state.timers import EVENT, PROCESSING
 
 SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -115,6 +116,41 @@ def test_what_was_handed_over_does_not_change_with_what_happens_later_at_the_sou
     source.put(1, (2, b"new"))
     source.put(2, (1, b"new"))
     assert exported(destination, 1000) == {1: (1, b"old")}
+
+
+def test_values_of_several_columns_of_lists_come_back_as_they_were_put(make):
+    lists = pa.schema([pa.field("starts", pa.list_(pa.int64())), pa.field("counts", pa.list_(pa.int64()))])
+    source, destination = make(lists), make(lists)
+    content = {1: ([], []), 2: ([5, -7], [1, 2]), 3: ([0], [9])}
+    for key, value in content.items():
+        source.put(key, value)
+    destination.install(source.export(10))
+    assert {key: destination.get(key) for key in content} == content
+
+
+def test_a_new_unit_has_no_timers(make):
+    assert len(make(SCHEMA).timers) == 0
+
+
+def test_timers_move_apart_from_the_values_and_without_them(make):
+    source, destination = make(SCHEMA), make(SCHEMA)
+    source.put(1, (1, b"value"))
+    source.timers.set(EVENT, 10, 1)
+    source.timers.set(PROCESSING, 20, 2)
+    source.timers.reach(5, 6)
+    destination.install(source.export(1000))
+    assert len(destination.timers) == 0
+    destination.timers.install(source.timers.export())
+    assert destination.timers.due(EVENT, 10) == [(10, 1)]
+    assert destination.timers.due(PROCESSING, 20) == [(20, 2)]
+    assert (destination.timers.watermark, destination.timers.clock) == (5, 6)
+    assert exported(destination, 1000) == {1: (1, b"value")}
+
+
+def test_units_do_not_share_their_timers(make):
+    one, other = make(SCHEMA), make(SCHEMA)
+    one.timers.set(EVENT, 10, 1)
+    assert len(other.timers) == 0
 
 
 def test_each_backend_says_in_one_line_what_it_is():

@@ -4,27 +4,50 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.offline import run_offline
 from keyshift.lab.verdict import judge
 from keyshift.state import backends
+from keyshift.state.timers import EVENT, PROCESSING, Timers
 from keyshift.workloads import workloads
 
 # What every workload takes; one that needs more adds it here under its name.
 COMMON = {"key_groups": 8, "bins": 2, "keys": 40, "skew": 0.5, "state_bytes": 64, "seed": 11}
-PARAMETERS: dict[str, dict] = {}
+PARAMETERS: dict[str, dict] = {
+    # Short enough for an offline run of a tenth of a second, in which an event of a key comes every 40 ms or so.
+    "windowcount": {"window_ms": 20, "delay_ms": 10, "late_share": 0.1, "idle_ms": 15},
+}
 ASSIGNMENTS = [Assignment.contiguous(16, 2), Assignment.contiguous(16, 4, 2), Assignment.contiguous(16, 3, 3)]
+
+
+def make(name):
+    return workloads.get(name)(**COMMON | PARAMETERS.get(name, {}))
 
 
 @pytest.fixture(params=workloads.names())
 def workload(request):
-    return workloads.get(request.param)(**COMMON | PARAMETERS.get(request.param, {}))
+    return make(request.param)
 
 
 def offline(workload, **changes):
     return run_offline(workload, ASSIGNMENTS, **({"frames": 12} | changes))
+
+
+def of_timers(results: pd.DataFrame) -> pd.Series:
+    return (results[["router", "offset", "position"]] == -1).all(axis=1)
+
+
+TIMED = [name for name in workloads.names() if of_timers(offline(make(name)).results).any()]
+
+
+@pytest.fixture(params=TIMED)
+def timed(request):
+    """A workload that has timers."""
+    return make(request.param)
 
 
 def test_it_has_a_name_a_summary_of_one_line_and_the_placement_it_was_given(workload):
@@ -63,6 +86,79 @@ def test_an_operator_answers_in_the_order_of_the_events_with_the_promised_column
     assert {f.name: f.type for f in answer.schema} == {f.name: f.type for f in wanted}
     positions = answer.column("position").to_pylist()
     assert positions == sorted(positions)
+
+
+def states_of(workload):
+    operator = workload.operator()
+    states = [backends.get("memory")[0](operator.state_schema) for _ in range(16)]
+    for unit, state in enumerate(states):
+        operator.initial(unit, state)
+    return operator, states
+
+
+# One frame: its router, events, time since the one before, by how much the slot's watermark lags behind, the units that
+# leave and come back before it, and those that do between their timers and their events.
+UNITS = st.sets(st.integers(0, 15), max_size=6)
+FRAMES = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 15_000), st.integers(0, 30_000), UNITS, UNITS),
+    max_size=15,
+)
+
+
+def answers(workload, frames, move):
+    """Everything a slot gives for ``frames``, the values it is left with, and the timers."""
+    operator, states = states_of(workload)
+    sources = [workload.source(router) for router in range(2)]
+    given, now_us = [], 1_000_000
+
+    def hand_over(units):
+        for unit in units if move else ():
+            there = backends.get("memory")[0](operator.state_schema)
+            there.install(states[unit].export(100))
+            there.timers.install(states[unit].timers.export())
+            states[unit] = there
+
+    for router, count, passed_us, lag_us, before, between in frames:
+        now_us += passed_us
+        hand_over(before)
+        for unit, state in enumerate(states):
+            fired = operator.advance(unit, state, now_us - lag_us, now_us)
+            given += [] if fired is None else [fired.to_pylist()]
+            assert operator.advance(unit, state, now_us - lag_us, now_us) is None
+        hand_over(between)
+        events = sources[router].take(np.full(count, now_us))
+        events = events.append_column("position", pa.array(np.arange(count, dtype=np.int32)))
+        units = units_of(events.column("key").to_numpy(), 8, 2)
+        answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__, now_us - lag_us)
+        given.append(answer.to_pylist())
+    values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
+    far = 2**62
+    timers = [(s.timers.watermark, s.timers.due(EVENT, far), s.timers.due(PROCESSING, far)) for s in states]
+    return given, values, timers
+
+
+@pytest.mark.parametrize("name", workloads.names())
+@settings(max_examples=30)
+@given(frames=FRAMES)
+def test_a_unit_whose_values_and_timers_move_gives_what_one_that_stays_gives(name, frames):
+    workload = make(name)
+    assert answers(workload, frames, move=True) == answers(workload, frames, move=False)
+
+
+def test_timers_answer_with_the_promised_columns_and_no_position(timed):
+    operator, states = states_of(timed)
+    events = timed.source(0).take(np.arange(30, dtype=np.int64))
+    units = units_of(events.column("key").to_numpy(), 8, 2)
+    events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
+    operator.process(events.append_column("unit", pa.array(units)), states.__getitem__, 0)
+    fired = [operator.advance(unit, state, 10**9, 10**9) for unit, state in enumerate(states)]
+    assert any(fired)
+    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *timed.result_fields]
+    for unit, batch in enumerate(fired):
+        if batch is not None:
+            assert {f.name: f.type for f in batch.schema} == {f.name: f.type for f in wanted}
+            assert set(batch.column("position").to_pylist()) == {-1}
+            assert (units_of(batch.column("key").to_numpy(), 8, 2) == unit).all()
 
 
 def test_the_state_before_the_first_event_holds_only_keys_of_its_unit(workload):
@@ -106,3 +202,39 @@ def test_results_exchanged_between_events_make_the_verdict_bad(workload):
     exchanged = run.results.assign(**{first: run.results[first].to_numpy()[::-1]})
     found = judge(workload, run.events, exchanged, run.final, run.assignments)
     assert found.wrong > 0
+
+
+def test_timers_lost_in_a_move_make_the_verdict_bad(timed, monkeypatch):
+    install = Timers.install
+
+    def only_how_far(self, batch):
+        install(self, batch.filter(pa.array(batch["kind"].to_numpy() < 0)))
+
+    monkeypatch.setattr(Timers, "install", only_how_far)
+    run = offline(timed)
+    found = judge(timed, run.events, run.results, run.final, run.assignments)
+    assert found.wrong > 0
+    assert (found.lost, found.duplicated, found.reordered) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_a_timer_that_fires_twice_makes_the_verdict_bad(timed, which):
+    run = offline(timed)
+    again = run.results[of_timers(run.results)].iloc[[which]].assign(arrived_us=10**9, log_offset=10**6)
+    found = judge(timed, run.events, pd.concat([run.results, again]), run.final, run.assignments)
+    assert (found.lost, found.duplicated, found.reordered, found.wrong) == (0, 0, 0, 1)
+
+
+def test_a_timer_whose_result_is_missing_makes_the_verdict_bad(timed):
+    run = offline(timed)
+    dropped = run.results.drop(index=run.results.index[of_timers(run.results)][0])
+    found = judge(timed, run.events, dropped, run.final, run.assignments)
+    assert (found.lost, found.duplicated, found.reordered, found.wrong) == (0, 0, 0, 1)
+
+
+def test_a_timer_that_fires_in_a_slot_that_was_not_the_owner_is_foreign(timed):
+    run = offline(timed)
+    row = run.results.index[of_timers(run.results)][0]
+    run.results.loc[row, "slot"] += 1
+    found = judge(timed, run.events, run.results, run.final, run.assignments)
+    assert (found.foreign, found.wrong) == (1, 0)

@@ -1,32 +1,42 @@
 """The protocol machines in one event loop with one seed and virtual time: ``simulate(seed)`` replays a run exactly.
 
 Channels router -> slot are FIFO, everything else overtakes: watches (a watcher may miss intermediate values, as in
-ZooKeeper), acknowledgements, state from slot to slot. ``SlotShell`` and ``RouterShell`` do what ``executor.slot_task``
-and ``executor.tasks`` do, without threads: every callback is one turn under the slot's lock.
+ZooKeeper), acknowledgements, state from slot to slot. What is sent beside the data path may come twice. The shells of
+routers and slots are in ``shells``.
 """
 
 import heapq
 import random
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shells import Events, RouterShell, SlotShell, State
+
 from keyshift.errors import ProtocolViolation
-from keyshift.keys import Assignment, SlotId, Step
-from keyshift.planner import make_plan, strategies
+from keyshift.keys import Assignment, Mode, SlotId, Step
+from keyshift.planner import Strategy, make_plan, strategies
 from keyshift.planner.targets import scale, shuffle
-from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, coordinator, slot
-from keyshift.protocol.router import Barrier
+from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, coordinator
+from keyshift.protocol.remainder import Remainders
+from keyshift.protocol.router import NOBODY
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
+# Every way to carry a step out; the runs draw one for each step, whatever the strategy's own is.
+MODES = [
+    Mode(),
+    Mode(),
+    Mode(gate="slots"),
+    Mode(gate="router"),
+    *(Mode(transfer="fetch", fetch_back=times) for times in (0, 1, 3)),
+    *(Mode(transfer="access", background=background) for background in (False, True)),
+    *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
+]
 STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
 DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to be rolled back
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
-
-Events = list[tuple[int, int]]  # (number, key)
-State = dict[int, list[int]]  # key -> numbers of its events, in the order they were processed
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,13 @@ class Shape:
     batch_ms: float | None  # None: the run is one batch
     moves_process: float  # probability that a slot finds itself in another process after a batch
     rolls_back: float  # probability that a step passes its deadline while it is prepared
+    late: float  # probability that it does after its switch, and goes forward
+    overlaps: float  # probability that another request, or the cancelling of all, comes during a migration
+    leader_dies: float  # probability that the coordinator dies at something that it hears or decides
+    repeats: float  # probability that what is sent to a slot comes twice, or only the second time
+    dies: float  # probability that the whole query dies within a migration, and begins again from the last savepoint
+    queue_bytes: int
+    timers: bool  # whether there are any, so that records of a unit may not overtake each other
     script: tuple[str, ...]
 
     @classmethod
@@ -77,6 +94,13 @@ class Shape:
             batch_ms=frame * rng.choice((1.5, 4, 12)) if rng.random() < 0.6 else None,
             moves_process=rng.choice((0.0, 0.5, 1.0)),
             rolls_back=rng.choice((0.0, 0.0, 0.4)),
+            late=rng.choice((0.0, 0.0, 0.4)),
+            overlaps=rng.choice((0.0, 0.0, 0.3)),
+            leader_dies=rng.choice((0.0, 0.0, 0.1)),
+            repeats=rng.choice((0.0, 0.0, 0.3)),
+            dies=rng.choice((0.0, 0.0, 0.0, 0.1)),
+            queue_bytes=rng.choice((2, 5, 1000)),
+            timers=rng.random() < 0.7,
             script=tuple(script),
         )
 
@@ -86,6 +110,7 @@ class Outcome:
     """``problems``: check -> what it saw first. ``story``: the last events before the end."""
 
     seed: int
+    strategy: str | None
     shape: Shape
     problems: dict[str, str] = field(default_factory=dict)
     story: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=50))
@@ -94,213 +119,18 @@ class Outcome:
     def __str__(self) -> str:
         story = "\n".join(f"  {at:9.2f} {' '.join(map(str, what))}" for at, *what in self.story)
         problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
-        return f"replay: simulate({self.seed})\n{self.shape}\nlast events (virtual ms):\n{story}\nproblems:\n{problems}"
+        strategy = f", strategy={self.strategy!r}" if self.strategy else ""
+        replay = f"replay: simulate({self.seed}{strategy})\n{self.shape}"
+        return f"{replay}\nlast events (virtual ms):\n{story}\nproblems:\n{problems}"
 
 
-class RouterShell:
-    """One router; ``offset`` is the next frame it reads, and outlives batches."""
-
-    def __init__(self, sim: "Simulation", number: int, offset: int) -> None:
-        self.sim, self.number, self.offset = sim, number, offset
-        self.stopped = False
-        self.batch = 0
-
-    def open(self) -> None:
-        self.batch += 1
-        batch = self.batch
-        self.machine = self.sim.router_machine(self.sim.published["assignment"][-1])
-        self.sim.watch("assignment", lambda value: self.machine.announce(value), lambda: batch == self.batch)
-        self.sim.watch("savepoint", lambda value: self.machine.request_savepoint(value), lambda: batch == self.batch)
-        self.sim.at(self.sim.rng.random() * self.sim.shape.frame_ms, self.frame)
-
-    def frame(self) -> None:
-        sim, machine = self.sim, self.machine
-        if sim.ending:
-            self.stopped = True
-            sim.log("router", self.number, "ends its batch at", self.offset)
-            for shell in sim.slots:
-                sim.maybe_end(shell)
-            return
-        rows: list[tuple[Any, ...]] = []
-        for barrier in machine.boundary():
-            if isinstance(barrier, Barrier):
-                rows.append(("barrier", self.number, barrier.version))
-            else:
-                rows.append(("savepoint", self.number, barrier.savepoint))
-                sim.acknowledge_savepoint(sim.shape.ack_ms, f"router-{self.number}", self.offset)
-            sim.log("router", self.number, "before frame", self.offset, barrier)
-        parts: dict[int, Events] = defaultdict(list)
-        if machine.stopped_for is None:
-            for number, key in sim.read(self.number, self.offset):
-                parts[machine.assignment.owner[key % sim.shape.units]].append((number, key))
-        self.offset += 1
-        for shell in sim.slots:
-            data = ("data", self.number, machine.assignment.version, parts.get(shell.slot, []))
-            sim.send(self.number, shell, [*rows, data])
-        sim.at(sim.shape.frame_ms * (0.5 + sim.rng.random()), self.frame)
+SIMPLE = ["all_at_once", "fluid", "fluid_per_source"]  # batches; the mode is drawn
 
 
-class SlotShell:
-    """One slot; its state outlives the machine, which is new in each batch."""
-
-    def __init__(self, sim: "Simulation", number: int) -> None:
-        self.sim, self.slot = sim, number
-        self.states: dict[int, State] = {}
-        self.sending: dict[int, State] = {}
-        self.backlog: deque[Any] = deque()  # rows and state that came before the slot was open
-        self.flying = 0  # rows on their way
-        self.batch = 0
-        self.version = 0  # handed over from batch to batch
-        self.opened = self.ended = False
-        self.machine: SlotMachine[Any] = sim.slot_machine(number, sim.shape.routers)
-
-    # -- life ---------------------------------------------------------------------------------------------------------
-
-    def open(self, source: dict[int, State] | None = None) -> None:
-        """Begin a batch with the state here, or fetch it unit by unit from ``source``."""
-        sim, rng = self.sim, self.sim.rng
-        self.batch += 1
-        self.opened = True
-        if source is None and self.batch > 1 and rng.random() < sim.shape.moves_process:
-            source, self.states = self.states, {}
-            sim.seen["moved process"] += 1
-        expected: list[int] = sorted(source or ())
-        self.machine = sim.slot_machine(self.slot, sim.shape.routers, self.states.keys(), expected, self.version)
-        sim.log("slot", self.slot, "opens with", sorted(self.states), "expects", expected, "at", self.version)
-        for unit in self.states:
-            sim.check_owner(unit, self)
-        if source:
-            sim.at(sim.delay(sim.shape.state_ms), self.pull, dict(source))
-        batch = self.batch
-        sim.watch("step", self.step_published, lambda: batch == self.batch)
-        backlog, self.backlog = self.backlog, deque()
-        for call in backlog:
-            call()
-        sim.maybe_end(self)
-
-    def pull(self, source: dict[int, State]) -> None:
-        wanted = [unit for unit in self.machine.wanted if unit in source]
-        if wanted:
-            self.state_arrived(wanted[0], source.pop(wanted[0]))
-            self.sim.at(self.sim.delay(self.sim.shape.state_ms), self.pull, source)
-
-    def end(self) -> None:
-        self.ended = True
-        self.sim.log("slot", self.slot, "end of input")
-        self.carry_out(self.machine.end_of_input())
-        self.settle()
-
-    def settle(self) -> None:
-        if self.machine.settled:
-            self.opened = False
-            self.version = self.machine.version
-            if rest := self.states.keys() ^ self.machine.serving:
-                self.sim.problem("leftover", f"slot {self.slot} seals units {sorted(rest)}, which it does not serve")
-            self.states = {unit: self.states[unit] for unit in self.machine.serving}
-            self.sim.log("slot", self.slot, "sealed at", self.version)
-            self.sim.maybe_next_batch()
-        else:
-            self.sim.at(1.0 + self.sim.rng.random(), self.finish)
-
-    def finish(self) -> None:
-        self.drain()
-        self.settle()
-
-    # -- what comes in ------------------------------------------------------------------------------------------------
-
-    def when_open(self, call: Callable[[], None]) -> None:
-        if self.opened:
-            call()
-        else:
-            self.backlog.append(call)
-
-    def on_rows(self, rows: list[tuple[Any, ...]]) -> None:
-        self.flying -= 1
-        self.drain()
-        for kind, router, value, *rest in rows:
-            if kind == "barrier":
-                self.sim.log("slot", self.slot, "barrier", value, "of router", router)
-                self.carry_out(self.machine.barrier(router, value))
-            elif kind == "savepoint":
-                self.carry_out(self.machine.savepoint_barrier(router, value))
-            elif rest[0] and not self.machine.stopped(router):
-                self.admit(rest[0], router, value)
-        self.sim.maybe_end(self)
-
-    def admit(self, events: Events, router: int, version: int) -> None:
-        units = self.sim.shape.units
-        self.sim.log("slot", self.slot, "gets", events, "of router", router, "under", version)
-        held = self.machine.admit(router, version, {key % units for _, key in events})
-        for unit in held:
-            self.sim.seen["held"] += 1
-            self.machine.hold(unit, ([event for event in events if event[1] % units == unit], router, version))
-        self.process([event for event in events if event[1] % units not in held], router, version)
-
-    def process(self, events: Events, router: int, version: int) -> None:
-        for number, key in events:
-            unit = key % self.sim.shape.units
-            if unit not in self.states:
-                self.sim.problem("ownerless", f"slot {self.slot} processes event {number} without state of unit {unit}")
-            numbers = self.states.setdefault(unit, {}).setdefault(key, [])
-            numbers.append(number)
-            self.sim.results.append((number, key, router, self.sim.attempt, version, self.slot, len(numbers)))
-
-    def drain(self) -> None:
-        records, effects = self.machine.drain(self.sim.shape.drain)
-        for record in records:
-            self.sim.log("slot", self.slot, "drains", record)
-            self.process(*record)
-        self.carry_out(effects)
-
-    def step_published(self, value: tuple[int, Step | None]) -> None:
-        version, step = value
-        if self.ended:
-            self.sim.seen["step after the end"] += 1
-        self.sim.log("slot", self.slot, "sees step", version, "cancelled" if step is None else step.to_json())
-        self.carry_out(self.machine.cancel(version) if step is None else self.machine.prepare(version, step))
-
-    def state_arrived(self, unit: int, state: State) -> None:
-        self.sim.log("slot", self.slot, "state of unit", unit)
-        effects = self.machine.arrived(unit)
-        self.states[unit] = state
-        self.sim.check_owner(unit, self)
-        self.carry_out(effects)
-
-    def pushed(self, unit: int, state: State, source: "SlotShell") -> None:
-        self.state_arrived(unit, state)
-        self.acknowledge(unit, source)
-
-    def acknowledge(self, unit: int, source: "SlotShell") -> None:
-        self.sim.at(self.sim.delay(self.sim.shape.state_ms / 4), source.acknowledged, unit)
-
-    def acknowledged(self, unit: int) -> None:
-        self.carry_out(self.machine.acknowledged(unit))
-
-    # -- effects ------------------------------------------------------------------------------------------------------
-
-    def carry_out(self, effects: Iterable[slot.Effect]) -> None:
-        sim = self.sim
-        for effect in effects:
-            sim.log("slot", self.slot, effect)
-            match effect:
-                case slot.Prepared(version):
-                    sim.at(sim.delay(sim.shape.ack_ms), sim.coordinator_ack, "prepared", version, self.slot)
-                case slot.Send(unit, destination, _):
-                    state = self.sending[unit] = self.states.pop(unit)
-                    copy = {key: list(numbers) for key, numbers in state.items()}
-                    to = sim.slots[destination]
-                    push = sim.call(to.pushed, unit, copy, self)
-                    sim.at(sim.delay(sim.shape.state_ms), to.when_open, push)
-                    sim.seen["empty unit sent"] += not state
-                case slot.Forget(unit):
-                    del self.sending[unit]
-                case slot.Installed(version, _):
-                    sim.at(sim.delay(sim.shape.ack_ms), sim.coordinator_ack, "installed", version, self.slot)
-                case slot.Released(version, _):
-                    sim.at(sim.delay(sim.shape.ack_ms), sim.coordinator_ack, "released", version, self.slot)
-                case slot.Freeze(_):
-                    frozen = {unit: {key: list(n) for key, n in state.items()} for unit, state in self.states.items()}
-                    sim.acknowledge_savepoint(sim.shape.state_ms, f"slot-{self.slot}", frozen)
+def plan_of(strategy: Strategy, here: Assignment, target: Assignment, rng: random.Random) -> tuple[Step, ...]:
+    """Units are abstract here: what a strategy does with bins and copies is not seen."""
+    heat = [rng.random() for _ in here.owner]
+    return make_plan(strategy, here, target, heat, seed=rng.randrange(1000)).steps
 
 
 class Simulation:
@@ -313,25 +143,34 @@ class Simulation:
         router_machine: type[RouterMachine] = RouterMachine,
         coordinator_machine: type[CoordinatorMachine] = CoordinatorMachine,
         slot_shell: type[SlotShell] = SlotShell,
+        router_shell: type[RouterShell] = RouterShell,
+        remainders: type[Remainders[Any]] = Remainders,
+        strategy: str | None = None,
+        modes: Sequence[Mode] = MODES,
     ) -> None:
+        """``strategy``: of all migrations, in its own mode. Without, each step has one of ``modes``."""
         self.rng = random.Random(seed)
         self.shape = Shape.draw(self.rng)
-        self.outcome = Outcome(seed, self.shape)
+        self.outcome = Outcome(seed, strategy, self.shape)
         self.seen = self.outcome.seen
         self.slot_machine, self.router_machine = slot_machine, router_machine
-        self.coordinator_machine, self.slot_shell = coordinator_machine, slot_shell
+        self.coordinator_machine = coordinator_machine
+        self.slot_shell, self.router_shell = slot_shell, router_shell
+        self.remainders, self.strategy, self.modes = remainders, strategy, modes
         self.now = 0.0
         self.turns: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.count = 0
         self.frames: list[list[Events]] = [[] for _ in range(self.shape.routers)]
-        self.events: list[tuple[int, int]] = []  # number -> (router, key)
-        self.results: list[tuple[int, ...]] = []  # number, key, router, attempt, version, slot, count
+        self.events: list[tuple[int, int, int]] = []  # number -> (router, key, frame)
+        # Number (~number for its timer), key, router (-1), attempt, version, slot, count
+        self.results: list[tuple[int, ...]] = []
         self.assignments: dict[tuple[int, int], Assignment] = {}  # (attempt, version)
         self.script = deque(self.shape.script)
-        self.progressed = 0
+        self.progressed = self.migrations = 0
         self.attempt = -1
         self.finished = False
         assignment = Assignment.contiguous(self.shape.units, self.shape.begin_slots)
+        self.saved = assignment, [0] * self.shape.routers, {unit: State() for unit in range(self.shape.units)}
         self.before = assignment
         self.start(assignment, self.shape.slots, [0] * self.shape.routers, None)
         self.at(self.delay(20), self.next_operation)
@@ -369,6 +208,15 @@ class Simulation:
         draw = self.rng.random()
         return usual_ms * draw * (6 if draw > 0.95 else 1)
 
+    def message(self, call: Callable[..., None], *arguments: Any) -> None:
+        """From slot to slot, beside the data path."""
+        self.at(self.delay(self.shape.state_ms), call, *arguments)
+
+    def deliver(self, call: Any, *arguments: Any) -> None:
+        """The same, to a slot that may have to open first. What is taken for lost comes again, before or after."""
+        for answer in (False, True) if self.rng.random() < self.shape.repeats else (True,):
+            self.message(call.__self__.when_open, self.call(call, *arguments, answer))
+
     def log(self, *what: Any) -> None:
         self.outcome.story.append((self.now, *what))
 
@@ -386,7 +234,7 @@ class Simulation:
             for _ in range(many):
                 key = self.rng.randrange(self.shape.keys)
                 frame.append((len(self.events), key))
-                self.events.append((router, key))
+                self.events.append((router, key, offset))
             frames.append(frame)
         return frames[offset]
 
@@ -404,21 +252,25 @@ class Simulation:
         """A new query, from nothing or from a savepoint."""
         self.attempt += 1
         self.turns.clear()  # what the query before left under way goes with it
-        self.published: dict[str, list[Any]] = {"assignment": [assignment], "step": [], "savepoint": []}
+        self.published: dict[str, list[Any]] = {"assignment": [(assignment, NOBODY)], "step": [], "savepoint": []}
+        self.rest: tuple[Step, ...] = ()
+        self.acknowledged: dict[int, list[tuple[coordinator.Phase, int]]] = defaultdict(list)
         self.watchers: dict[str, list[Any]] = {path: [] for path in self.published}
         self.savepoint_parts: dict[str, Any] | None = None
         self.coordinator = self.coordinator_machine(assignment, DEADLINE_MS)
         self.migrating = False
+        self.preparing = self.switched = 0  # versions
+        self.reached: Counter[int] = Counter()  # unit -> event time, wherever it is
         self.assignments[self.attempt, assignment.version] = assignment
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
-        self.routers = [RouterShell(self, number, offset) for number, offset in enumerate(offsets)]
+        self.routers = [self.router_shell(self, number, offset) for number, offset in enumerate(offsets)]
         self.slots = [self.slot_shell(self, number) for number in range(slots)]
         sources: list[dict[int, State] | None] = [None] * slots
         for shell in self.slots:
             shell.version = assignment.version
             units = assignment.units_of(shell.slot)
             if restored is None:
-                shell.states = {unit: {} for unit in units}
+                shell.states = {unit: State() for unit in units}
             else:
                 sources[shell.slot] = {unit: restored[unit] for unit in units}
         self.next_batch(sources)
@@ -429,9 +281,9 @@ class Simulation:
         for shell, source in zip(self.slots, sources, strict=True):
             shell.ended = False
             self.at(self.delay(self.shape.open_ms), shell.open, source)
-        for router in self.routers:
-            router.stopped = False
-            self.at(self.delay(self.shape.open_ms), router.open)
+        for shell_ in self.routers:
+            shell_.stopped = False
+            self.at(self.delay(self.shape.open_ms), shell_.open)
         if self.shape.batch_ms is not None:
             self.at(self.shape.open_ms + self.shape.batch_ms * (0.5 + self.rng.random()), self.end_batch)
 
@@ -493,12 +345,48 @@ class Simulation:
             }
             self.publish("savepoint", f"savepoint-{self.attempt}")
             return
+        self.migrating = True
+        self.act(self.coordinator.submit(operation, self.now))
+
+    def plan(self, operation: str) -> list[Step]:
+        """The steps of a request, from where the units are by now."""
         here = self.coordinator.assignment
         target = self.target(operation, here)
         self.before = here
-        strategy = strategies.get(self.rng.choice(LIVE))
-        self.migrating = True
-        self.act(self.coordinator.start(make_plan(strategy, here, target).steps, self.now))
+        self.migrations += 1
+        if self.strategy is not None:
+            strategy = strategies.get(self.strategy).phase(self.migrations - 1)
+            return list(plan_of(strategy, here, target, self.rng))
+        steps = plan_of(strategies.get(self.rng.choice(SIMPLE)), here, target, self.rng)
+        return [Step(step.moves, self.rng.choice(self.modes)) for step in steps]
+
+    def overlap(self) -> None:
+        """Somebody changes his mind while a migration is under way."""
+        if not self.coordinator.busy:
+            return
+        self.seen["overlapping requests"] += 1
+        wish = self.rng.choice(("queue", "replace", "cancel"))
+        self.log("job", wish)
+        if wish == "cancel":
+            self.lead(self.coordinator.cancel(self.now))
+        else:
+            self.act(self.coordinator.submit("random", self.now, replace=wish == "replace"))
+
+    def die(self) -> None:
+        """A task died and the query with it: again from the last savepoint, what came out since is not counted."""
+        if not self.coordinator.busy or self.savepoint_parts is not None:
+            return
+        self.seen["query died"] += 1
+        self.log("job begins again")
+        assignment, offsets, state = self.saved
+        read = self.read_until(offsets)
+        waiting = {number for part in state.values() for number in part.timers}
+        kept = read | {~number for number in read - waiting}
+        self.results = [result for result in self.results if result[0] in kept]
+        restored = {unit: part.copy() for unit, part in state.items()}
+        slots = max(len(self.slots), max(assignment.owner) + 1)
+        self.start(assignment, slots, offsets, restored)
+        self.at(self.delay(20), self.next_operation)
 
     def progress(self) -> None:
         self.progressed += 1
@@ -523,39 +411,83 @@ class Simulation:
                 return shuffle(here, self.rng.randint(1, len(here.owner)))
         return Assignment(here.version, tuple(SlotId(self.rng.randrange(slots)) for _ in here.owner))
 
-    def coordinator_ack(self, phase: coordinator.Phase, version: int, slot: int) -> None:
-        self.log("coordinator hears", phase, version, "from slot", slot)
-        self.act(self.coordinator.acknowledged(phase, version, slot, self.now))
+    def acknowledge(self, phase: coordinator.Phase, version: int, slot_: int) -> None:
+        """Written down at once, heard of later."""
+        self.acknowledged[version].append((phase, slot_))
+        self.at(self.delay(self.shape.ack_ms), self.coordinator_ack, phase, version, slot_)
+
+    def coordinator_ack(self, phase: coordinator.Phase, version: int, slot_: int) -> None:
+        self.log("coordinator hears", phase, version, "from slot", slot_)
+        self.lead(self.coordinator.acknowledged(phase, version, slot_, self.now))
+
+    def lead(self, effects: list[coordinator.Effect]) -> None:
+        if self.rng.random() < self.shape.leader_dies:
+            self.take_over(self.rng.randint(0, len(effects)), effects)
+        else:
+            self.act(effects)
+
+    def take_over(self, carried_out: int, effects: list[coordinator.Effect]) -> None:
+        """The coordinator dies with part of its effects carried out; requests that only it knew are lost."""
+        self.act(effects[:carried_out])
+        if not self.published["step"] or not self.migrating:
+            return self.act(effects[carried_out:])
+        self.seen["coordinator died"] += 1
+        self.log("another coordinator takes over")
+        (version, step), assignment = self.published["step"][-1], self.published["assignment"][-1][0]
+        self.coordinator = self.coordinator_machine(assignment, DEADLINE_MS)
+        done = list(self.acknowledged[version])
+        return self.act(self.coordinator.recover(version, step, self.rest, done, self.now))
 
     def act(self, effects: Iterable[coordinator.Effect]) -> None:
         for effect in effects:
             self.progress()
             match effect:
-                case coordinator.PublishStep(version, step):
+                case coordinator.PublishStep(version, step, rest):
                     self.preparing = version
+                    self.rest = rest
                     self.publish("step", (version, step))
                     if self.rng.random() < self.shape.rolls_back:
                         late = self.delay(2 * (self.shape.watch_ms + self.shape.ack_ms))
                         self.at(late, self.pass_deadline, version)
-                case coordinator.PublishAssignment(assignment):
+                    if self.rng.random() < self.shape.overlaps:
+                        self.at(self.delay(20), self.overlap)
+                    if self.rng.random() < self.shape.dies and not self.seen["query died"]:
+                        self.at(self.delay(60), self.die)
+                case coordinator.PublishAssignment(assignment, paused):
                     self.preparing = 0
                     self.seen["switches"] += 1
+                    if self.rng.random() < self.shape.late and assignment.version != self.switched:
+                        late = self.delay(2 * (self.shape.watch_ms + self.shape.state_ms))
+                        self.at(late, self.pass_deadline_after_switch, assignment.version)
+                    self.switched = assignment.version
                     self.assignments[self.attempt, assignment.version] = assignment
-                    self.publish("assignment", assignment)
+                    self.publish("assignment", (assignment, paused))
                 case coordinator.CancelStep(version):
+                    self.rest = ()
                     self.publish("step", (version, None))
+                case coordinator.PlanNext(request):
+                    self.act(self.coordinator.start(self.plan(request), self.now))
                 case coordinator.MigrationDone() | coordinator.MigrationFailed():
                     self.log("coordinator", effect)
                     if isinstance(effect, coordinator.MigrationFailed):
-                        assert effect.rolled_back
-                        self.seen["rolled back"] += 1
+                        self.rest = ()
+                        self.seen["rolled back" if effect.rolled_back else "late step"] += 1
                         self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))
-                    self.migrating = False
-                    self.at(self.delay(10), self.next_operation)
+                    self.at(self.delay(10), self.ask_next)
+
+    def ask_next(self) -> None:
+        """The job goes on when no request is left."""
+        if self.migrating and not self.coordinator.busy:
+            self.migrating = False
+            self.next_operation()
 
     def pass_deadline(self, version: int) -> None:
         if self.preparing == version:
-            self.act(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
+            self.lead(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
+
+    def pass_deadline_after_switch(self, version: int) -> None:
+        if self.switched == version and not self.preparing:
+            self.lead(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
 
     def acknowledge_savepoint(self, usual_ms: float, who: str, part: Any) -> None:
         """The first part of each counts, also if the next batch says it again."""
@@ -570,7 +502,7 @@ class Simulation:
             return
         self.log("job restarts from", sorted(parts))
         self.seen["savepoints"] += 1
-        restored: dict[int, State] = {unit: {} for unit in range(self.shape.units)}
+        restored: dict[int, State] = {unit: State() for unit in range(self.shape.units)}
         saved: list[int] = []
         for shell in self.slots:
             saved += parts[f"slot-{shell.slot}"]
@@ -579,11 +511,19 @@ class Simulation:
             self.problem("savepoint", f"holds units {sorted(saved)} of {self.shape.units}")
         offsets = [parts[f"router-{router.number}"] for router in self.routers]
         self.forget_results_after(offsets)
+        copies = {unit: part.copy() for unit, part in restored.items()}
         slots = self.rng.randint(1, min(4, self.shape.units))
-        self.start(scale(self.coordinator.assignment, slots), slots, offsets, restored)
+        assignment = scale(self.coordinator.assignment, slots)
+        self.saved = assignment, offsets, copies
+        self.start(assignment, slots, offsets, restored)
         self.at(self.delay(20), self.next_operation)
 
     # -- the checks ---------------------------------------------------------------------------------------------------
+
+    def read_until(self, offsets: Iterable[int]) -> set[int]:
+        """The numbers of all events of the frames before ``offsets``."""
+        return {number for frames, offset in zip(self.frames, offsets, strict=True)
+                for frame in frames[:offset] for number, _ in frame}  # fmt: skip
 
     def forget_results_after(self, offsets: list[int]) -> None:
         """Nothing may have been processed that was read after the savepoint: the next query reads it again."""
@@ -599,39 +539,56 @@ class Simulation:
 
     def check_end(self) -> None:
         times = Counter(result[0] for result in self.results)
-        read = {number for frames, router in zip(self.frames, self.routers, strict=True)
-                for frame in frames[: router.offset] for number, _ in frame}  # fmt: skip
-        if lost := sorted(read - times.keys()):
+        read = self.read_until(router.offset for router in self.routers)
+        done = {number for number in times if number >= 0}
+        if lost := sorted(read - done):
             self.problem("lost", f"events {lost[:5]}")
-        if twice := [number for number, count in times.items() if count > 1 or number not in read]:
+        if twice := [number for number in done if times[number] > 1 or number not in read]:
             self.problem("duplicated", f"events {twice[:5]}")
+        if self.shape.timers:
+            self.check_timers(done, times)
         last: dict[tuple[int, int], int] = {}
         oracle: dict[int, list[int]] = defaultdict(list)
-        for number, key, router, attempt, version, at, count in self.results:
+        for number, key, via, attempt, version, at, count in self.results:
             owner = self.assignments[attempt, version].owner[key % self.shape.units]
             if at != owner:
                 self.problem("stray", f"event {number}, routed under {version} to {owner}, was processed by {at}")
-            if last.get((router, key), -1) > number:
-                self.problem("reordered", f"router {router}, key {key}: {last[router, key]} before {number}")
-            last[router, key] = number
+            if number >= 0 and last.get((via, key), -1) > number:
+                self.problem("reordered", f"router {via}, key {key}: {last[via, key]} before {number}")
+            last[via, key] = number
             oracle[key].append(number)
             if count != len(oracle[key]):
                 self.problem("wrong", f"event {number} of key {key} counts {count}, not {len(oracle[key])}")
-        state = {key: numbers for s in self.slots for part in s.states.values() for key, numbers in part.items()}
-        if state != oracle:
-            self.problem("state", f"{state} instead of {dict(oracle)}")
+        parts = [state.values for shell in self.slots for state in shell.states.values()]
+        values = {key: numbers for part in parts for key, numbers in part.items()}
+        if values != oracle:
+            self.problem("state", f"{values} instead of {dict(oracle)}")
         assignment = self.coordinator.assignment
         for shell in self.slots:
             units = set(assignment.units_of(shell.slot))
             if shell.states.keys() != units or shell.machine.serving != units:
                 held = f"holds {sorted(shell.states)}, serves {sorted(shell.machine.serving)}"
                 self.problem("leftover", f"slot {shell.slot} {held}, owns {sorted(units)}")
-            if shell.sending or shell.backlog:
-                self.problem("leftover", f"slot {shell.slot} still sends {sorted(shell.sending)}")
+            if shell.sending or shell.backlog or shell.left:
+                self.problem("leftover", f"slot {shell.slot} sends {sorted(shell.sending)}, keeps {sorted(shell.left)}")
             if not shell.machine.settled:
                 self.problem("unsettled", f"slot {shell.slot}")
         if self.coordinator.busy:
             self.problem("unacknowledged", "the coordinator waits")
+
+
+    def check_timers(self, done: Iterable[int], times: Counter[int]) -> None:
+        """Each event's timer has fired, or is due later and with its unit; once."""
+        units = [state for shell in self.slots for state in shell.states.values()]
+        waiting = Counter(number for state in units for number in state.timers)
+        if lost := [number for number in done if not times[~number] + waiting[number]]:
+            self.problem("timer lost", f"of events {lost[:5]}")
+        if twice := [number for number in done if times[~number] + waiting[number] > 1]:
+            self.problem("timer doubled", f"of events {twice[:5]}")
+        for state in units:
+            if overdue := [number for number, due in state.timers.items() if due <= state.watermark]:
+                self.problem("timer overdue", f"{overdue[:5]} at {state.watermark}")
+        self.seen["timers waiting at the end"] += waiting.total()
 
 
 def simulate(seed: int, **machines: Any) -> Outcome:

@@ -1,8 +1,11 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
+
+from keyshift.planner import strategies
 
 
 def keyshift(*arguments, home):
@@ -26,7 +29,7 @@ def test_lists_have_one_json_object_per_line(command, tmp_path):
 
 def test_help_names_every_command(tmp_path):
     done = keyshift("--help", home=tmp_path)
-    for command in ("up", "down", "status", "run", "results", "strategies", "workloads", "notebook", "lab"):
+    for command in ("up", "down", "status", "run", "plan", "results", "strategies", "workloads", "notebook", "lab"):
         assert command in done.stdout
 
 
@@ -37,6 +40,15 @@ def test_help_names_every_command(tmp_path):
         (["run", "--set", "slots=0"], "slots = 0"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["upp"], "No such command"),
+        (["plan", "--strategy", "machted"], "did you mean 'matched'"),
+        (["plan", "--from", "0"], "slots = 0: must be between 1 and the number of units, 128"),
+        (["plan", "--to", "200"], "slots = 200: must be between 1 and the number of units, 128"),
+        (["plan", "--groups", "0"], "--groups"),
+        (["plan", "--skew", "-1"], "Zipf exponent = -1.0"),
+        (["plan", "--set", "size=0"], "size = 0: a step needs at least 1 unit"),
+        (["plan", "--set", "bins=3", "--set", "unit=bin"], "bins = 3: must be a power of two"),
+        (["plan", "--set", "ordre=id"], "unknown setting 'ordre': did you mean 'order'"),
+        (["plan", "--set", "size"], "--set 'size': expected name=value"),
     ],
 )
 def test_bad_input_is_one_line_with_status_2_and_starts_nothing(arguments, words, tmp_path):
@@ -45,6 +57,76 @@ def test_bad_input_is_one_line_with_status_2_and_starts_nothing(arguments, words
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "logs").exists()
+
+
+def plan(*arguments, home):
+    done = keyshift("plan", *arguments, home=home)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_plan_is_one_json_line_per_step(tmp_path):
+    steps = plan("--strategy", "matched", "--groups", "8", "--from", "1", "--to", "3", home=tmp_path)
+    assert steps == [
+        {"step": number, "moves": [{"unit": unit, "source": 0, "destination": destination}]}
+        for number, (unit, destination) in enumerate([(3, 1), (4, 1), (5, 1), (6, 2), (7, 2)])
+    ]
+
+
+def test_a_matched_plan_has_as_many_steps_as_the_busiest_slot_has_moves(tmp_path):
+    steps = plan("--strategy", "matched", "--groups", "128", "--from", "3", "--to", "5", home=tmp_path)
+    moves = [move for step in steps for move in step["moves"]]
+    busiest = max(Counter((end, move[end]) for move in moves for end in ("source", "destination")).values())
+    assert len(steps) == busiest
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    for step in steps:
+        for end in ("source", "destination"):
+            assert len({move[end] for move in step["moves"]}) == len(step["moves"])
+
+
+@pytest.mark.parametrize("strategy", strategies.names())
+def test_every_strategy_can_be_planned_without_a_service(strategy, tmp_path):
+    steps = plan("--strategy", strategy, "--groups", "16", "--from", "2", "--to", "3", home=tmp_path)
+    assert sum(len(step["moves"]) for step in steps) == 5 * strategies.get(strategy).bins
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_change_the_plan_and_why_gives_the_reasons(tmp_path):
+    arguments = ["--strategy", "hot_first", "--groups", "8", "--from", "1", "--to", "2", "--set", "size=3"]
+    steps = plan(*arguments, home=tmp_path)
+    assert [[move["unit"] for move in step["moves"]] for step in steps] == [[4, 5, 6], [7]]
+    reasons = plan(*arguments, "--why", home=tmp_path)
+    assert [(row["unit"], row["step"]) for row in reasons] == [(4, 0), (5, 0), (6, 0), (7, 1)]
+    assert reasons[0]["reason"].startswith("place 1 of 4 by heat")
+
+
+def test_a_later_phase_has_a_plan_of_its_own(tmp_path):
+    arguments = ["--strategy", "spacker_dynamic", "--groups", "64", "--from", "2", "--to", "4"]
+    assert [len(plan(*arguments, "--phase", phase, home=tmp_path)) for phase in ("0", "1")] == [1, 2]
+
+
+def test_nothing_to_move_is_no_line(tmp_path):
+    assert plan("--from", "3", "--to", "3", home=tmp_path) == []
+
+
+def test_planning_loads_no_engine_no_client_and_no_table(tmp_path):
+    code = "import sys; from keyshift.cli import app; app(['plan'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "keyshift.planner" in loaded
+    assert not loaded & {"kafka", "kazoo", "minio", "pandas", "pyarrow", "pyspark", "keyshift.lab"}
+
+
+def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp_path):
+    table = keyshift("strategies", home=tmp_path).stdout.splitlines()
+    assert table[0].split() == ["strategy", "what", "source"]
+    assert len(table) == 1 + len(strategies.names())
+    rows = [json.loads(line) for line in keyshift("strategies", "--json", home=tmp_path).stdout.splitlines()]
+    meces = next(row for row in rows if row["strategy"] == "meces")
+    assert meces["source"] == "Meces"
+    assert (meces["order"], meces["batch"], meces["transfer"], meces["bins"]) == ("access", "per_source", "fetch", 16)
+    assert [row["strategy"] for row in rows if row["phases"]] == ["spacker_dynamic"]
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
-from keyshift.analysis import figures, metrics
+from keyshift.analysis import figures, metrics, style
 from keyshift.errors import BadInput
 
 matplotlib.use("Agg")
@@ -60,14 +60,14 @@ def migration():
 
 
 def test_every_preset_has_a_look_of_its_own():
-    looks = [figures.look(name) for name in PRESETS]
+    looks = [style.look(name) for name in PRESETS]
     assert len({look.marker for look in looks}) == len({look.label for look in looks}) == len(PRESETS)
     assert len({(look.colour, look.line) for look in looks}) == len(PRESETS)
 
 
 def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_green():
     def seen(name: str) -> np.ndarray:
-        rgb = np.array(colors.to_rgb(figures.look(name).colour))
+        rgb = np.array(colors.to_rgb(style.look(name).colour))
         linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
         red, green, blue = np.clip(DEUTERANOPIA @ linear, 0, 1)
         # To CIELAB, in which distance is about what the eye sees; 2.3 is just noticeable.
@@ -78,15 +78,15 @@ def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_gr
         return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
     for one, other in combinations(PRESETS, 2):
-        if figures.look(one).line == figures.look(other).line:
+        if style.look(one).line == style.look(other).line:
             assert np.linalg.norm(seen(one) - seen(other)) > 15, (one, other)
 
 
 def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_preset():
-    mine = figures.look("my_own")
-    assert mine == figures.look("my_own")
+    mine = style.look("my_own")
+    assert mine == style.look("my_own")
     assert mine.label == "my_own"
-    assert mine.line not in {figures.look(name).line for name in PRESETS}
+    assert mine.line not in {style.look(name).line for name in PRESETS}
 
 
 def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
@@ -95,7 +95,7 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
     assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
     assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
     assert p99.get_xdata().tolist() == (seconds["second"] + 0.5).tolist()
-    assert p99.get_color() == figures.look("fluid").colour
+    assert p99.get_color() == style.look("fluid").colour
     assert (trigger.get_xdata()[0], objective.get_ydata()[0]) == (0, 70)
     (shade,) = ax.patches
     assert (shade.get_x(), shade.get_width()) == pytest.approx((0.6, 1.3))
@@ -130,7 +130,7 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
     runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
     figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
     shown = [ax for ax in figure.axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in shown] == [figures.look(name).label for name in names]
+    assert [ax.get_title(loc="left") for ax in shown] == [style.look(name).label for name in names]
     assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
     assert shown[0].get_ylim()[1] > 100_000
     assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
@@ -187,7 +187,7 @@ def test_a_missing_column_is_named(seconds, migration):
 
 def test_a_figure_is_saved_with_its_data_and_the_same_one_gives_the_same_bytes(seconds):
     def saved() -> dict[str, bytes]:
-        return figures.save(figures.latency_timeline(seconds).figure, "latency", seconds, svg=True)
+        return style.save(figures.latency_timeline(seconds).figure, "latency", seconds, svg=True)
 
     files = saved()
     assert set(files) == {"latency.png", "latency.svg", "latency.csv"}
@@ -198,6 +198,6 @@ def test_a_figure_is_saved_with_its_data_and_the_same_one_gives_the_same_bytes(s
 
 def test_the_theme_leaves_other_figures_alone():
     before = dict(matplotlib.rcParams)
-    with figures.theme():
+    with style.theme():
         assert dict(matplotlib.rcParams) != before
     assert dict(matplotlib.rcParams) == before

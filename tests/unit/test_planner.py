@@ -1,32 +1,28 @@
-from collections import Counter
-from itertools import combinations
+"""``make_plan``: what it refuses, what it writes down; and what each preset does with one small example."""
+
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keyshift.errors import BadInput, PlanRejected
-from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
-from keyshift.planner import Plan, Strategy, make_plan, strategies
-from keyshift.planner.targets import scale, shuffle
+from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.planner import Decision, Plan, Strategy, change, in_units, make_plan, settings, strategies
+from keyshift.planner.batches import batches
+from keyshift.planner.targets import scale
 
 CURRENT = Assignment(3, tuple(map(SlotId, (0, 0, 1, 1))))
 TARGET = Assignment(3, tuple(map(SlotId, (0, 1, 1, 2))))  # unit 1: 0 -> 1, unit 3: 1 -> 2
 
 
-def step(*moves: tuple[int, int, int]) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
+def step(*moves: tuple[int, int, int], mode: Mode | None = None) -> Step:
+    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode or Mode())
 
 
-def plan_of(*steps: Step) -> Plan:
-    return make_plan(Strategy("proposes what the test says", "this test", lambda view: iter(steps)), CURRENT, TARGET)
-
-
-@st.composite
-def assignments(draw, max_units=24, max_slots=6):
-    """Any assignment: slots may own nothing, and their numbers may have gaps."""
-    owner = draw(st.lists(st.integers(0, max_slots - 1).map(SlotId), min_size=1, max_size=max_units))
-    return Assignment(draw(st.integers(1, 9)), tuple(owner))
+def plan_of(*steps: Step, **settings: object) -> Plan:
+    strategy = Strategy(
+        "proposes what the test says", "this test", propose=lambda strategy, snapshot, log: iter(steps), **settings
+    )
+    return make_plan(strategy, CURRENT, TARGET)
 
 
 # -- make_plan ---------------------------------------------------------------------------------------------------------
@@ -50,6 +46,7 @@ def test_a_plan_that_moves_each_misplaced_unit_once_is_accepted():
         ([step((1, 0, 2))], r"step 0: Move\(.*destination=2\) where Move\(.*destination=1\) was expected"),
         ([step((3, 1, 2))], r"units never moved: \[1\]"),
         ([], r"units never moved: \[1, 3\]"),
+        ([step((1, 0, 1), mode=Mode(transfer="fetch")), step((3, 1, 2))], "step 0 has .*: the mode is the strategy's"),
     ],
 )
 def test_a_plan_that_breaks_an_invariant_is_rejected_by_name(steps, message):
@@ -57,102 +54,202 @@ def test_a_plan_that_breaks_an_invariant_is_rejected_by_name(steps, message):
         plan_of(*steps)
 
 
+def test_a_step_above_the_cap_is_rejected():
+    assert plan_of(step((1, 0, 1), (3, 1, 2)), cap=2).moves == 2
+    with pytest.raises(PlanRejected, match="step 0 moves 2 units: cap = 1"):
+        plan_of(step((1, 0, 1), (3, 1, 2)), cap=1)
+
+
+def test_a_query_that_is_stopped_is_stopped_once():
+    stopped = {"mode": Mode(gate="query")}
+    assert plan_of(step((1, 0, 1), (3, 1, 2)), **stopped).moves == 2
+    with pytest.raises(PlanRejected, match="step 1: a query that is stopped moves everything in step 0"):
+        plan_of(step((1, 0, 1)), step((3, 1, 2)), **stopped)
+
+
 def test_a_long_list_of_units_never_moved_is_cut():
-    lazy = Strategy("does nothing", "this test", lambda view: iter(()))
+    lazy = Strategy("does nothing", "this test", propose=lambda strategy, snapshot, log: iter(()))
     with pytest.raises(PlanRejected, match=r"units never moved: \[0, 1, 2, 3, 4, 5, 6, 7, 8, 9\] …$"):
         make_plan(lazy, Assignment.contiguous(20, 1), Assignment(1, (SlotId(1),) * 20))
 
 
-# -- strategies --------------------------------------------------------------------------------------------------------
+def test_every_step_gets_the_mode_of_its_strategy():
+    fetch = Mode(transfer="fetch", fetch_back=1)
+    plan = plan_of(step((1, 0, 1)), step((3, 1, 2), mode=fetch), mode=fetch)
+    assert [step.mode for step in plan.steps] == [fetch, fetch]
 
 
-def steps_of(name: str) -> list[list[int]]:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target": Assignment.contiguous(5, 1)}, "the target has 5 units: must have as many as the assignment now, 4"),
+        ({"heat": [1.0, 2.0]}, "heat has 2 values: must be one per unit, 4"),
+        ({"heat": [1.0, 2.0, -1.0, 0.0]}, "heat of unit 2 = -1.0"),
+        ({"heat": [1.0, 2.0, 3.0, float("nan")]}, "heat of unit 3 = nan"),
+    ],
+)
+def test_arguments_that_do_not_fit_together_are_refused(arguments, message):
+    with pytest.raises(BadInput, match=message):
+        make_plan(strategies.get("fluid"), **({"current": CURRENT, "target": TARGET} | arguments))
+
+
+def test_a_strategy_that_makes_no_sense_is_refused_before_it_is_asked_for_anything():
+    with pytest.raises(BadInput, match="size = 0"):
+        make_plan(replace(strategies.get("fluid"), size=0), CURRENT, CURRENT)
+
+
+def test_more_units_than_an_assignment_can_hold_are_refused():
+    meces = strategies.get("meces")
+    assert len(in_units(meces, Assignment.contiguous(8, 2)).owner) == 128
+    with pytest.raises(BadInput, match="bins = 16 in each of 65537 key groups make 1048592 units: at most 1048576"):
+        in_units(meces, Assignment.contiguous(65537, 2))
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------------
+
+
+def decisions_of(strategy: Strategy) -> list[tuple[int, int | None, str]]:
     current = Assignment(1, tuple(map(SlotId, (0, 0, 0, 1, 1))))
     target = Assignment(1, tuple(map(SlotId, (2, 2, 0, 2, 0))))
-    return [[move.unit for move in step.moves] for step in make_plan(strategies.get(name), current, target).steps]
+    return [(d.unit, d.step, d.reason) for d in make_plan(strategy, current, target).decisions]
 
 
-def test_all_at_once_makes_one_step():
-    assert steps_of("all_at_once") == [[0, 1, 3, 4]]
+def test_each_unit_has_the_reason_for_its_step_in_the_order_in_which_it_was_decided():
+    assert decisions_of(strategies.get("fluid")) == [
+        (0, 0, "place 1 of 4 by id"),
+        (1, 1, "place 2 of 4 by id"),
+        (3, 2, "place 3 of 4 by id"),
+        (4, 3, "place 4 of 4 by id"),
+    ]
 
 
-def test_fluid_moves_one_unit_per_step():
-    assert steps_of("fluid") == [[0], [1], [3], [4]]
+def test_a_unit_that_is_overtaken_has_the_reason_it_was_put_off_for():
+    assert decisions_of(strategies.get("fluid_per_source")) == [
+        (0, 0, "place 1 of 4 by id"),
+        (3, 0, "place 3 of 4 by id"),
+        (1, None, "put off from step 0: source 0 already gives 1 unit"),
+        (1, 1, "place 2 of 4 by id"),
+        (4, 1, "place 4 of 4 by id"),
+    ]
 
 
-def test_fluid_per_source_moves_one_unit_of_every_source_per_step():
-    assert steps_of("fluid_per_source") == [[0, 3], [1, 4]]
+def test_matched_names_the_end_that_is_busy():
+    current, target = (Assignment(1, tuple(map(SlotId, owner))) for owner in ((0, 0, 1, 3), (2, 4, 2, 5)))
+    plan = make_plan(strategies.get("matched"), current, target)
+    assert [[move.unit for move in step.moves] for step in plan.steps] == [[0, 3], [1, 2]]
+    assert [(d.unit, d.reason) for d in plan.decisions if d.step is None] == [
+        (1, "put off from step 0: source 0 already gives 1 unit"),
+        (2, "put off from step 0: destination 2 already takes 1 unit"),
+    ]
+
+
+def test_the_cap_is_named_where_it_is_what_holds_a_unit_up():
+    capped = change(strategies.get("chunked"), {"size": 2, "cap": 3})
+    assert (1, None, "put off from step 0: the step is at its cap, 3") not in decisions_of(capped)
+    current = Assignment(1, tuple(map(SlotId, (0, 1, 1, 0))))
+    plan = make_plan(capped, current, Assignment(1, (SlotId(2),) * 4))
+    assert [[move.unit for move in step.moves] for step in plan.steps] == [[0, 1, 3], [2]]
+    assert [d for d in plan.decisions if d.step is None] == [
+        Decision(UnitId(2), None, "put off from step 0: the step is at its cap, 3")
+    ]
+
+
+def test_a_new_batch_is_one_function_and_what_it_delays_is_explained(monkeypatch):
+    monkeypatch.setitem(batches._entries, "last_first", lambda moves, strategy: ([move] for move in reversed(moves)))
+    plan = make_plan(change(strategies.get("fluid"), {"batch": "last_first"}), CURRENT, TARGET)
+    assert [(d.unit, d.step, d.reason) for d in plan.decisions] == [
+        (3, 0, "place 2 of 2 by id"),
+        (1, None, "put off from step 0: batch 'last_first' has a later step for it"),
+        (1, 1, "place 1 of 2 by id"),
+    ]
+
+
+def test_what_a_strategy_of_ones_own_does_not_explain_is_written_down_all_the_same():
+    assert [(d.unit, d.step) for d in plan_of(step((3, 1, 2)), step((1, 0, 1))).decisions] == [(3, 0), (1, 1)]
+
+
+# -- presets -----------------------------------------------------------------------------------------------------------
+
+
+def steps_of(name: str, **overrides: object) -> list[list[int]]:
+    current = Assignment(1, tuple(map(SlotId, (0, 0, 0, 1, 1))))
+    target = Assignment(1, tuple(map(SlotId, (2, 2, 0, 2, 0))))
+    plan = make_plan(change(strategies.get(name), overrides), current, target, heat=(1, 9, 5, 2, 7))
+    return [[move.unit for move in step.moves] for step in plan.steps]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "steps"),
+    [
+        ("stop_restart", {}, [[0, 1, 3, 4]]),
+        ("pause_resume", {}, [[0, 1, 3, 4]]),
+        ("order_unaware", {}, [[0, 1, 3, 4]]),
+        ("all_at_once", {}, [[0, 1, 3, 4]]),
+        ("all_at_once", {"order": "reverse", "cap": 3}, [[4, 3, 1], [0]]),
+        ("fluid", {}, [[0], [1], [3], [4]]),
+        ("fluid", {"size": 3}, [[0, 1, 3], [4]]),
+        ("fluid_per_source", {}, [[0, 3], [1, 4]]),
+        ("matched", {}, [[0, 4], [1], [3]]),
+        ("chunked", {"size": 2}, [[0, 1, 3, 4]]),
+        ("hot_first", {"size": 1}, [[1, 4], [3, 0]]),
+        ("replicated", {}, [[0, 1, 3, 4]]),
+        ("rhino", {}, [[0, 1, 3, 4]]),
+        ("meces", {}, [[0, 1, 3, 4]]),
+        ("meces", {"size": 1}, [[0, 3], [1, 4]]),
+        ("lazy", {}, [[0, 1, 3, 4]]),
+        ("hybrid", {}, [[0, 1, 3, 4]]),
+        ("spacker_dynamic", {}, [[0, 1, 3, 4]]),
+        ("drrs", {"size": 2}, [[0, 1], [3, 4]]),
+    ],
+)
+def test_each_preset_cuts_the_same_moves_in_its_own_way(name, overrides, steps):
+    assert steps_of(name, **overrides) == steps
+
+
+TABLE = {  # what makes a preset one: everything else is as in `all_at_once`
+    "stop_restart": {"gate": "query"},
+    "pause_resume": {"gate": "router"},
+    "order_unaware": {"gate": "slots"},
+    "all_at_once": {},
+    "fluid": {"batch": "global"},
+    "fluid_per_source": {"batch": "per_source"},
+    "matched": {"batch": "matched"},
+    "chunked": {"batch": "per_source", "size": 8},
+    "hot_first": {"batch": "per_source", "size": 4, "order": "hottest"},
+    "replicated": {"replicate": 2, "replicas": "periodic"},
+    "rhino": {"replicate": 1, "replicas": "periodic", "holders": "ring"},
+    "meces": {
+        "order": "access",
+        "batch": "per_source",
+        "size": 16,
+        "cap": 128,
+        "unit": "bin",
+        "bins": 16,
+        "transfer": "fetch",
+        "fetch_back": 2,
+        "fetch_interval_ms": 3,
+    },
+    "lazy": {"order": "access", "unit": "key", "transfer": "access", "background": False},
+    "hybrid": {"order": "access", "unit": "key", "transfer": "remote", "background": False, "cache": True},
+    "spacker_dynamic": {},
+    "drrs": {"order": "access", "batch": "global", "size": 16, "transfer": "fetch"},
+}
+
+
+def test_each_preset_is_its_point_of_the_space():
+    base = settings(strategies.get("all_at_once"))
+    points = {name: settings(strategy).items() - base.items() for name, strategy in strategies.items()}
+    assert {name: dict(point) for name, point in points.items()} == TABLE
 
 
 def test_only_stop_restart_stops_the_query():
     assert [name for name, strategy in strategies.items() if strategy.restarts] == ["stop_restart"]
-    assert steps_of("stop_restart") == [[0, 1, 3, 4]]
 
 
-# -- targets -----------------------------------------------------------------------------------------------------------
-
-
-def fewest_moves(current: Assignment, slots: int) -> int:
-    """By trying every choice of the slots that get the larger share."""
-    load, units = Counter(current.owner), len(current.owner)
-    share, more = divmod(units, slots)
-    return min(
-        units - sum(min(load[SlotId(slot)], share + (slot in larger)) for slot in range(slots))
-        for larger in combinations(range(slots), more)
-    )
-
-
-@given(assignments(), st.data())
-def test_scaling_balances_with_the_fewest_moves(current, data):
-    slots = data.draw(st.integers(1, len(current.owner)).filter(lambda n: n <= 10))
-    target = scale(current, slots)
-    load = Counter(target.owner)
-    assert load.keys() == set(range(slots))
-    assert max(load.values()) - min(load.values()) <= 1
-    assert len(current.moves_to(target)) == fewest_moves(current, slots)
-    assert target.version == current.version
-    assert scale(target, slots) == target
-
-
-def test_scaling_out_and_in_gives_the_example_of_the_documentation():
-    four = Assignment.contiguous(8, 4)
-    assert scale(four, 2).owner == (0, 0, 1, 1, 0, 0, 1, 1)
-    assert scale(Assignment.contiguous(8, 2), 4).owner == (0, 0, 2, 2, 1, 1, 3, 3)
-
-
-@pytest.mark.parametrize("slots", [-1, 0, 9])
-def test_an_impossible_number_of_slots_is_refused(slots):
-    with pytest.raises(BadInput, match=f"slots = {slots}: must be between 1 and the number of units, 8"):
-        scale(Assignment.contiguous(8, 2), slots)
-
-
-@given(assignments().filter(lambda a: len(set(a.owner)) > 1), st.data())
-def test_a_shuffle_moves_exactly_as_many_as_asked_each_to_the_next_slot(current, data):
-    affected = data.draw(st.integers(1, len(current.owner)))
-    target = shuffle(current, affected)
-    moves = current.moves_to(target)
-    assert len(moves) == affected
-    ring = sorted(set(current.owner))
-    assert all(move.destination == ring[(ring.index(move.source) + 1) % len(ring)] for move in moves)
-    given_away = Counter(move.source for move in moves)
-    owned = Counter(current.owner)
-    most = max(given_away.values())
-    assert all(given_away[slot] >= min(owned[slot], most - 1) for slot in ring), "not spread evenly"
-    lowest = {slot: current.units_of(slot)[: given_away[slot]] for slot in ring}
-    assert sorted(move.unit for move in moves) == sorted(unit for units in lowest.values() for unit in units)
-
-
-def test_a_shuffle_of_everything_among_equals_keeps_the_balance():
-    four = Assignment.contiguous(12, 4)
-    assert shuffle(four, 12).owner == tuple((slot + 1) % 4 for slot in four.owner)
-
-
-def test_a_shuffle_needs_two_slots_that_own_units():
-    with pytest.raises(BadInput, match="at least 2 slots"):
-        shuffle(Assignment.contiguous(8, 1), 1)
-
-
-@pytest.mark.parametrize("affected", [0, 9])
-def test_an_impossible_number_of_affected_units_is_refused(affected):
-    with pytest.raises(BadInput, match=f"affected = {affected}: must be between 1 and the number of units, 8"):
-        shuffle(Assignment.contiguous(8, 2), affected)
+def test_the_dynamic_preset_plans_each_reconfiguration_anew_and_stays_in_its_last_phase():
+    dynamic = strategies.get("spacker_dynamic")
+    current = Assignment.contiguous(64, 4)
+    plans = [make_plan(dynamic.phase(number), current, scale(current, 2)) for number in range(4)]
+    assert [len(plan.steps) for plan in plans] == [1, 2, 2, 2]
+    assert [len(plan.copies) for plan in plans] == [0, 16, 16, 16]
+    assert make_plan(dynamic, current, scale(current, 2)) == plans[0]

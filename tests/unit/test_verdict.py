@@ -11,6 +11,7 @@ from keyshift.keys import Assignment
 from keyshift.lab.offline import OfflineRun, run_offline
 from keyshift.lab.verdict import Verdict, judge
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windows import WindowCount
 
 WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
 KINDS = [field.name for field in fields(Verdict) if field.name != "examples"]
@@ -180,6 +181,61 @@ def test_a_replay_with_another_result_is_wrong(run):
     again = run.results.iloc[[100, 101]].assign(arrived_us=10**12, log_offset=10**6)
     again.loc[100, "count"] += 1
     only(verdict(run, pd.concat([run.results, again]), replayed=True), wrong=1)
+
+
+WINDOWS = WindowCount(
+    key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5, window_ms=20, delay_ms=5, late_share=0.1, idle_ms=15
+)
+
+
+@pytest.fixture
+def timed() -> OfflineRun:
+    return run_offline(WINDOWS, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+
+
+def timed_verdict(run: OfflineRun, results: pd.DataFrame, **changes) -> Verdict:
+    return judge(WINDOWS, run.events, results, run.final, run.assignments, **changes)
+
+
+def test_results_of_timers_are_no_results_of_events(timed):
+    fired = timed.results["router"] == -1
+    assert fired.sum() > 50
+    only(timed_verdict(timed, timed.results))
+    found = timed_verdict(timed, timed.results[~fired])
+    assert found.wrong >= fired.sum()
+    only(found, wrong=found.wrong)
+
+
+def test_a_lost_event_of_a_workload_with_timers_is_lost_and_nothing_else(timed):
+    only(timed_verdict(timed, timed.results[timed.results["position"] != 3]), lost=24)
+
+
+def test_timers_may_come_out_in_any_order(timed):
+    fired = timed.results[timed.results["router"] == -1]
+    rest = timed.results[timed.results["router"] != -1]
+    only(timed_verdict(timed, pd.concat([fired.iloc[::-1], rest])))
+
+
+@pytest.mark.parametrize("column", ["router", "offset", "position"])
+def test_only_a_result_without_any_origin_is_one_of_a_timer(timed, column):
+    row = timed.results.index[timed.results["router"] == -1][0]
+    timed.results.loc[row, column] = 0
+    assert timed_verdict(timed, timed.results).unexpected == 1
+
+
+def test_a_timer_of_a_slot_that_was_not_the_owner_is_foreign(timed):
+    row = timed.results.index[timed.results["router"] == -1][0]
+    timed.results.loc[row, "slot"] = 7
+    only(timed_verdict(timed, timed.results), foreign=1)
+
+
+def test_a_timer_that_fired_again_in_a_replay_does_not_count_and_one_that_differs_does(timed):
+    again = timed.results[timed.results["router"] == -1].iloc[[5, 6]].assign(slot=0, version=1, arrived_us=10**12)
+    again["slot"] = timed.assignments[0].slot_of[WINDOWS.units[again["key"]]]
+    only(timed_verdict(timed, pd.concat([timed.results, again]), replayed=True))
+    again["count"] += 1
+    found = timed_verdict(timed, pd.concat([timed.results, again]), replayed=True)
+    assert found.wrong >= 2
 
 
 def test_a_verdict_without_assignments_is_refused(run):

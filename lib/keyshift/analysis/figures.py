@@ -1,20 +1,15 @@
 """Figures from stored results: each function draws into one Axes and returns it, and aggregates nothing.
 
-A strategy has the same colour, line, marker and name in every figure. Colours are Okabe and Ito's and Tol's, chosen to
-stay apart for colour-blind readers; where two strategies of a family share one, line and marker tell them apart.
+How a strategy looks, in every figure, is in ``style``.
 """
 
-import io
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple
-from zlib import crc32
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib import pyplot as plt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -23,40 +18,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from keyshift.analysis.metrics import need
+from keyshift.analysis.style import LEGEND_COLUMNS, heading, legend_below, look, new_axes, theme
 from keyshift.errors import BadInput
-
-
-class Look(NamedTuple):
-    """How a strategy is drawn: matplotlib colour, line style and marker, and the name a reader sees."""
-
-    colour: str
-    line: str
-    marker: str
-    label: str
-
-
-_VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73"
-_PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
-_LOOKS = {
-    "stop_restart": Look(_VERMILLION, "-", "X", "stop and restart"),
-    "pause_resume": Look(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
-    "all_at_once": Look(_ORANGE, "-", "s", "all at once"),
-    "order_unaware": Look(_ORANGE, "--", "D", "order-unaware"),
-    "fluid": Look(_BLUE, "-", "o", "fluid"),
-    "fluid_per_source": Look(_SKY, "-", "^", "fluid per source"),
-    "matched": Look(_GREEN, "-", "v", "matched"),
-    "spacker_dynamic": Look(_GREEN, "--", "d", "dynamic (Spacker)"),
-    "chunked": Look(_PINK, "-", "<", "chunked"),
-    "hot_first": Look(_PINK, "--", ">", "hot first"),
-    "meces": Look(_BLACK, "-", "p", "Meces"),
-    "drrs": Look(_BLACK, "--", "h", "DRRS"),
-    "rhino": Look(_WINE, "-", "H", "Rhino"),
-    "replicated": Look(_WINE, "--", "*", "replicated"),
-    "lazy": Look(_INDIGO, "-", "8", "lazy"),
-    "hybrid": Look(_INDIGO, "--", "x", "hybrid"),
-}
-_EXTRA_COLOURS = ("#999933", "#117733", "#AA4499", "#661100", "#6699CC")
-_EXTRA_MARKERS = ("1", "2", "3", "4", "+", "|", "_")
 
 PHASE_COLOURS = {  # light to dark in the order they happen, so that they also read in grey
     "prepare": "#E0E0E0",
@@ -65,34 +28,9 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
     "install": "#0072B2",
     "catch up": "#332244",
 }
-LEGEND_COLUMNS = 3
 _PHASE_ENDS = ("prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
-
-
-def look(strategy: str) -> Look:
-    """How ``strategy`` is drawn; a name that is not known gets a look of its own that depends on the name only."""
-    if strategy in _LOOKS:
-        return _LOOKS[strategy]
-    code = crc32(strategy.encode())
-    colour = _EXTRA_COLOURS[code % len(_EXTRA_COLOURS)]
-    marker = _EXTRA_MARKERS[code // len(_EXTRA_COLOURS) % len(_EXTRA_MARKERS)]
-    return Look(colour, "-.", marker, strategy)
-
-
-def theme() -> AbstractContextManager[None]:
-    """A context in which figures are made in the project's style; others are left alone."""
-    return mpl.rc_context(
-        {
-            **sns.axes_style("whitegrid"),
-            **sns.plotting_context("notebook", font_scale=0.85),
-            "axes.edgecolor": "#888888",
-            "grid.color": "#E6E6E6",
-            "savefig.dpi": 150,
-            "svg.hashsalt": "keyshift",  # the same figure gives the same bytes
-        }
-    )
 
 
 def latency_timeline(
@@ -110,8 +48,8 @@ def latency_timeline(
     over the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit.
     """
     need(seconds, ["second", "p50_ms", "p99_ms"], "latency_timeline")
-    ax = _axes((7.5, 4.0)) if ax is None else ax
-    drawn = _LOOKS["fluid"] if strategy is None else look(strategy)
+    ax = new_axes((7.5, 4.0)) if ax is None else ax
+    drawn = look("fluid") if strategy is None else look(strategy)
     every = seconds.set_index("second").sort_index()
     if len(every):  # a second without results breaks the line
         every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
@@ -138,13 +76,13 @@ def latency_timeline(
         ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
     if len(every):
         ax.set_xlim(min(middle[0] - 0.5, 0), max(middle[-1] + 0.5, span[1] if span else 0))
-    _log_ms(ax)
+    _plain_log(ax, "y")
     ax.set_xlabel("time since the trigger (s)")
     ax.set_ylabel("latency (ms)")
-    _title(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
+    heading(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
     if legend:
         handles = _timeline_handles(drawn.colour, span is not None, objective_ms, "p99_low_ms" in seconds)
-        _legend_below(ax, handles)
+        legend_below(ax, handles)
     return ax
 
 
@@ -176,14 +114,14 @@ def panels(
             latency_timeline(seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, legend=False)
             limits.append(ax.get_xlim())
             note = (notes or {}).get(strategy)
-            _title(ax, look(strategy).label, pad=18 if note else 6)
+            heading(ax, look(strategy).label, pad=18 if note else 6)
             if note:
                 ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
             ax.label_outer()
         axes[0].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
         # The first panels fixed the axis that all share, before the others had drawn anything on it.
         axes[0].autoscale(axis="y")
-        _log_ms(axes[0])
+        _plain_log(axes[0], "y")
         for ax in axes[len(runs) :]:
             ax.set_visible(False)
         for ax in axes[max(len(runs) - columns, 0) : len(runs)]:  # nothing below these, even if the last row is short
@@ -204,7 +142,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
     """
     if not curves:
         raise BadInput("ccdf_figure: no curve given")
-    ax = _axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS)) if ax is None else ax
+    ax = new_axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS)) if ax is None else ax
     handles: list[Line2D] = []
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
@@ -238,8 +176,8 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
             )
     ax.set_xlabel("latency (ms)")
     ax.set_ylabel("fraction of results at least as slow")
-    _title(ax, "Latency distribution")
-    _legend_below(ax, handles)
+    heading(ax, "Latency distribution")
+    legend_below(ax, handles)
     return ax
 
 
@@ -249,7 +187,7 @@ def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     A phase whose begin or end is unknown is left blank.
     """
     need(migration, ["step", "unit", "source", "destination", *_PHASE_ENDS], "steps_gantt")
-    ax = _axes((7.5, 4.5)) if ax is None else ax
+    ax = new_axes((7.5, 4.5)) if ax is None else ax
     units = migration.sort_values(["step", "switched_s", "installed_s", "unit"]).reset_index(drop=True)
     rows = np.arange(len(units))
     for (name, colour), begin, end in zip(PHASE_COLOURS.items(), _PHASE_ENDS, _PHASE_ENDS[1:], strict=False):
@@ -277,27 +215,78 @@ def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))  # the trigger is in the picture
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("time since the trigger (s)")
-    _title(ax, "Units on their way")
-    _legend_below(ax, [Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items()])
+    heading(ax, "Units on their way")
+    legend_below(ax, [Patch(color=colour, label=name) for name, colour in PHASE_COLOURS.items()])
     return ax
 
 
-def save(figure: Figure, name: str, data: pd.DataFrame, svg: bool = False) -> dict[str, bytes]:
-    """File name to content: ``name``.png, its data ``name``.csv and, if wanted, ``name``.svg. Writes nothing."""
-    files = {f"{name}.csv": data.to_csv(index=False).encode()}
-    with theme():
-        for kind in ("png", "svg") if svg else ("png",):
-            content = io.BytesIO()
-            figure.savefig(
-                content, format=kind, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None
-            )
-            files[f"{name}.{kind}"] = content.getvalue()
-    return files
+def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """P99 spike against completion of each strategy, both axes logarithmic: better is further down and to the left.
+
+    ``tradeoffs`` is from ``tables.tradeoffs``. Markers are medians, their bars reach from the lowest to the highest of
+    the repetitions. Lines: P99 before the migration, the floor (the time of a bare copy of what had to move), and the
+    front of those that nobody beats in both. A strategy that cannot be drawn is named in the legend, with the reason.
+    """
+    need(tradeoffs, ["label", "strategy", "verdict", "stays", "front", "spike_ms", "completion_s"], "pareto")
+    ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs)))) if ax is None else ax
+    drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
+    front = drawn[drawn["front"]]
+    ax.plot(
+        front["completion_s"],
+        front["spike_ms"],
+        color="#BBBBBB",
+        linewidth=6,
+        alpha=0.5,
+        solid_capstyle="round",
+        zorder=1,
+    )
+    handles: list[Artist] = [_cost(ax, row) for row in drawn.to_dict("records")]
+    for column, line, dashes, text in (
+        ("p99_before_ms", ax.axhline, ":", "P99 before: {:.3g} ms"),
+        ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
+    ):
+        value = drawn[column].median()
+        if pd.notna(value):
+            style: dict[str, Any] = {"color": "#444444", "linestyle": dashes, "linewidth": 1.2}
+            line(value, zorder=1, **style)
+            handles.append(Line2D([], [], label=text.format(value), **style))
+    if len(front) > 1:
+        handles.append(Line2D([], [], color="#BBBBBB", alpha=0.5, linewidth=6, label="nobody is better in both"))
+    if drawn["stays"].any():
+        handles.append(Line2D([], [], linestyle="", label="* part of the state stays behind"))
+    for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):
+        reason = "not correct" if row["verdict"] != "ok" else "spike or completion not known"
+        handles.append(Line2D([], [], linestyle="", label=f"{_name(row)}: {reason}"))
+    _plain_log(ax, "x")
+    _plain_log(ax, "y")
+    ax.set_xlabel("completion: first switch to last unit in place (s)")
+    ax.set_ylabel("P99 spike (ms)")
+    heading(ax, "What a migration costs")
+    ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
+    return ax
 
 
-def _axes(size: tuple[float, float]) -> Axes:
-    with theme():
-        return plt.subplots(figsize=size, layout="constrained")[1]
+def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
+    """One strategy of ``pareto``, and its handle for the legend."""
+    how = look(row["strategy"])
+    ax.errorbar(
+        row["completion_s"],
+        row["spike_ms"],
+        xerr=[[row["completion_s"] - row["completion_low_s"]], [row["completion_high_s"] - row["completion_s"]]],
+        yerr=[[row["spike_ms"] - row["spike_low_ms"]], [row["spike_high_ms"] - row["spike_ms"]]],
+        color=how.colour,
+        marker=how.marker,
+        markersize=8,
+        linewidth=1.2,
+        zorder=3,
+    )
+    name = _name(row) + (" *" if row["stays"] else "")
+    return Line2D([], [], color=how.colour, marker=how.marker, linestyle="", label=name)
+
+
+def _name(row: dict[Hashable, Any]) -> str:
+    """The strategy's name for readers; with its parameters, if there are several points of it."""
+    return look(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
 
 
 def _span(migration: pd.DataFrame | None) -> tuple[float, float] | None:
@@ -309,18 +298,19 @@ def _span(migration: pd.DataFrame | None) -> tuple[float, float] | None:
     return None if pd.isna(begin) or pd.isna(end) else (float(begin), float(end))
 
 
-def _log_ms(ax: Axes) -> None:
+def _plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     """A log axis with plain numbers, which spans at least a decade so that it has labels to read."""
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    ax.set(**{f"{which}scale": "log"})
+    low, high = axis.get_view_interval()
     if low <= 0:  # nothing was drawn
-        ax.set_ylim(1, 1000)
+        ax.set(**{f"{which}lim": (1, 1000)})
     elif high / low < 20:
         middle = np.sqrt(low * high)
-        ax.set_ylim(middle / 5, middle * 5)
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.set(**{f"{which}lim": (middle / 5, middle * 5)})
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _timeline_handles(colour: str, moved: bool, objective_ms: float | None, ranged: bool) -> list[Line2D | Patch]:
@@ -337,15 +327,3 @@ def _timeline_handles(colour: str, moved: bool, objective_ms: float | None, rang
         text = f"objective ({objective_ms:.3g} ms)"
         handles.append(Line2D([], [], color="#444444", linewidth=1, linestyle="-.", label=text))
     return handles
-
-
-def _title(ax: Axes, text: str, pad: float = 6) -> None:
-    ax.set_title(text, loc="left", fontweight="bold", pad=pad)
-
-
-def _legend_below(ax: Axes, handles: Sequence[Line2D | Patch]) -> None:
-    """A legend outside the Axes; more than one row of it goes by fewer columns, or wide names squeeze the figure."""
-    columns = len(handles) if len(handles) <= 5 else LEGEND_COLUMNS
-    ax.legend(
-        handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, frameon=False, fontsize="small"
-    )

@@ -254,12 +254,15 @@ def summarise(
     planned_s: float | None = None,
     replicate_s: float | None = None,
     bytes_minimum: int | None = None,
+    bytes_by_key: int = 0,
+    bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``lab.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
-    before. ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``events`` and ``rate_per_s``
+    before. ``bytes_by_key`` were sent beside whole units.
+    ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``events`` and ``rate_per_s``
     count results: a workload with other than one result per event has to set them itself.
     """
     need(migration, ["bytes", "drained_s"], "summarise")
@@ -281,7 +284,8 @@ def summarise(
         "completion_s": completion_s(migration),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
-        "bytes_moved": int(migration["bytes"].sum()),
+        "bytes_moved": int(migration["bytes"].sum()) + bytes_by_key,
+        "bytes_copied": bytes_copied,
         "bytes_minimum": bytes_minimum,
         "units_moved": int(migration["installed_s"].notna().sum()),
         "steps": int(migration["step"].nunique()),

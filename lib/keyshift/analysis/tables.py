@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan, nan
+from statistics import median
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from keyshift.analysis.metrics import interval
@@ -14,6 +16,7 @@ Row = Mapping[str, Any]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
 REPETITION = {"seed", "repetition"}  # parameters in which repetitions of one point may differ
 TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
+STAYS = 0.8  # of what had to move; the size of a snapshot, what had to be, is a few percent above what is sent
 MIB = 2**20
 
 _COLUMNS: dict[str, Callable[[Row], float | None]] = {
@@ -23,12 +26,19 @@ _COLUMNS: dict[str, Callable[[Row], float | None]] = {
     "P99 spike (× before)": lambda row: _ratio(row, "spike_ms", "p99_ms"),
     "silence (ms)": lambda row: row.get("silence_ms"),
     "completion (s)": lambda row: row.get("completion_s"),
+    "floor (s)": lambda row: row.get("floor_s"),
     "completion (× floor)": lambda row: _ratio(row, "completion_s", "floor_s"),
     "recovery (s)": lambda row: row.get("recover_s"),
-    "moved (MiB)": lambda row: None if row.get("bytes_moved") is None else row["bytes_moved"] / MIB,
+    "moved (MiB)": lambda row: _mib(row, "bytes_moved"),
+    "copied before (MiB)": lambda row: _mib(row, "bytes_copied"),
+    "had to move (MiB)": lambda row: _mib(row, "bytes_minimum"),
     "moved (× minimum)": lambda row: _ratio(row, "bytes_moved", "bytes_minimum"),
     "peak memory (MiB)": lambda row: row.get("peak_rss_mib"),
 }
+_SPREAD = [
+    *("spike_ms", "spike_low_ms", "spike_high_ms"),
+    *("completion_s", "completion_low_s", "completion_high_s"),
+]
 _WITH_INTERVAL = ("P99 spike (ms)", "silence (ms)", "completion (s)", "recovery (s)")
 
 
@@ -132,13 +142,66 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
     return result
 
 
+def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
+    """Spike against completion: one row per point, of the runs of one workload, for ``figures.pareto``.
+
+    Columns: label, strategy, runs, verdict ("ok" or "bad"), spike_ms and completion_s (medians over the runs), their
+    ranges in spike_low_ms, spike_high_ms, completion_low_s and completion_high_s, p99_before_ms and floor_s (medians),
+    stays (less was sent than had to move: the rest waits for a record that asks for it), front (correct, and nobody
+    correct is better in one and not worse in the other). A spike or completion is NaN if a run does not know it or is
+    not correct. Raises BadInput for runs of several workloads.
+    """
+    grouped = points(summaries)
+    if len(grouped) > 1:
+        raise BadInput(f"tradeoffs: runs of the workloads {', '.join(grouped)} cannot be compared; give those of one")
+    rows = [_tradeoff(point) for group in grouped.values() for point in group]
+    names = ["label", "strategy", "runs", "verdict", "stays", "p99_before_ms", "floor_s", *_SPREAD]
+    frame = pd.DataFrame(rows, columns=names)
+    costs = frame[["spike_ms", "completion_s"]].to_numpy("float64")
+    no_worse = (costs[:, None, :] <= costs[None, :, :]).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
+    better = no_worse & (costs[:, None, :] < costs[None, :, :]).any(axis=2)
+    return frame.assign(front=~np.isnan(costs).any(axis=1) & ~better.any(axis=0))
+
+
+def tradeoff_sentences(summaries: Sequence[Row]) -> list[str]:
+    """What ``tradeoffs`` shows, in sentences: whom nobody beats, what lies how far above the floor, what stays."""
+    frame = tradeoffs(summaries)
+    known = frame.dropna(subset=["spike_ms", "completion_s"])
+    if known.empty:
+        return ["No strategy has both a spike and a completion to compare."]
+    front = list(known[known["front"]].sort_values("completion_s")["label"])
+    others = list(known[~known["front"]]["label"])
+    said = []
+    if others:
+        said.append(
+            f"{enumerated(front)}: no other strategy is better in both spike and completion. "
+            f"{enumerated(others)}: {'one of those is' if len(front) > 1 else 'it is'} at least as good in both."
+        )
+    elif len(front) > 1:
+        said.append(f"{enumerated(front)}: each pays for a lower spike with a later completion.")
+    whole = known[~known["stays"]].dropna(subset="floor_s")
+    if len(whole):
+        first = whole.sort_values("completion_s").iloc[0]
+        said.append(
+            f"Of what moves everything {first['label']} completes first, in {_s(first['completion_s'])}; the floor, a "
+            f"bare copy of the same bytes, is {_s(first['floor_s'])}."
+        )
+    staying = list(known[known["stays"]]["label"])
+    if staying:
+        said.append(
+            f"{enumerated(staying)}: completion is the change of owner only; part of the state stays where it was "
+            "until a record asks for it."
+        )
+    return said
+
+
 def _about(group: list[Point]) -> list[str]:
     runs = sum(len(point.rows) for point in group)
     correct = [point for point in group if not point.bad]
     said = [_wrong(point) for point in group if point.bad]
     if said and correct:
         said.append(
-            f"{_list([point.label for point in correct])}: correct, nothing lost, duplicated, reordered or wrong."
+            f"{enumerated([point.label for point in correct])}: correct, nothing lost, duplicated, reordered or wrong."
         )
     if not said:
         how_many = {1: "The run is", 2: "Both runs are"}.get(runs, f"All {runs} runs are")
@@ -164,11 +227,45 @@ def _about(group: list[Point]) -> list[str]:
     )
     unfinished = [point.label for point in correct if not point.all_know("completion_s")]
     if unfinished:
-        said.append(f"A completion time is missing for {_list(unfinished)}.")
+        said.append(f"A completion time is missing for {enumerated(unfinished)}.")
     unrecovered = [point.label for point in correct if not point.all_know("recover_s")]
     if unrecovered:
-        said.append(f"P99 was not seen back under its objective for good with {_list(unrecovered)}.")
+        said.append(f"P99 was not seen back under its objective for good with {enumerated(unrecovered)}.")
     return said
+
+
+def _tradeoff(point: Point) -> dict[str, Any]:
+    row: dict[str, Any] = {"label": point.label, "strategy": point.rows[0]["strategy"], "runs": len(point.rows)}
+    share = _share(point)
+    row |= {"verdict": "bad" if point.bad else "ok", "stays": share is not None and share < STAYS}
+    for column, name in (("p99_before_ms", "p99_ms"), ("floor_s", "floor_s")):
+        row[column] = _median(point.values(_field(name)))
+    for name, unit in (("spike", "ms"), ("completion", "s")):
+        values = point.values(_field(f"{name}_{unit}"))
+        if len(values) < len(point.rows) or point.bad:
+            values = []
+        row |= {f"{name}_{unit}": _median(values)}
+        row |= {f"{name}_low_{unit}": min(values, default=nan), f"{name}_high_{unit}": max(values, default=nan)}
+    return row
+
+
+def _share(point: Point) -> float | None:
+    """Of what had to move, how much was sent, copies included."""
+    return point.mean(
+        lambda row: (
+            None
+            if row.get("bytes_moved") is None or not row.get("bytes_minimum")
+            else (row["bytes_moved"] + (row.get("bytes_copied") or 0)) / row["bytes_minimum"]
+        )
+    )
+
+
+def _field(name: str) -> Callable[[Row], float | None]:
+    return lambda row: row.get(name)
+
+
+def _median(values: list[float]) -> float:
+    return median(values) if values else nan
 
 
 def _wrong(point: Point) -> str:
@@ -201,7 +298,7 @@ def _compare_spike(group: list[Point]) -> list[str]:
                 f"{worst.label} reached {spike(worst)}, {_times(high)}: {_contrast(best, worst, factor, 'much')}."
             ]
     left_out = [point.label for point in group if point not in [ranked for ranked, _ in known]]
-    return said + ([f"P99 before and at its spike are not both known for {_list(left_out)}."] if left_out else [])
+    return said + ([f"P99 before and at its spike are not both known for {enumerated(left_out)}."] if left_out else [])
 
 
 def _compare(
@@ -240,7 +337,12 @@ def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None],
     low, high = interval(best.values(measure)), interval(worst.values(measure))
     if not isnan(low.high) and not isnan(high.low) and low.high >= high.low:
         return "their 95 % intervals overlap, so it may be chance"
-    return f"{_digits(high.mean / low.mean)} times as {word}" if low.mean > 0 else "no multiple of nothing"
+    return f"{digits(high.mean / low.mean)} times as {word}" if low.mean > 0 else "no multiple of nothing"
+
+
+def _mib(row: Row, name: str) -> float | None:
+    size = row.get(name)
+    return None if size is None else size / MIB
 
 
 def _ratio(row: Row, above: str, below: str) -> float | None:
@@ -261,23 +363,24 @@ def _interval_text(values: list[float]) -> str:
     return f"{max(low, 0):.3g} to {high:.3g}"
 
 
-def _list(names: list[str]) -> str:
+def enumerated(names: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``; there must be one."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _ms(value: float) -> str:
-    return _s(value / 1e3) if value >= 1000 else f"{_digits(value)} ms"
+    return _s(value / 1e3) if value >= 1000 else f"{digits(value)} ms"
 
 
 def _s(value: float) -> str:
-    return f"{_digits(value)} s" if value >= 1 else f"{_digits(value * 1e3)} ms"
+    return f"{digits(value)} s" if value >= 1 else f"{digits(value * 1e3)} ms"
 
 
 def _times(value: float) -> str:
-    return f"{_digits(value)} ×"
+    return f"{digits(value)} ×"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Two significant digits, without an exponent."""
     if value < 1:
         return f"{value:.2g}"

@@ -34,10 +34,15 @@ class Row:
         pairs = list(zip(self.keyshift, self.other, strict=True))
         return median(other / ours if self.more_is_better else ours / other for ours, other in pairs)
 
+    @property
+    def met(self) -> bool | None:
+        """Whether the ratio is within the aim; None if there is no aim, or nothing to compare with."""
+        return None if self.aim is None or self.ratio is None else self.ratio <= self.aim
+
     def to_json(self) -> dict[str, Any]:
-        """All of it, with the medians and the ratio."""
+        """All of it, with the medians, the ratio and whether the aim is met."""
         medians = {"keyshift_median": median(self.keyshift), "other_median": median(self.other) if self.other else None}
-        return asdict(self) | medians | {"ratio": self.ratio}
+        return asdict(self) | medians | {"ratio": self.ratio, "met": self.met}
 
 
 def staircase(sustains: Callable[[float], bool], start: float, bisections: int) -> float:
@@ -64,24 +69,33 @@ def staircase(sustains: Callable[[float], bool], start: float, bisections: int) 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows for people: medians, the runs' range, and the ratio with its aim."""
-    heads = ("part", "measure", "unit", "keyshift", "(range)", "compared", "(range)", "ratio", "aim")
-    lines = [heads, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    left = (0, 1, 2)
+    heads = ("part", "measure", "unit", "keyshift", "(range)", "compared", "(range)", "ratio", "aim", "")
+    return aligned([heads, *(_cells(row) for row in rows)], left=(0, 1, 2, 9))
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Lines of cells as columns; those of ``left`` begin at the left, others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in lines
     )
+
+
+def spread(values: Sequence[float], digits: int | None = None) -> tuple[str, str]:
+    """The median and the range, for a table; empty without values. ``digits`` after the point: by size, if None."""
+    if not values:
+        return "", ""
+    if digits is None:
+        digits = 0 if median(values) >= 1000 else 1
+    return f"{median(values):.{digits}f}", f"{min(values):.{digits}f}-{max(values):.{digits}f}"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     aim = "" if row.aim is None else f"<= {row.aim:.2f}"
-    return (row.part, row.measure, row.unit, *_spread(row.keyshift), *_spread(row.other), ratio, aim)
-
-
-def _spread(values: list[float]) -> tuple[str, str]:
-    if not values:
-        return "", ""
-    digits = 0 if median(values) >= 1000 else 1
-    return f"{median(values):.{digits}f}", f"{min(values):.{digits}f}-{max(values):.{digits}f}"
+    met = {None: "", True: "met", False: "missed"}[row.met]
+    return (row.part, row.measure, row.unit, *spread(row.keyshift), *spread(row.other), ratio, aim, met)

@@ -44,6 +44,8 @@ def _router(config: JobConfig) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for router, offset, value in zip(*batch.columns, strict=True):
+                if value.as_buffer().size == 0:  # frames.NUDGE
+                    continue
                 events, _ = frames.decode(value.as_buffer(), workload.event_schema)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
                 rows = len(parts)

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from keyshift.bench.figures import Row
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.transfer import StateClients, StateServer
+from keyshift.executor.transfer import Holder, Parcel, StateClients, StateServer
 from keyshift.lab.spec import make_spec
 from keyshift.state import UnitState, backends
 from keyshift.workloads.keycount import KeyCount
@@ -35,7 +35,7 @@ def _workload() -> KeyCount:
 
 
 class _Destination:
-    """The holder at the other end; see ``executor.transfer.Holder``."""
+    """The holder at the other end, as far as it is asked; see ``executor.transfer.Holder``."""
 
     def __init__(self) -> None:
         operator = _workload().operator()
@@ -44,16 +44,11 @@ class _Destination:
         self._value_schema = operator.state_schema
         self.states: dict[int, UnitState] = {}
 
-    def receive(self, slot: int, unit: int, batches: list[pa.RecordBatch], info: dict[str, Any]) -> None:
+    def receive(self, slot: int, parcel: Parcel) -> bool:
         state = self._new_state(self._value_schema)
-        state.install(batches)
-        self.states[unit] = state
-
-    def sealed(self, slot: int, unit: int) -> UnitState:
-        return self.states[unit]
-
-    def taken(self, slot: int, unit: int) -> None:
-        del self.states[unit]
+        state.install(parcel.batches)
+        self.states[parcel.unit] = state
+        return True
 
 
 class _Sink(flight.FlightServerBase):  # type: ignore[misc]
@@ -68,7 +63,7 @@ def _serve() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     token = sys.stdin.readline().strip()
-    server, sink = StateServer(holder, "127.0.0.1", token, SPEC.chunk_bytes), _Sink("grpc://127.0.0.1:0")
+    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, SPEC.chunk_bytes), _Sink("grpc://127.0.0.1:0")
     sys.stdout.write(json.dumps([server.address, f"127.0.0.1:{sink.port}"]) + "\n")
     sys.stdout.flush()
     for _ in sys.stdin:
@@ -134,7 +129,7 @@ def measure(repetitions: int) -> list[Row]:
     ours: dict[str, list[float]] = {kind: [] for kind in kinds}
     bare: dict[str, list[float]] = {kind: [] for kind in kinds}
     with _other_process(token) as (process, address, sink):
-        clients = StateClients(token, DEADLINE_S)
+        clients = StateClients(token, DEADLINE_S, holder.state_schema, chunk_bytes)
         with flight.FlightClient(f"grpc://{sink}") as client:
 
             def copy() -> float:
@@ -155,8 +150,9 @@ def measure(repetitions: int) -> list[Row]:
 
             def push(units: Units) -> float:
                 acknowledged: list[int] = []
+                parcels = [Parcel(unit, state=state) for unit, state in units]
                 begin = time.perf_counter()
-                clients.push(address, 0, holder.state_schema, units, chunk_bytes, lambda *_: None, acknowledged.append)
+                clients.push(address, 0, "", parcels, lambda *_: None, lambda unit, _: acknowledged.append(unit))
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
                 if come != keys or len(acknowledged) != UNITS:

@@ -15,10 +15,10 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.coordination import Coordination
-from keyshift.executor.coordinator import Coordinator, StepRecord
+from keyshift.executor.coordinator import Coordinator, StepRecord, Wish
 from keyshift.executor.pipeline import start_query
 from keyshift.executor.savepoint import SavepointStore
-from keyshift.keys import Assignment, Step
+from keyshift.keys import Assignment, Move
 
 POLL_S = 0.02
 Say = Callable[[str], None]
@@ -56,7 +56,7 @@ class Job:
         """Start the query. It is ready when the collector has seen every slot's ready marker."""
         config = self.config
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
-        self._coordination.publish("assignment", assignment.to_json())
+        self._coordination.publish("assignment", assignment.to_json() | {"paused": []})
         self._coordinator = Coordinator(self._coordination, config.job, assignment, config.deadline_s)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
@@ -68,13 +68,49 @@ class Job:
         error = self._query.exception()
         raise ServiceUnavailable(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
 
-    def migrate(self, steps: tuple[Step, ...], say: Say, check: Callable[[], None]) -> list[StepRecord]:
-        """Carry the steps of a plan out while the query runs; ``check`` is called now and then and may raise.
+    def serve(self, wishes: list[Wish], until_s: float, say: Say, check: Callable[[], None]) -> list[StepRecord]:
+        """Let the query run until ``until_s`` (monotonic seconds) and migrate when it is wished; gives the steps begun.
 
-        Raises MigrationFailed.
+        ``check`` is called now and then and may raise.
         """
         assert self._coordinator is not None
-        return self._coordinator.migrate(steps, say, check)
+        return self._coordinator.serve(wishes, until_s, say, check)
+
+    @property
+    def troubles(self) -> list[str]:
+        """One line for each migration of this attempt that did not go as planned."""
+        return self._coordinator.troubles if self._coordinator else []
+
+    def measure(self) -> dict[int, dict[str, Any]]:
+        """What each slot has seen since its batch began: ``seconds``, ``records`` (rows of unit, count), and bytes.
+
+        Raises MigrationFailed if a slot does not answer.
+        """
+        return self._ask("measure", {}, "measured", set(range(self.config.slots)))
+
+    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> str:
+        """Keep copies of units at other slots from now on (unit, owner, holder); gives a name to ask about them by."""
+        assert self._coordination is not None
+        name = secrets.token_hex(3)
+        rows = [[move.unit, move.source, move.destination] for move in copies]
+        order = {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole}
+        self._coordination.publish("copies", order)
+        return name
+
+    def await_copies(self, name: str, owners: set[int]) -> dict[int, dict[str, Any]]:
+        """Until the copies of all units of ``owners`` are close; what each owner measured. Raises MigrationFailed."""
+        return self._answers(f"copied/{name}", owners, "copying")
+
+    def _ask(self, path: str, body: dict[str, Any], answers: str, slots: set[int]) -> dict[int, dict[str, Any]]:
+        assert self._coordination is not None
+        name = secrets.token_hex(3)
+        self._coordination.publish(path, body | {"id": name})
+        return self._answers(f"{answers}/{name}", slots, path)
+
+    def _answers(self, path: str, slots: set[int], what: str) -> dict[int, dict[str, Any]]:
+        assert self._coordination is not None
+        self._await_children(path, set(map(str, slots)), what)
+        return {slot: self._coordination.require(f"{path}/{slot}") for slot in sorted(slots)}
 
     def await_restored(self) -> list[dict[str, Any]]:
         """After ``restart``: wait until every slot has read its state; what each slot measured.
@@ -82,9 +118,7 @@ class Job:
         Raises MigrationFailed after the deadline, ServiceUnavailable if the query dies.
         """
         assert self._coordination is not None
-        wanted = {str(slot) for slot in range(self.config.slots)}
-        self._await_children("restored", wanted, "the restore")
-        return [self._coordination.require(f"restored/{slot}") for slot in sorted(wanted)]
+        return list(self._answers("restored", set(range(self.config.slots)), "the restore").values())
 
     def _await_children(self, path: str, wanted: set[str], what: str) -> None:
         assert self._coordination is not None

@@ -1,13 +1,14 @@
 """Savepoints in MinIO: segments of state written by the slots, a manifest written last by the coordinator.
 
-A segment is the Arrow IPC streams of many units, one after the other; the slot's index says where each begins, how long
+A segment holds many units, one after the other: the length of an Arrow IPC stream with the unit's timers, that stream,
+and one with its values if it has any. The slot's index says where each begins, how long
 it is and its CRC, so that a query with another number of slots reads just the units it owns.
 """
 
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from keyshift.errors import ServiceUnavailable
 from keyshift.state import UnitState
 
 SEGMENT_BYTES = 64 << 20
+_LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class SavepointStore:
     def write(
         self, savepoint: str, slot: int, states: Iterable[tuple[int, UnitState]], chunk_bytes: int
     ) -> list[Place]:
-        """Write the state of a slot's units; a unit without keys has length 0. Raises ServiceUnavailable."""
+        """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable."""
         places: list[Place] = []
         segment = bytearray()
         name = f"{savepoint}/slot-{slot}-0"
@@ -68,10 +70,8 @@ class SavepointStore:
             self._put(name, segment)
         return places
 
-    def read(self, place: Place) -> list[pa.RecordBatch]:
-        """The state of one unit. Raises ServiceUnavailable if it cannot be read or is not what was written."""
-        if place.length == 0:
-            return []
+    def read(self, place: Place) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
+        """The values and the timers of one unit. Raises ServiceUnavailable if it is not there as it was written."""
         try:
             response = self._client.get_object(
                 self._bucket, self._prefix + place.segment, offset=place.offset, length=place.length
@@ -85,7 +85,9 @@ class SavepointStore:
             raise ServiceUnavailable(f"savepoint segment {place.segment} cannot be read: {error}") from error
         if zlib.crc32(data) != place.crc:
             raise ServiceUnavailable(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
-        return list(pa.ipc.open_stream(data))
+        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
+        timers = pa.ipc.open_stream(data[_LENGTH_BYTES:end]).read_next_batch()
+        return (list(pa.ipc.open_stream(data[end:])) if len(data) > end else []), timers
 
     def commit(self, savepoint: str, manifest: dict[str, Any]) -> None:
         """Write the manifest: only now does the savepoint exist."""
@@ -126,13 +128,16 @@ class SavepointStore:
 
 
 def _to_bytes(state: UnitState, chunk_bytes: int) -> bytes:
-    batches: Iterator[pa.RecordBatch] = state.export(chunk_bytes)
-    first = next(batches, None)
-    if first is None:
-        return b""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, first.schema) as writer:
-        writer.write_batch(first)
-        for batch in batches:
-            writer.write_batch(batch)
+    timers = _stream([state.timers.export()])
+    return len(timers).to_bytes(_LENGTH_BYTES, "big") + timers + _stream(state.export(chunk_bytes))
+
+
+def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:
+    """One Arrow IPC stream; nothing at all if there is no batch."""
+    sink, writer = pa.BufferOutputStream(), None
+    for batch in batches:
+        writer = writer or pa.ipc.new_stream(sink, batch.schema)
+        writer.write_batch(batch)
+    if writer is not None:
+        writer.close()
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]

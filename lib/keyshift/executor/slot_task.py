@@ -1,29 +1,35 @@
 """The slot's shell: feeds the machine, runs the operator, moves state in background threads.
 
-Three threads share one ``SlotTask``, one at a time under its lock: Spark's task thread (rows), kazoo's (published
-steps) and Flight's (arriving state). Everything slow happens outside the lock: a unit's state is an object that one
-thread owns at a time, so extracting and installing never hold a frame back.
+Several threads share one ``SlotTask``, one at a time under its lock: Spark's task thread (rows), kazoo's (published
+steps), Flight's (what arrives) and those of its couriers. Everything slow happens outside the lock: a unit's state is
+an object that one thread owns at a time, so extracting and installing never hold a frame back.
 """
 
 import queue
+import resource
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift import frames
-from keyshift.errors import KeyshiftError, MigrationFailed
+from keyshift.errors import MigrationFailed
 from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, JobConfig, result_schema, slot_schema
 from keyshift.executor.coordination import Coordination
+from keyshift.executor.outbox import Courier, Outbox
+from keyshift.executor.partial_units import PartialUnits
+from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.transfer import StateClients, StateServer
-from keyshift.keys import Assignment, Step
+from keyshift.executor.slot_host import host_for
+from keyshift.executor.transfer import Parcel, StateClients
+from keyshift.keys import Assignment, Mode, Step
 from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
 from keyshift.state import UnitState, backends
@@ -32,51 +38,14 @@ DRAIN_RECORDS, DRAIN_S = 16, 0.003  # a slice of queued work: so many frames at 
 PULL_UNITS = 8  # fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
 POLL_S = 0.01
+TIMERS_EVERY_S = 0.01  # how often units without records are looked through for timers that are due
+
+Where = tuple[int, int, int, int]  # router, version, offset, and the watermark that the record met
 
 
 def now_us() -> int:
     """Microseconds since the epoch, the clock of all measurements."""
     return time.time_ns() // 1000
-
-
-class SlotHost:
-    """What outlives a batch: this process' Flight server and the state that slots left here."""
-
-    def __init__(self, config: JobConfig) -> None:
-        self.key = (config.job, config.attempt)
-        operator = config.make_workload().operator()
-        self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
-        self.left: dict[int, dict[int, UnitState]] = {}
-        self.task: SlotTask | None = None
-        self.server = StateServer(self, config.host, config.token, config.chunk_bytes)
-
-    def receive(self, slot: int, unit: int, batches: list[pa.RecordBatch], info: dict[str, Any]) -> None:
-        """See ``transfer.Holder``."""
-        task = self.task
-        if task is None or task.slot != slot:
-            raise KeyshiftError(f"slot {slot} is not in this process")
-        task.state_arrived(unit, batches)
-
-    def sealed(self, slot: int, unit: int) -> UnitState:
-        """See ``transfer.Holder``."""
-        return self.left[slot][unit]
-
-    def taken(self, slot: int, unit: int) -> None:
-        """See ``transfer.Holder``."""
-        del self.left[slot][unit]
-
-
-_host: SlotHost | None = None
-
-
-def host_for(config: JobConfig) -> SlotHost:
-    """The host of this process; a worker that is reused for another job starts afresh."""
-    global _host
-    if _host is None or _host.key != (config.job, config.attempt):
-        if _host is not None:
-            _host.server.shutdown()
-        _host = SlotHost(config)
-    return _host
 
 
 class SlotTask:
@@ -97,11 +66,18 @@ class SlotTask:
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._pushes: list[protocol.Send] = []
-        self._sending: dict[int, UnitState] = {}
+        self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
+        self._watermarks = dict.fromkeys(range(config.routers), 0)
+        self._timed: set[int] = set()  # units with timers
+        self._timers_at = 0.0
+        self._outboxes: dict[int, Outbox] = {}
+        self._messengers: dict[int, Courier[protocol.Request | protocol.Open]] = {}
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
         self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
+        self._heat = np.zeros(config.key_groups * config.bins, np.int64)  # records of each unit so far
+        self._began = time.monotonic()
+        self._queue_peak_bytes = 0
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
         self._deadline = 0.0
@@ -110,11 +86,17 @@ class SlotTask:
 
     def open(self) -> None:
         """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
-        config = self._config
+        config, host = self._config, self._host
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
-        self._clients = StateClients(config.token, config.deadline_s)
+        self._clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes)
+        self._partial = PartialUnits(
+            host, self._clients, self._states, self._lock, self._operator.uses_time, self._failed
+        )
+        self._replicator = Replicator(
+            config, self._clients, self._states, self._lock, self._address_of, self._acknowledge_copies, self._failed
+        )
         handover = self._coordination.read(f"handover/{self.slot}")
-        self._host.task = self
+        host.tenants[self.slot] = self
         expected: list[int] = []
         if handover is None:
             assignment = Assignment.from_json(self._coordination.require("assignment"))
@@ -126,19 +108,22 @@ class SlotTask:
             else:
                 expected = list(owned)
                 self._background(partial(self._restore, set(owned)))
-        elif handover["address"] == self._host.server.address:
+        elif handover["address"] == host.server.address:
             version = handover["version"]
-            self._states = self._host.left.pop(self.slot)
+            self._states |= host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._pull, set(expected), handover["address"]))
+        self._timed = {unit for unit, state in self._states.items() if len(state.timers)}
         machine = faults.machines.get(config.fault)
         self._machine: protocol.SlotMachine[tuple[Any, ...]] = machine(
             self.slot, config.routers, self._states.keys(), expected, version
         )
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         self._coordination.watch("step", self._step_published)
-        self._coordination.register(f"slots/{self.slot}", {"address": self._host.server.address})
+        self._coordination.watch("measure", self._measures_wanted)
+        self._coordination.watch("copies", self._copies_wanted)
+        self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
         self._set_marker({"marker": "ready", "batch": self._batch_id, "incarnation": self._incarnation})
         self._worker = threading.Thread(target=self._work, name=f"keyshift-slot-{self.slot}", daemon=True)
         self._worker.start()
@@ -146,7 +131,7 @@ class SlotTask:
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
         with self._lock:
-            self._host.left[self.slot] = self._states
+            self._host.left[self.slot] = dict(self._states)
             units = sorted(self._machine.serving)
             self._coordination.withdraw(f"slots/{self.slot}")
             address, version = self._host.server.address, self._machine.version
@@ -155,11 +140,17 @@ class SlotTask:
             )
 
     def close(self) -> None:
-        """Stop the background thread and end the session."""
+        """Stop the background threads and end the session."""
         self._jobs.put(None)
-        if self._host.task is self:
-            self._host.task = None
-        if hasattr(self, "_coordination"):
+        if self._host.tenants.get(self.slot) is self:
+            del self._host.tenants[self.slot]
+        if hasattr(self, "_replicator"):
+            for outbox in self._outboxes.values():
+                outbox.close()
+            for messenger in self._messengers.values():
+                messenger.close()
+            self._partial.close()
+            self._replicator.close()
             self._coordination.close()
             self._clients.close()
 
@@ -171,16 +162,31 @@ class SlotTask:
             self._raise_trouble()
             results = self._drain()
             kinds, routers, versions, offsets, watermarks = (batch.column(i).to_pylist() for i in range(1, 6))
-            for i, kind in enumerate(kinds):
+            for i, (kind, router) in enumerate(zip(kinds, routers, strict=True)):
                 if kind == BARRIER:
-                    self._carry_out(self._machine.barrier(routers[i], versions[i]))
+                    self._carry_out(self._machine.barrier(router, versions[i]))
                 elif kind == SAVEPOINT:
                     savepoint = batch["value"][i].as_buffer().to_pybytes().decode()
-                    self._carry_out(self._machine.savepoint_barrier(routers[i], savepoint))
-                elif kind == DATA and not self._machine.stopped(routers[i]):
-                    events = pa.ipc.read_record_batch(batch["value"][i].as_buffer(), self._event_schema)
-                    results += self._admit(events, routers[i], versions[i], offsets[i], watermarks[i])
+                    self._carry_out(self._machine.savepoint_barrier(router, savepoint))
+                elif not self._machine.stopped(router):
+                    if kind == DATA:
+                        events = pa.ipc.read_record_batch(batch["value"][i].as_buffer(), self._event_schema)
+                        met = min(self._watermarks.values())
+                        results += self._admit(events, (router, versions[i], offsets[i], met))
+                    self._watermarks[router] = max(self._watermarks[router], watermarks[i])
+            if self._timed and time.monotonic() >= self._timers_at and not self._machine.stopping:
+                results += self._timers_due()
+            if self._machine.queued_bytes > self._queue_peak_bytes:
+                self._queue_peak_bytes = self._machine.queued_bytes
+                if self._queue_peak_bytes > self._config.queue_bytes:
+                    self._carry_out(self._machine.urge())
+            self._partial.ask()
             return self._emit(results)
+
+    def stalled(self) -> bool:
+        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka."""
+        with self._lock:
+            return self._machine.queued_bytes > self._config.queue_bytes and self._machine.may_stall
 
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
@@ -190,41 +196,101 @@ class SlotTask:
                 self._carry_out(self._machine.end_of_input())
             return self._machine.settled
 
-    def finish(self) -> list[bytes]:
-        """After the last row: wait a little for background work, drain, and give what is to be emitted."""
+    def wait(self) -> list[bytes]:
+        """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
         time.sleep(0.002)
         with self._lock:
             self._raise_trouble()
-            if time.monotonic() > self._deadline:
+            if self._deadline and time.monotonic() > self._deadline:
                 raise MigrationFailed(
                     f"slot {self.slot}: the batch is over and state of units {self._machine.wanted[:5]} did not come "
                     f"within {self._config.deadline_s:g} s"
                 )
-            return self._emit(self._drain())
+            results = self._drain()
+            self._partial.ask()
+            return self._emit(results)
 
-    def _admit(self, events: pa.RecordBatch, *where: int) -> list[pa.RecordBatch]:
+    def _admit(self, events: pa.RecordBatch, where: Where) -> list[pa.RecordBatch]:
         router, version, _, _ = where
-        unit_column = events["unit"]
-        held = self._machine.admit(router, version, set(unit_column.to_pylist()))
+        units = events["unit"]
+        held = self._machine.admit(router, version, set(units.to_pylist()))
         if not held:
-            return [self._process(events, *where)]
+            return self._process(events, where)
         for unit in held:
-            self._machine.hold(unit, (events.filter(pc.equal(unit_column, unit)), *where))
-        rest = events.filter(pc.invert(pc.is_in(unit_column, pa.array(held, pa.int32()))))
-        return [self._process(rest, *where)] if rest.num_rows else []
+            record = events.filter(pc.equal(units, unit))
+            self._carry_out(self._machine.hold(unit, router, (record, where), record.nbytes))
+        rest = events.filter(pc.invert(pc.is_in(units, pa.array(held, pa.int32()))))
+        return self._process(rest, where) if rest.num_rows else []
 
-    def _process(
-        self, events: pa.RecordBatch, router: int, version: int, offset: int, watermark: int
-    ) -> pa.RecordBatch:
+    def _process(self, events: pa.RecordBatch, where: Where, now: int | None = None) -> list[pa.RecordBatch]:
+        """Results of ``events``, and of the timers that were due before; what misses its key waits.
+
+        With ``now`` (microseconds) it is known that no key is missing.
+        """
+        router, version, offset, watermark = where
+        known, now = now is not None, now or now_us()
+        if self._partial and not known:
+            events = self._partial.hold_back(events, where, watermark, now)
+            if not events.num_rows:
+                return []
+        unit_column = events["unit"].to_numpy()
+        units = np.unique(unit_column).tolist()
+        results = [fired for unit in units for fired in self._advance(unit, watermark, now)]
+        self._heat += np.bincount(unit_column, minlength=len(self._heat))
         out = self._operator.process(events, self._state_of, watermark)
+        results.append(self._result(out, router, version, offset))
+        for unit in units:
+            if len(self._states[unit].timers):
+                self._timed.add(unit)
+        if self._partial:
+            self._partial.used(units)
+        return results
+
+    def _process_waiting(self, records: list[tuple[pa.RecordBatch, Where]], now: int) -> list[pa.RecordBatch]:
+        """Results of records whose keys have come: all of them at once, unless each meets a watermark of its own."""
+        if self._operator.uses_time or len(records) < 2:
+            return [result for record in records for result in self._process(*record, now)]
+        sizes = [events.num_rows for events, _ in records]
+        events = pa.concat_batches([events for events, _ in records])
+        router, version, offset, _ = (np.repeat(part, sizes) for part in zip(*(w for _, w in records), strict=True))
+        units = events["unit"].to_numpy()
+        self._heat += np.bincount(units, minlength=len(self._heat))
+        out = self._operator.process(events, self._state_of, 0)
+        self._partial.used(np.unique(units).tolist())
+        return [self._labelled(out, {"router": router, "offset": offset, "version": version})]
+
+    def _result(self, out: pa.RecordBatch, router: int, version: int, offset: int) -> pa.RecordBatch:
         rows = out.num_rows
-        constant = {
-            "router": pa.repeat(pa.scalar(router, pa.int32()), rows),
-            "offset": pa.repeat(pa.scalar(offset, pa.int64()), rows),
-            "version": pa.repeat(pa.scalar(version, pa.int64()), rows),
-        }
-        columns = [constant[name] if name in constant else out[name] for name in self._result_schema.names]
+        labels = {"router": router, "offset": offset, "version": version}
+        return self._labelled(out, {name: np.full(rows, value) for name, value in labels.items()})
+
+    def _labelled(self, out: pa.RecordBatch, labels: dict[str, Any]) -> pa.RecordBatch:
+        columns = [
+            pa.array(labels[field.name].astype(field.type.to_pandas_dtype()))
+            if field.name in labels
+            else out[field.name]
+            for field in self._result_schema
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
+
+    def _advance(self, unit: int, watermark: int, now: int) -> list[pa.RecordBatch]:
+        fired = self._operator.advance(unit, self._state_of(unit), watermark, now)
+        return [self._result(fired, -1, self._machine.version_of(unit), -1)] if fired is not None else []
+
+    def _timers_due(self) -> list[pa.RecordBatch]:
+        """Timers of units that got no record: the watermark has grown, and time has passed."""
+        self._timers_at = time.monotonic() + TIMERS_EVERY_S
+        watermark, now = min(self._watermarks.values()), now_us()
+        results = []
+        for unit in self._machine.idle(self._timed):
+            if self._partial and not self._partial.may_advance(unit, watermark, now):
+                continue
+            results += self._advance(unit, watermark, now)
+            if self._partial:
+                self._partial.used([unit])
+            if not len(self._states[unit].timers):
+                self._timed.discard(unit)
+        return results
 
     def _state_of(self, unit: int) -> UnitState:
         state = self._states.get(unit)
@@ -237,9 +303,15 @@ class SlotTask:
         until = time.monotonic() + DRAIN_S
         while True:
             records, effects = self._machine.drain(DRAIN_RECORDS)
-            results += [self._process(*record) for record in records]
+            for record in records:
+                results += self._process(*record)
             self._carry_out(effects)
-            if not records or time.monotonic() > until:
+            now = now_us()
+            waiting, whole = self._partial.drain(DRAIN_RECORDS, now)
+            results += self._process_waiting(waiting, now)
+            for unit in whole:
+                self._carry_out(self._machine.completed(unit))
+            if not (records or waiting) or time.monotonic() > until:
                 return results
 
     def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:
@@ -268,12 +340,17 @@ class SlotTask:
             match effect:
                 case protocol.Prepared(version):
                     self._acknowledge(version, "prepared", {})
-                case protocol.Send(unit, _, _):
-                    self._sending[unit] = self._states.pop(unit)
-                    self._aligned_us[unit] = now_us()
-                    self._pushes.append(effect)
+                case protocol.Send():
+                    self._send(effect)
+                case protocol.Open() | protocol.Request():
+                    self._tell(effect)
+                case protocol.Hurry(unit):
+                    for outbox in self._outboxes.values():
+                        outbox.hurry(unit)
+                case protocol.Complete(unit):
+                    self._partial.fetch_rest(unit)
                 case protocol.Forget(unit):
-                    del self._sending[unit]
+                    self._replicator.forget(unit)
                 case protocol.Installed(version, units):
                     times = [[unit, *self._incoming.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
@@ -282,16 +359,51 @@ class SlotTask:
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
                     self._background(partial(self._freeze, savepoint))
-        if self._pushes:
-            pushes, self._pushes = self._pushes, []
-            for destination in sorted({push.destination for push in pushes}):
-                leaving = [push.unit for push in pushes if push.destination == destination]
-                self._background(partial(self._push, destination, leaving))
+
+    def _send(self, send: protocol.Send) -> None:
+        unit, destination = send.unit, send.destination
+        state = self._states.pop(unit)
+        self._timed.discard(unit)
+        self._aligned_us[unit] = now_us()
+        remains = self._modes[send.version].transfer in ("access", "remote")
+        parcel = Parcel(unit, send.version, send.hop, send.routers, remains, state=state)
+        if remains:  # its timers go, its keys stay here for whoever asks
+            self._host.lent[unit, send.version] = state
+        else:
+            parcel = self._replicator.shrink(parcel, destination)
+        if destination not in self._outboxes:
+            self._outboxes[destination] = Outbox(
+                f"slot {self.slot} to {destination}", partial(self._push, destination), self._failed
+            )
+        self._outboxes[destination].put(parcel)
+
+    def _tell(self, message: protocol.Request | protocol.Open) -> None:
+        slot = message.slot if isinstance(message, protocol.Request) else message.destination
+
+        def deliver(messages: list[protocol.Request | protocol.Open]) -> None:
+            wanted = [[m.unit, m.version, m.router] for m in messages if isinstance(m, protocol.Request)]
+            opened = [m.unit for m in messages if isinstance(m, protocol.Open)]
+            body = {"slot": slot, "wanted": wanted, "opened": opened}
+            self._clients.tell(self._address_of(slot), "units", body)
+            with self._lock:
+                for unit in opened:
+                    self._carry_out(self._machine.acknowledged(unit))
+
+        if slot not in self._messengers:
+            pause_s = self._modes[message.version].fetch_interval_ms / 1000
+            self._messengers[slot] = Courier(f"slot {self.slot} to {slot}", deliver, self._failed, pause_s)
+        self._messengers[slot].send(message)
 
     def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
         self._coordination.acknowledge(f"acks/{version}/{phase}-{self.slot}", value | {"at_us": now_us()})
 
+    def _acknowledge_copies(self, request: str, answer: dict[str, Any]) -> None:
+        self._coordination.acknowledge(f"copied/{request}/{self.slot}", answer | {"at_us": now_us()})
+
     # -- other threads ------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        self._trouble = error
 
     def _step_published(self, raw: dict[str, Any]) -> bool:
         """From kazoo's thread."""
@@ -300,22 +412,75 @@ class SlotTask:
                 if raw["cancelled"]:
                     self._carry_out(self._machine.cancel(raw["version"]))
                 else:
-                    self._carry_out(self._machine.prepare(raw["version"], Step.from_json(raw["moves"])))
+                    step = Step.from_json(raw)
+                    self._modes[raw["version"]] = step.mode
+                    self._carry_out(self._machine.prepare(raw["version"], step))
         except BaseException as error:
             self._trouble = error
             return False
         return True
 
-    def state_arrived(self, unit: int, batches: list[pa.RecordBatch]) -> None:
-        """From Flight's thread, or the one that pulls: builds the state, then hands it to the machine."""
-        received = now_us()
-        state = self._new_state(self._operator.state_schema)
-        state.install(batches)
+    def _measures_wanted(self, raw: dict[str, Any]) -> None:
+        """From kazoo's thread: what this slot has seen so far."""
         with self._lock:
-            effects = self._machine.arrived(unit)
-            self._states[unit] = state
-            self._incoming[unit] = [received, now_us()]
+            served = np.flatnonzero(self._heat)
+            answer = {
+                "seconds": time.monotonic() - self._began,
+                "records": np.stack([served, self._heat[served]], axis=1).tolist(),
+                "queue_peak_bytes": self._queue_peak_bytes,
+                "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                **self._partial.measures(),
+            }
+        self._coordination.acknowledge(f"measured/{raw['id']}/{self.slot}", answer)
+
+    def _copies_wanted(self, raw: dict[str, Any]) -> None:
+        """From kazoo's thread."""
+        with self._lock:
+            ours = [(unit, holder) for unit, owner, holder in raw["copies"] if owner == self.slot]
+            self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
+
+    def message(self, body: dict[str, Any]) -> None:
+        """From Flight's thread; see ``transfer.StateClients.tell``."""
+        with self._lock:
+            for unit, version, router in body["wanted"]:
+                self._carry_out(self._machine.requested(unit, version, router))
+            for unit in body["opened"]:
+                if self._machine.is_lent(unit):  # otherwise it was said before
+                    self._carry_out(self._machine.opened(unit))
+
+    def parcel_arrived(self, parcel: Parcel) -> bool:
+        """From Flight's thread, or one that pulls: builds the state, then hands it to the machine.
+
+        False if it is a delta over a copy that is not here. What is not awaited (any more) came twice.
+        """
+        received = now_us()
+        with self._lock:
+            if not self._machine.awaits(parcel.unit, parcel.version, parcel.hop):
+                return True
+        if parcel.delta_of is None:
+            state = self._new_state(self._operator.state_schema)
+        else:
+            copy = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
+            if copy is None:
+                return False
+            state = copy
+        state.install(parcel.batches)
+        for key in parcel.deleted:
+            state.delete(key)
+        if parcel.timers is not None:
+            state.timers.install(parcel.timers)
+        with self._lock:
+            if parcel.partial:
+                self._partial.open(parcel, self._modes[parcel.version])
+            effects = self._machine.arrived(parcel.unit, parcel.routers, parcel.partial)
+            self._states[parcel.unit] = state
+            if parcel.partial:
+                self._partial.opened(parcel.unit, state)
+            if len(state.timers):
+                self._timed.add(parcel.unit)
+            self._incoming[parcel.unit] = [received, now_us()]
             self._carry_out(effects)
+        return True
 
     def _background(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
@@ -328,19 +493,24 @@ class SlotTask:
                 self._trouble = error
                 return
 
-    def _push(self, destination: int, units: list[int]) -> None:
-        address = self._address_of(destination)
+    def _push(self, destination: int, parcels: Any) -> None:
+        outbox = self._outboxes[destination]
 
-        def sent(unit: int, size: int) -> None:
-            self._outgoing[unit] = [size, self._aligned_us.pop(unit), now_us()]
+        def sent(parcel: Parcel, size: int) -> None:
+            self._outgoing[parcel.unit] = [size, self._aligned_us[parcel.unit], now_us()]
 
-        def acknowledged(unit: int) -> None:
+        def acknowledged(unit: int, taken: bool) -> None:
+            parcel = outbox.acknowledged(unit)
+            if parcel is None:
+                return
+            if not taken:  # the copy it was to be added to is gone: the whole, then
+                outbox.put(replace(parcel, delta_of=None))
+                return
             with self._lock:
                 self._carry_out(self._machine.acknowledged(unit))
 
-        states = [(unit, self._sending[unit]) for unit in units]
         self._clients.push(
-            address, destination, self._host.state_schema, states, self._config.chunk_bytes, sent, acknowledged
+            self._address_of(destination), destination, self._host.server.address, parcels, sent, acknowledged
         )
 
     def _address_of(self, slot: int) -> str:
@@ -354,7 +524,7 @@ class SlotTask:
 
     def _pull(self, units: set[int], address: str) -> None:
         while some := self._next_of(units):
-            self._clients.pull(address, self.slot, some, self.state_arrived)
+            self._clients.pull(address, self.slot, some, self.parcel_arrived)
 
     def _restore(self, units: set[int]) -> None:
         assert self._config.restore is not None
@@ -363,7 +533,8 @@ class SlotTask:
         places = store.places(self._config.restore)
         while some := self._next_of(units):
             for unit in some:
-                self.state_arrived(unit, store.read(places[unit]))
+                batches, timers = store.read(places[unit])
+                self.parcel_arrived(Parcel(unit, batches=batches, timers=timers))
         times = [[unit, *self._incoming[unit]] for unit in self._incoming]
         self._coordination.acknowledge(f"restored/{self.slot}", {"units": times, "begin_us": begin_us})
 

@@ -1,17 +1,23 @@
 """What runs inside Spark's tasks: the router and the entry of the slot. Both are functions for ``mapInArrow``."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, TICK, JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination
 from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment, units_of
-from keyshift.protocol.router import Barrier, RouterMachine
+from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
+
+STALL_S = 0.005
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -28,6 +34,11 @@ _ROW = pa.schema(
 )
 
 
+def _assignment(raw: dict[str, Any]) -> tuple[Assignment, frozenset[int]]:
+    """The assignment that was published, and the slots that are paused under it."""
+    return Assignment.from_json(raw), frozenset(raw["paused"])
+
+
 def router(config: JobConfig) -> Callable[[Batches], Batches]:
     """The router's task: rows of partition, offset, value in; rows of ``ROW_SCHEMA`` out, one per slot and frame."""
 
@@ -36,7 +47,12 @@ def router(config: JobConfig) -> Callable[[Batches], Batches]:
         try:
             for batch in batches:
                 for partition, offset, value in zip(*batch.columns, strict=True):
-                    yield task.frame(partition.as_py(), offset.as_py(), value.as_buffer())
+                    if (frame := value.as_buffer()).size:  # not frames.NUDGE
+                        yield task.frame(partition.as_py(), offset.as_py(), frame)
+                        while task.stalled():
+                            time.sleep(STALL_S)
+            if (rest := task.resume()) is not None:
+                yield rest
         finally:
             task.close()
 
@@ -64,8 +80,11 @@ def slot(config: JobConfig) -> Callable[[Batches], Batches]:
             for batch in batches:
                 if values := task.on_rows(batch):
                     yield rows(values)
+                while task.stalled():
+                    if values := task.wait():
+                        yield rows(values)
             while not task.settled():
-                if values := task.finish():
+                if values := task.wait():
                     yield rows(values)
             task.seal()
         finally:
@@ -83,13 +102,15 @@ class RouterTask:
         self._schema = slot_schema(self._workload)
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
         self._lock = threading.Lock()
-        self._machine = RouterMachine(Assignment.from_json(self._coordination.require("assignment")))
+        self._machine = RouterMachine(*_assignment(self._coordination.require("assignment")))
+        self._kept: list[pa.RecordBatch] = []  # rows for paused slots
+        self._kept_bytes = 0
         self._coordination.watch("assignment", self._announced)
         self._coordination.watch("savepoint", self._savepoint_wanted)
 
     def _announced(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
-            self._machine.announce(Assignment.from_json(raw))
+            self._machine.announce(*_assignment(raw))
 
     def _savepoint_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
@@ -99,25 +120,34 @@ class RouterTask:
         """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick."""
         events, meta = frames.decode(value, self._workload.event_schema)
         with self._lock:
-            barriers = self._machine.boundary()
+            effects = self._machine.boundary()
             assignment, stopped = self._machine.assignment, self._machine.stopped_for
+            paused = self._machine.paused
         everyone = range(self._config.slots)
         slots: list[int] = []
         kinds: list[int] = []
         values: list[bytes] = []
-        for barrier in barriers:
-            slots += everyone
-            kinds += [BARRIER if isinstance(barrier, Barrier) else SAVEPOINT] * len(everyone)
-            values += [b"" if isinstance(barrier, Barrier) else barrier.savepoint.encode()] * len(everyone)
-            if not isinstance(barrier, Barrier):
-                self._coordination.acknowledge(f"savepoints/{barrier.savepoint}/router-{router}", {"offset": offset})
+        first: pa.RecordBatch | None = None
+        for effect in effects:
+            match effect:
+                case Resume():
+                    first = self.resume()
+                case Barrier():
+                    slots += everyone
+                    kinds += [BARRIER] * len(everyone)
+                    values += [b""] * len(everyone)
+                case SavepointBarrier(savepoint):
+                    slots += everyone
+                    kinds += [SAVEPOINT] * len(everyone)
+                    values += [savepoint.encode()] * len(everyone)
+                    self._coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})
         parts = self._split(events, assignment) if events.num_rows and stopped is None else {}
         for number in everyone:
             slots.append(number)
             kinds.append(DATA if number in parts else TICK)
             values.append(parts.get(number, b""))
         count = len(slots)
-        return pa.RecordBatch.from_arrays(
+        rows = pa.RecordBatch.from_arrays(
             [
                 pa.array(slots, pa.int32()),
                 pa.array(kinds, pa.int32()),
@@ -129,6 +159,35 @@ class RouterTask:
             ],
             schema=_ROW,
         )
+        if paused:
+            rows = self._keep_back(rows, paused)
+        return rows if first is None else pa.concat_batches([first, rows])
+
+    def _keep_back(self, rows: pa.RecordBatch, paused: AbstractSet[int]) -> pa.RecordBatch:
+        """Everything but the records for paused slots and the watermark behind them: ticks instead, as without rows
+        nothing would push a barrier through.
+        """
+        waits = pc.and_(
+            pc.is_in(rows["slot"], pa.array(sorted(paused), pa.int32())),
+            pc.is_in(rows["kind"], pa.array([DATA, TICK], pa.int32())),
+        )
+        kept = rows.filter(waits)
+        self._kept.append(kept)
+        self._kept_bytes += kept.nbytes
+        count = kept.num_rows
+        ticks = {"kind": [TICK] * count, "watermark": [0] * count, "value": [b""] * count}
+        columns = [pa.array(ticks[f.name], f.type) if f.name in ticks else kept[f.name] for f in _ROW]
+        return pa.concat_batches([rows.filter(pc.invert(waits)), pa.RecordBatch.from_arrays(columns, schema=_ROW)])
+
+    def resume(self) -> pa.RecordBatch | None:
+        """What was kept back, in its order; None if nothing was."""
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        return pa.concat_batches(kept) if kept else None
+
+    def stalled(self) -> bool:
+        """Whether more is kept back than should be: no further frame is to be taken, they wait in Kafka."""
+        with self._lock:
+            return self._kept_bytes > self._config.queue_bytes and not self._machine.may_resume
 
     def _split(self, events: pa.RecordBatch, assignment: Assignment) -> dict[int, bytes]:
         units = units_of(events["key"].to_numpy(), self._config.key_groups, self._config.bins)

@@ -1,35 +1,106 @@
-"""State from slot to slot over Arrow Flight: pushed during a migration, pulled after a batch boundary.
+"""What slots send to each other beside the data path, over Arrow Flight: units, single keys, and short messages.
 
-A stream carries the state of one or more units, one after the other: chunks whose metadata name the unit and say which
-chunk is its last. The receiver acknowledges each unit when it is installed.
+A stream of units carries the state of one after the other: chunks whose metadata name the unit and say which chunk is
+its last; timers travel with the last chunk. The receiver acknowledges each unit when it is installed.
 """
 
+import contextlib
 import hmac
 import json
+import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.state import UnitState
+from keyshift.state import UnitState, rows
+
+Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
+Item = TypeVar("Item")
+AHEAD_CHUNKS = 2
+_LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One unit on its way, or what changed in it since its copy was brought up to ``delta_of``.
+
+    ``routers``: whose records a lent unit may meet (None: it comes for good). ``partial``: its keys stay at ``home``.
+    """
+
+    unit: int
+    version: int = 0
+    hop: int = 0
+    routers: frozenset[int] | None = None
+    partial: bool = False
+    delta_of: int | None = None
+    deleted: tuple[int, ...] = ()
+    home: str = ""
+    # Where it comes from, and where it goes to.
+    state: UnitState | None = None
+    changed: frozenset[int] = frozenset()  # keys
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    timers: pa.RecordBatch | None = None
+
+    def about(self, home: str) -> dict[str, Any]:
+        """What is said of it, beside its state."""
+        routers = None if self.routers is None else sorted(self.routers)
+        return {
+            "unit": self.unit,
+            "version": self.version,
+            "hop": self.hop,
+            "routers": routers,
+            "partial": self.partial,
+            "delta_of": self.delta_of,
+            "home": home,
+        }
+
+    def values(self, schema: pa.Schema, chunk_bytes: int) -> tuple[Iterable[pa.RecordBatch], list[int]]:
+        """What has to travel, and which keys are there no more."""
+        assert self.state is not None
+        if self.partial:
+            return (), []
+        if self.delta_of is None:
+            return self.state.export(chunk_bytes), []
+        found = rows.take(self.state, self.changed)
+        return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
 
 class Holder(Protocol):
-    """Who the server asks: the process that holds slots."""
+    """Who the server asks: the process that holds slots. Every method is called from Flight's threads."""
 
     state_schema: pa.Schema  # with the key
 
-    def receive(self, slot: int, unit: int, batches: list[pa.RecordBatch], info: dict[str, Any]) -> None:
-        """The whole state of ``unit`` has come for ``slot``."""
+    def receive(self, slot: int, parcel: Parcel) -> bool:
+        """The whole of a unit has come for ``slot``. False: it is a delta over a copy that is not here."""
 
     def sealed(self, slot: int, unit: int) -> UnitState:
         """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
 
     def taken(self, slot: int, unit: int) -> None:
         """The sealed state of ``unit`` has been handed over and may be dropped."""
+
+    def keys(self, stay: Stay, keys: list[int]) -> pa.RecordBatch:
+        """Those of ``keys`` that are here, of a unit whose ownership has left."""
+
+    def rest(self, stay: Stay, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
+        """All keys that are still here, of a unit whose ownership has left."""
+
+    def forget(self, stay: Stay, keys: list[int]) -> None:
+        """These keys have come to live elsewhere."""
+
+    def write(self, stay: Stay, batch: pa.RecordBatch, deleted: list[int]) -> None:
+        """Keys that were used elsewhere come back with new values, or are nowhere any more."""
+
+    def copy(self, slot: int, unit: int, number: int, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
+        """Part ``number`` of a copy of ``unit`` that is kept for ``slot``; 0 begins it anew."""
+
+    def message(self, kind: str, body: dict[str, Any]) -> None:
+        """A short message; see ``StateClients.tell``."""
 
 
 class _TokenFactory(flight.ServerMiddlewareFactory):
@@ -47,6 +118,24 @@ def _options(token: str, timeout_s: float | None = None) -> flight.FlightCallOpt
     return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
 
 
+def _pack(info: dict[str, Any], timers: pa.RecordBatch | None = None) -> pa.Buffer:
+    head = json.dumps(info).encode()
+    tail = b""
+    if timers is not None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, timers.schema) as writer:
+            writer.write_batch(timers)
+        tail = sink.getvalue().to_pybytes()
+    return pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
+
+
+def _unpack(buffer: pa.Buffer) -> tuple[dict[str, Any], pa.RecordBatch | None]:
+    raw = buffer.to_pybytes()
+    end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
+    timers = pa.ipc.open_stream(raw[end:]).read_next_batch() if len(raw) > end else None
+    return json.loads(raw[_LENGTH_BYTES:end]), timers
+
+
 class StateServer(flight.FlightServerBase):
     """Serves and accepts the state of the slots that live in this process."""
 
@@ -57,123 +146,249 @@ class StateServer(flight.FlightServerBase):
         self._chunk_bytes = chunk_bytes
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Accept units for one slot; each is acknowledged by its number when it is installed."""
+        """Units for one slot, parts of copies for it, or keys that come back; each is acknowledged when it is there."""
         request = json.loads(descriptor.command)
         if not reader.schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
         chunks: list[pa.RecordBatch] = []
         for chunk in reader:
-            info = json.loads(chunk.app_metadata.to_pybytes())
+            info, timers = _unpack(chunk.app_metadata)
             chunks.append(chunk.data)
-            if info["last"]:
-                self._holder.receive(request["slot"], info["unit"], chunks, info)
-                chunks = []
-                writer.write(str(info["unit"]).encode())
+            if not info.pop("last"):
+                continue
+            taken = True
+            match request["kind"]:
+                case "units":
+                    info["routers"] = None if info["routers"] is None else frozenset(info["routers"])
+                    info["deleted"] = tuple(info["deleted"])
+                    taken = self._holder.receive(request["slot"], Parcel(batches=chunks, timers=timers, **info))
+                case "copies":
+                    self._holder.copy(request["slot"], info["unit"], info["number"], chunks, info["deleted"])
+                case "keys":
+                    self._holder.write((info["unit"], info["version"]), chunks[0], info["deleted"])
+            chunks = []
+            writer.write(json.dumps([info["unit"], taken]).encode())
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Give units that a slot left here; a unit is dropped once the reader has come past it."""
+        """Units that a slot left here at the end of a batch, or keys of units whose ownership has left."""
         request = json.loads(ticket.ticket)
+        source = {"sealed": self._sealed, "keys": self._keys, "rest": self._rest}[request["kind"]]
+        return flight.GeneratorStream(self._holder.state_schema, source(request))
+
+    def _sealed(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         slot = request["slot"]
+        for unit in request["units"]:
+            try:
+                state = self._holder.sealed(slot, unit)
+            except KeyError:
+                raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
+            for batch, last in _marked(state.export(self._chunk_bytes), self._holder.state_schema):
+                yield batch, _pack({"unit": unit, "last": last}, state.timers.export() if last else None)
+            self._holder.taken(slot, unit)
 
-        def stream() -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-            for unit in request["units"]:
-                try:
-                    state = self._holder.sealed(slot, unit)
-                except KeyError:
-                    raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
-                for batch, info in chunks_of(unit, state, self._holder.state_schema, self._chunk_bytes):
-                    yield batch, pa.py_buffer(json.dumps(info).encode())
-                self._holder.taken(slot, unit)
+    def _keys(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        for unit, version, keys in request["moved"]:
+            self._holder.forget((unit, version), keys)
+        for unit, version, keys in request["stays"]:
+            yield self._holder.keys((unit, version), keys), _pack({"unit": unit, "version": version})
 
-        return flight.GeneratorStream(self._holder.state_schema, stream())
+    def _rest(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        for unit, version in request["stays"]:
+            for batch, last in _marked(
+                self._holder.rest((unit, version), self._chunk_bytes), self._holder.state_schema
+            ):
+                yield batch, _pack({"unit": unit, "version": version, "last": last})
+
+    def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
+        """A short message."""
+        self._holder.message(action.type, json.loads(action.body.to_pybytes()))
+        return iter(())
 
 
-def chunks_of(
-    unit: int, state: UnitState, schema: pa.Schema, chunk_bytes: int
-) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
-    """The state of one unit as chunks with their metadata; at least one chunk, the last one marked."""
+def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Each batch, and whether it is the last; at least one."""
     held: pa.RecordBatch | None = None
-    for batch in state.export(chunk_bytes):
+    for batch in batches:
         if held is not None:
-            yield held, {"unit": unit, "last": False}
+            yield held, False
         held = batch
-    if held is None:
-        held = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    yield held, {"unit": unit, "last": True}
+    yield held if held is not None else empty(schema), True
+
+
+def _ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items, the next ones made in another thread while one is in use: extracting and sending overlap."""
+    made: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=AHEAD_CHUNKS)
+    unwanted = threading.Event()
+
+    def make() -> None:
+        try:
+            for item in items:
+                made.put((True, item))
+                if unwanted.is_set():
+                    return
+            made.put((False, None))
+        except BaseException as error:
+            made.put((False, error))
+
+    threading.Thread(target=make, name="keyshift-extract", daemon=True).start()
+    try:
+        while (taken := made.get())[0]:
+            yield taken[1]
+        if taken[1] is not None:
+            raise taken[1]
+    finally:
+        unwanted.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                made.get_nowait()  # lets the maker see that nobody wants more
+
+
+def empty(schema: pa.Schema) -> pa.RecordBatch:
+    """No rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 class StateClients:
-    """Connections to the other slots, kept open. One user thread at a time per address."""
+    """Connections to the other slots, kept open. One user thread at a time per address and kind of call.
 
-    def __init__(self, token: str, deadline_s: float) -> None:
+    Every method raises ServiceUnavailable if the other side is not there or refuses.
+    """
+
+    def __init__(self, token: str, deadline_s: float, schema: pa.Schema, chunk_bytes: int) -> None:
         self._token, self._deadline_s = token, deadline_s
+        self._schema, self._chunk_bytes = schema, chunk_bytes
         self._clients: dict[str, flight.FlightClient] = {}
+        self._lock = threading.Lock()
 
     def _to(self, address: str) -> flight.FlightClient:
-        if address not in self._clients:
-            self._clients[address] = flight.FlightClient(f"grpc://{address}")
-        return self._clients[address]
+        with self._lock:
+            if address not in self._clients:
+                self._clients[address] = flight.FlightClient(f"grpc://{address}")
+            return self._clients[address]
 
     def push(
         self,
         address: str,
         slot: int,
-        schema: pa.Schema,
-        units: Iterable[tuple[int, UnitState]],
-        chunk_bytes: int,
-        sent: Callable[[int, int], None],
-        acknowledged: Callable[[int], None],
+        home: str,
+        parcels: Iterable[Parcel],
+        sent: Callable[[Parcel, int], None],
+        acknowledged: Callable[[int, bool], None],
     ) -> None:
-        """Send units to ``slot`` at ``address``: calls ``sent(unit, bytes)`` with each one's last chunk and
-        ``acknowledged(unit)`` as each is installed there. Raises ServiceUnavailable if the other side fails.
+        """Send units to ``slot`` at ``address``: calls ``sent(parcel, bytes)`` with each one's last chunk and
+        ``acknowledged(unit, taken)`` as each is installed there (or refused, if it was a delta over nothing).
         """
-        descriptor = flight.FlightDescriptor.for_command(json.dumps({"slot": slot}).encode())
+
+        def chunks() -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+            for parcel in parcels:
+                assert parcel.state is not None
+                values, deleted = parcel.values(self._schema, self._chunk_bytes)
+                about, size = parcel.about(home) | {"deleted": deleted}, 0
+                for batch, last in _marked(values, self._schema):
+                    size += batch.nbytes
+                    if last:
+                        sent(parcel, size)  # before it is written: the acknowledgement may be very quick
+                    yield batch, _pack(about | {"last": last}, parcel.state.timers.export() if last else None)
+
+        self._put(address, {"kind": "units", "slot": slot}, chunks(), acknowledged)
+
+    def copy(
+        self, address: str, slot: int, unit: int, number: int, batches: list[pa.RecordBatch], deleted: list[int]
+    ) -> None:
+        """Send part ``number`` of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
+        about = {"unit": unit, "number": number, "deleted": deleted}
+        chunks = ((batch, _pack(about | {"last": last})) for batch, last in _marked(batches, self._schema))
+        self._put(address, {"kind": "copies", "slot": slot}, chunks, lambda *_: None)
+
+    def write(self, address: str, writes: Iterable[tuple[Stay, pa.RecordBatch, list[int]]]) -> None:
+        """Give keys back to the place where they live: rows, and keys that are deleted. Waits until they are there."""
+        chunks = (
+            (batch, _pack({"unit": unit, "version": version, "deleted": deleted, "last": True}))
+            for (unit, version), batch, deleted in writes
+        )
+        self._put(address, {"kind": "keys"}, chunks, lambda *_: None)
+
+    def _put(
+        self,
+        address: str,
+        request: dict[str, Any],
+        chunks: Iterable[tuple[pa.RecordBatch, pa.Buffer]],
+        acknowledged: Callable[[int, bool], None],
+    ) -> None:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
         try:
-            writer, reader = self._to(address).do_put(descriptor, schema, _options(self._token, self._deadline_s))
+            writer, reader = self._to(address).do_put(descriptor, self._schema, _options(self._token, self._deadline_s))
             trouble: list[BaseException] = []
 
             def read_acks() -> None:
                 try:
                     while (buffer := reader.read()) is not None:
-                        acknowledged(int(buffer.to_pybytes()))
+                        acknowledged(*json.loads(buffer.to_pybytes()))
                 except BaseException as error:
                     trouble.append(error)
 
             acks = threading.Thread(target=read_acks, name="keyshift-acks", daemon=True)
             acks.start()
             with writer:
-                for unit, state in units:
-                    size = 0
-                    for batch, info in chunks_of(unit, state, schema, chunk_bytes):
-                        size += batch.nbytes
-                        if info["last"]:
-                            sent(unit, size)  # before it is written: the acknowledgement may be very quick
-                        writer.write_with_metadata(batch, pa.py_buffer(json.dumps(info).encode()))
+                for batch, info in _ahead(chunks):
+                    writer.write_with_metadata(batch, info)
                 writer.done_writing()
                 acks.join(self._deadline_s)
             if trouble:
                 raise trouble[0]
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise ServiceUnavailable(f"state for slot {slot} could not be sent to {address}: {error}") from error
+            raise ServiceUnavailable(f"state could not be sent to {address}: {error}") from error
 
-    def pull(
-        self, address: str, slot: int, units: list[int], arrived: Callable[[int, list[pa.RecordBatch]], None]
-    ) -> None:
-        """Fetch units that ``slot`` left at ``address``. Raises ServiceUnavailable if they are not there any more."""
-        ticket = flight.Ticket(json.dumps({"slot": slot, "units": units}).encode())
+    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[Parcel], object]) -> None:
+        """Fetch units that ``slot`` left at ``address``."""
+        chunks: list[pa.RecordBatch] = []
+        for batch, info, timers in self._get(address, {"kind": "sealed", "slot": slot, "units": units}):
+            chunks.append(batch)
+            if info["last"]:
+                arrived(Parcel(info["unit"], batches=chunks, timers=timers))
+                chunks = []
+
+    def keys(
+        self, address: str, stays: list[tuple[int, int, list[int]]], moved: list[tuple[int, int, list[int]]]
+    ) -> list[tuple[Stay, pa.RecordBatch]]:
+        """Ask for single keys: rows of unit, version, keys. What is there comes, and is there until it is said, in the
+        same form, that it has ``moved``.
+        """
+        answers = self._get(address, {"kind": "keys", "stays": stays, "moved": moved})
+        return [((info["unit"], info["version"]), batch) for batch, info, _ in answers]
+
+    def rest(self, address: str, stays: list[Stay], arrived: Callable[[Stay, list[pa.RecordBatch]], None]) -> None:
+        """Ask for all keys of these units that are still there."""
+        chunks: list[pa.RecordBatch] = []
+        for batch, info, _ in self._get(address, {"kind": "rest", "stays": stays}):
+            chunks.append(batch)
+            if info["last"]:
+                arrived((info["unit"], info["version"]), chunks)
+                chunks = []
+
+    def _get(
+        self, address: str, request: dict[str, Any]
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], pa.RecordBatch | None]]:
+        ticket = flight.Ticket(json.dumps(request).encode())
         try:
-            chunks: list[pa.RecordBatch] = []
             for chunk in self._to(address).do_get(ticket, _options(self._token, self._deadline_s)):
-                info = json.loads(chunk.app_metadata.to_pybytes())
-                chunks.append(chunk.data)
-                if info["last"]:
-                    arrived(info["unit"], chunks)
-                    chunks = []
+                yield chunk.data, *_unpack(chunk.app_metadata)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise ServiceUnavailable(f"state of slot {slot} could not be fetched from {address}: {error}") from error
+            raise ServiceUnavailable(f"state could not be fetched from {address}: {error}") from error
+
+    def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
+        """A short message: ``units`` (slot; wanted: rows of unit, version, router; opened: units) or ``drop`` (stays:
+        rows of unit, version; nobody will ask for their keys any more).
+        """
+        action = flight.Action(kind, json.dumps(body).encode())
+        try:
+            list(self._to(address).do_action(action, _options(self._token, self._deadline_s)))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise ServiceUnavailable(f"a message could not be sent to {address}: {error}") from error
 
     def close(self) -> None:
         """Close all connections."""
-        for client in self._clients.values():
-            client.close()
-        self._clients.clear()
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()

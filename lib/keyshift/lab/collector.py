@@ -4,7 +4,8 @@ Speaks JSON lines (see ``keyshift.lab.child``). In: ``CollectorConfig``, then ``
 ``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ...}``: latency from
 ``t`` to arrival of what arrived in that second of the epoch (null if nothing did); at once, for each marker frame, its
 metadata, e.g. ``{"marker": "ready", "slot": 3}``; after stop, when nothing has arrived for a second and the file is
-written, ``{"state": "done", "results": ...}``.
+written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not counted or timed in
+what is reported every second: no event waits for them.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.
@@ -53,7 +54,7 @@ class Results:
         self.count += batch.num_rows
 
     def roll(self) -> np.ndarray:
-        """Close the current table; returns the latencies in it, in ms."""
+        """Close the current table; returns the latencies of the events in it, in ms."""
         rows = [batch.num_rows for batch in self._batches]
         slot, log_offset, arrived = np.array(self._origin, np.int64).reshape(-1, 3).T
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
@@ -64,7 +65,8 @@ class Results:
         table = table.append_column("arrived_us", pa.array(arrived_us))
         self._tables.append(table)
         self._batches, self._origin = [], []
-        return (arrived_us - table.column("t").to_numpy()) / 1000
+        of_event = table.column("position").to_numpy() >= 0
+        return ((arrived_us - table.column("t").to_numpy()) / 1000)[of_event]
 
     def write(self, path: Path) -> None:
         """Everything, as one parquet file."""

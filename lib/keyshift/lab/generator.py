@@ -1,7 +1,9 @@
 """The generator process: frames of events into Kafka on a fixed schedule, whatever the job does with them.
 
 Each partition belongs to one router and gets one frame every ``frame_ms`` from the beginning: ticks before and after
-the load, so that routers always have a row to run on. An event carries the time it was *scheduled*; a process that is
+the load, so that routers always have a row to run on. The partitions take turns, so that a slot gets its rows evenly
+spaced, and right behind each frame comes an empty message, because Spark hands a row to Python only when the next one
+is there (docs/performance.md). An event carries the time it was *scheduled*; a process that is
 late sends at once all that is due, with the scheduled times, so no latency is hidden (no coordinated omission).
 
 Speaks JSON lines (see ``keyshift.lab.child``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
@@ -84,16 +86,15 @@ class Generator:
         config = self._config
         self.schedule = Schedule(int(command["start_at_us"]), float(command["seconds"]), config.rate, config.routers)
 
-    def send(self, frame_us: int) -> None:
-        """One frame per router, with what is due at ``frame_us``. Raises ServiceUnavailable if any send failed."""
-        for router, source in enumerate(self._sources):
-            batch = self._empty
-            if self.schedule is not None:
-                sent, due = self._sent[router], self.schedule.due(router, frame_us)
-                if due > sent:
-                    batch = source.take(self.schedule.times(router, sent, due))
-                    self._sent[router] = due
-            value = frames.encode(batch, {"watermark": frame_us})
+    def send(self, router: int, frame_us: int) -> None:
+        """A frame for ``router``, with what is due at ``frame_us``. Raises ServiceUnavailable if any send failed."""
+        batch = self._empty
+        if self.schedule is not None:
+            sent, due = self._sent[router], self.schedule.due(router, frame_us)
+            if due > sent:
+                batch = self._sources[router].take(self.schedule.times(router, sent, due))
+                self._sent[router] = due
+        for value in (frames.encode(batch, {"watermark": frame_us}), frames.NUDGE):
             self._producer.send(self._config.topic, value, partition=router).add_errback(self._failed)
         self._check()
 
@@ -132,12 +133,12 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
     generator = Generator(config, producer)
     say({"state": "ready"})
 
-    frame_us = config.frame_ms * 1000
+    turn_us = config.frame_ms * 1000 / config.routers
     begin_us = _now_us()
-    frame = 0  # frames are due at begin + n * frame_us; when late, the missed ones are merged into one
+    turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
     late_us, report_us, done = 0.0, begin_us + SECOND_US, False
     while True:
-        due_us = begin_us + frame * frame_us
+        due_us = begin_us + turn * turn_us
         command = commands.next(timeout_s=(due_us - _now_us()) / SECOND_US)
         if command is not None:
             if command.get("stop"):
@@ -146,10 +147,11 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             continue
         now_us = _now_us()
         late_us = max(late_us, now_us - due_us)
-        latest = math.floor((now_us - begin_us) / frame_us)
-        frame = max(frame, latest) + 1
+        after = max(turn, math.floor((now_us - begin_us) / turn_us)) + 1
         with broker_errors(config.kafka, f"sending to topic {config.topic!r}"):
-            generator.send(round(begin_us + (frame - 1) * frame_us))
+            for each in range(max(turn, after - config.routers), after):
+                generator.send(each % config.routers, round(begin_us + each * turn_us))
+        turn = after
         if generator.finished and not done:
             generator.flush()
             done = True

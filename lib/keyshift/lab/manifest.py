@@ -62,11 +62,13 @@ TABLES: dict[str, pa.Schema] = {
         installed_s=pa.float64(),
         drained_s=pa.float64(),
     ),
+    # Of the n-th migration of a run, in the order in which they were made; step -1: put off or refused.
+    "decisions": _schema(migration=pa.int32(), unit=pa.int32(), step=pa.int32(), reason=pa.string()),
 }
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """The table ``name`` ("latency", "metrics" or "migration") from one array, list or Series per column.
+    """The table ``name`` (one of ``TABLES``) from one array, list or Series per column.
 
     Raises BadInput if a column is missing, not known, or holds values of another type.
     """
@@ -168,7 +170,8 @@ class Summary(_Record):
     completion_s: Measure = Field(description="first routing switch to last installed unit; null if it never completed")
     phases: dict[str, Measure] = Field(description="phase to seconds, see docs/results.md")
     recover_s: Measure = Field(description="trigger until the per-second P99 stays under the objective; null if never")
-    bytes_moved: Count = Field(description="bytes of state sent")
+    bytes_moved: Count = Field(description="bytes of state sent, in whole units and key by key, without copies")
+    bytes_copied: Count = Field(default=None, description="bytes of copies sent before the move, until they were close")
     bytes_minimum: Count = Field(description="bytes of state that had to move")
     units_moved: Count = Field(description="units installed at their destination")
     steps: Count = Field(description="steps of the plan that were begun")

@@ -12,6 +12,7 @@ What a new workload is tried with before it meets a cluster, and what the tests 
     True
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,8 +49,9 @@ def run_offline(
 ) -> OfflineRun:
     """Put ``frames`` frames per router through the operators, under each assignment in turn for an equal share of them.
 
-    State is handed over between assignments by export and install, into fresh state. Raises BadInput for an unknown
-    backend.
+    State and timers are handed over between assignments by export and install, into fresh state. A slot's watermark is
+    the least of those of the frames that came before, one per router; every unit hears of it before each frame. Timers
+    that are not due by the last frame stay. Raises BadInput for an unknown backend.
     """
     make_state, _ = backends.get(backend)
     operator = workload.operator()
@@ -58,30 +60,35 @@ def run_offline(
     states: list[UnitState] = [make_state(operator.state_schema) for _ in range(units)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
-    log_ends = [0] * (max(max(a.owner) for a in assignments) + 1)
+    watermarks = [0] * routers
     events: list[pd.DataFrame] = []
-    results: list[pd.DataFrame] = []
     current = assignments[0]
+    results = _Results()
     for offset in range(frames):
         due = assignments[offset * len(assignments) // frames]
         for move in current.moves_to(due):
             states[move.unit], left = make_state(operator.state_schema), states[move.unit]
             states[move.unit].install(left.export(_CHUNK_BYTES))
+            states[move.unit].timers.install(left.timers.export())
         current = due
+        times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
+        now_us = int(times[-1]) + 1
         for router, source in enumerate(sources):
-            times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
+            watermark = min(watermarks)
+            for unit, state in enumerate(states):
+                fired = operator.advance(unit, state, watermark, now_us)
+                if fired is not None:
+                    results.add(fired, current, current.owner[unit], now_us, router=-1, offset=-1)
             batch = source.take(times)
-            origin = {"router": np.int32(router), "offset": offset}
             position = positions(np.array([batch.num_rows]))
-            events.append(batch.to_pandas().assign(**origin, position=position))
+            events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             unit_of = units_of(batch.column("key").to_numpy(), workload.key_groups, workload.bins)
             slots = current.slot_of[unit_of]
             batch = batch.append_column("position", pa.array(position)).append_column("unit", pa.array(unit_of))
             for slot in np.unique(slots).tolist():
-                answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__, times[-1])
-                where = {"version": current.version, "slot": np.int32(slot), "log_offset": log_ends[slot]}
-                results.append(answer.to_pandas().assign(**origin, **where, arrived_us=times[-1] + 1))
-                log_ends[slot] += 1
+                answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__, watermark)
+                results.add(answer, current, slot, now_us, router, offset)
+            watermarks[router] = int(times[-1])  # for what comes behind this frame
     final = [
         part.to_pandas().assign(unit=unit, slot=current.owner[unit])
         for unit, state in enumerate(states)
@@ -89,6 +96,23 @@ def run_offline(
     ]
     columns = [field.name for field in (*RESULT_FIELDS, *workload.result_fields)]
     columns += ["slot", "log_offset", "arrived_us"]
-    return OfflineRun(
-        pd.concat(events, ignore_index=True), pd.concat(results, ignore_index=True)[columns], final, assignments
-    )
+    return OfflineRun(pd.concat(events, ignore_index=True), results.table()[columns], final, assignments)
+
+
+class _Results:
+    """What all slots gave, one log per slot."""
+
+    def __init__(self) -> None:
+        self._parts: list[pd.DataFrame] = []
+        self._log_ends: Counter[int] = Counter()
+
+    def add(
+        self, answer: pa.RecordBatch, current: Assignment, slot: int, arrived_us: int, router: int, offset: int
+    ) -> None:
+        origin = {"router": np.int32(router), "offset": offset, "version": current.version}
+        where = {"slot": np.int32(slot), "log_offset": self._log_ends[slot], "arrived_us": arrived_us}
+        self._parts.append(answer.to_pandas().assign(**origin, **where))
+        self._log_ends[slot] += 1
+
+    def table(self) -> pd.DataFrame:
+        return pd.concat(self._parts, ignore_index=True)

@@ -7,8 +7,9 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor.config import JobConfig
-from keyshift.executor.coordinator import StepRecord
+from keyshift.executor.coordinator import StepRecord, Wish
 from keyshift.executor.job import Job, Savepoint
 from keyshift.executor.pipeline import session
 from keyshift.executor.savepoint import Place, SavepointStore
-from keyshift.keys import Assignment
+from keyshift.keys import Assignment, Move, Step
 from keyshift.lab import floor, topics, verdict
 from keyshift.lab.children import Child
 from keyshift.lab.folders import require_room
@@ -43,7 +44,7 @@ from keyshift.lab.manifest import (
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.store import ResultStore
-from keyshift.planner import Plan, make_plan, strategies
+from keyshift.planner import Decision, make_plan
 
 READY_S = 120.0  # until every router and slot has put a first row through
 CATCH_UP_S = 60.0  # until the results of everything offered have come
@@ -103,7 +104,7 @@ class Lab:
         self._say(f"run {run_id}")
         try:
             with _Run(self._spark, self._endpoints, spec, run_id, self._work, self._say) as run:
-                tables, judged, facts = run.execute()
+                tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
                 tables["migration"].to_pandas(),
@@ -125,7 +126,12 @@ class Lab:
                 **figures,
             )
             manifest = Manifest(
-                **common, status=summary.verdict, finished_at=datetime.now(UTC), verdict=judged, summary=summary
+                **common,
+                status=summary.verdict,
+                finished_at=datetime.now(UTC),
+                verdict=judged,
+                summary=summary,
+                notes=notes,
             )
             return self.store.put_run(manifest, tables)
         except BaseException as error:
@@ -142,6 +148,13 @@ class _Run:
     def __init__(self, spark: Any, endpoints: Endpoints, spec: RunSpec, run_id: str, work: Path, say: Say) -> None:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._workload = spec.make_workload()
+        self._point = spec.point()
+        self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
+        self._copying: str | None = None
+        self._copies: tuple[Move, ...] = ()
+        self._replicate_s: float | None = None
+        self._planned_s = 0.0
+        self._notes: list[str] = []
         self._config = JobConfig(
             job=run_id,
             attempt=0,
@@ -151,6 +164,8 @@ class _Run:
             routers=spec.routers,
             slots=spec.slots if self._restarts else spec.tasks,
             key_groups=spec.key_groups,
+            bins=self._point.bins,
+            queue_bytes=spec.queue_bytes,
             backend=spec.backend,
             token=secrets.token_urlsafe(24),
             chunk_bytes=spec.chunk_bytes,
@@ -169,7 +184,7 @@ class _Run:
 
     @property
     def _restarts(self) -> bool:
-        return strategies.get(self._spec.strategy).restarts
+        return self._point.restarts
 
     def __enter__(self) -> "_Run":
         return self
@@ -191,8 +206,8 @@ class _Run:
 
     # -- the course of a run ------------------------------------------------------------------------------------------
 
-    def execute(self) -> tuple[dict[str, pa.Table], Verdict, dict[str, Any]]:
-        """Tables, verdict, and what the summary needs beside the tables."""
+    def execute(self) -> tuple[dict[str, pa.Table], Verdict, dict[str, Any], list[str]]:
+        """Tables, verdict, what the summary needs beside the tables, and what a reader should know."""
         spec = self._spec
         topics.create_topic(self._endpoints.kafka, self._config.events_topic, spec.routers)
         topics.create_topic(self._endpoints.kafka, self._config.results_topic, spec.tasks)
@@ -207,12 +222,14 @@ class _Run:
                 self._bar = bar
                 self._pass_until(start + spec.warmup_s)
                 self._phase = "steady"
-                self._pass_until(start + spec.warmup_s + spec.trigger_s)
-                self._trigger_us = time.time_ns() // 1000
-                migration, planned_s, minimum = self._migrate()
-                self._pass_until(start + load_s)
+                self._copy_ahead()
+                trigger, end = start + spec.warmup_s + spec.trigger_s, start + load_s
+                migration, moved = self._restart_at(trigger) if self._restarts else self._migrate_at(trigger, end)
+                self._pass_until(end)
             self._phase = "catching up"
             self._await_results()
+            measures = self._job.measure()
+            copied = self._copied()
             final = self._job.savepoint(self._set_phase)
             self._await_sealed(final)
         self._collector.stop()
@@ -226,11 +243,18 @@ class _Run:
         found = verdict.judge(self._workload, events, results, self._final_state(final), self._job.assignments)
         tables = {
             "latency": self._latency(results),
-            "metrics": self._metrics(sampler),
+            "metrics": self._metrics(sampler, measures),
             "migration": make_table("migration", migration),
+            "decisions": self._decision_table(),
         }
-        facts = {"planned_s": planned_s, "bytes_minimum": minimum}
-        return tables, _as_manifest(found), facts
+        facts = {
+            "planned_s": self._planned_s,
+            "replicate_s": self._replicate_s,
+            "bytes_minimum": sum(final.unit_bytes[unit] for unit in moved),
+            "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in measures.values()),
+            "bytes_copied": copied,
+        }
+        return tables, _as_manifest(found), facts, self._notes
 
     def _start_children(self) -> tuple[Child, Child]:
         spec, config = self._spec, self._config
@@ -241,22 +265,97 @@ class _Run:
         self._children.append(Child("keyshift.lab.collector", common | sink, self._heard_collector))
         return self._children[0], self._children[1]
 
-    def _migrate(self) -> tuple[dict[str, Any], float, int]:
-        """Plan and move. Gives the migration table's columns, seconds spent planning, and bytes that had to move."""
-        spec = self._spec
-        begin = time.perf_counter()
-        current = self._job.assignment
-        target = spec.target()
-        plan = make_plan(strategies.get(spec.strategy), current, target)
-        planned_s = time.perf_counter() - begin
-        if not self._restarts:
-            records = self._job.migrate(plan.steps, self._set_phase, self._check)
-            columns = _migration_columns(records, self._trigger_us)
-            return columns, planned_s, sum(columns["bytes"])
-        columns, minimum = self._restart(plan, current, target)
-        return columns, planned_s, minimum
+    def _copy_ahead(self) -> None:
+        """Copies that are kept all the time: the planner is told the target in advance, if the copies go there."""
+        if self._point.phase(0).replicas == "periodic":
+            self._copy(
+                make_plan(self._point, self._job.assignment, self._target(0), self._heat(), self._spec.seed).copies
+            )
 
-    def _restart(self, plan: Plan, current: Assignment, target: Assignment) -> tuple[dict[str, Any], int]:
+    def _copy(self, copies: tuple[Move, ...]) -> None:
+        spec = self._spec
+        if copies:
+            whole = self._point.handover == "whole"
+            self._copies = copies
+            self._copying = self._job.copy(copies, spec.copy_every_s, spec.copy_lag_keys, whole)
+
+    def _migrate_at(self, trigger: float, end: float) -> tuple[dict[str, Any], list[int]]:
+        """Let the job run to its end and migrate at the trigger, and again. The migration table's columns; what moved.
+
+        Both times in seconds since the epoch.
+        """
+        spec = self._spec
+        monotonic = time.monotonic() - time.time()
+        wishes = []
+        for number in range(len(spec.reconfigurations)):
+            cancels = number and spec.on_overlap == "cancel"
+            request = None if cancels else partial(self._plan, number)
+            at_s = monotonic + trigger + number * spec.gap_s
+            wishes.append(Wish(at_s, request, replace=spec.on_overlap == "replace"))
+        self._trigger_us = round(trigger * SECOND_US)
+        records = self._job.serve(wishes, monotonic + end, self._set_phase, self._check)
+        self._notes += self._job.troubles
+        columns = _migration_columns(records, self._trigger_us)
+        return columns, sorted(set(columns["unit"]))
+
+    def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
+        """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
+        begin = time.perf_counter()
+        point = self._point.phase(number)
+        heat = self._heat() if point.order == "hottest" or self._spec.trigger == "balance" else ()
+        plan = make_plan(point, current, self._target(number, current, heat), heat, self._spec.seed)
+        self._decisions += [(number, decision) for decision in plan.decisions]
+        if number == 0:
+            self._planned_s = time.perf_counter() - begin
+        if plan.copies and point.replicas == "warm_up":
+            self._set_phase("copying")
+            copying = time.perf_counter()
+            self._copy(plan.copies)
+            self._job.await_copies(self._copying or "", {move.source for move in plan.copies})
+            self._replicate_s = (self._replicate_s or 0.0) + time.perf_counter() - copying
+        elif number and plan.copies:
+            self._copy(plan.copies)
+        return plan.steps
+
+    def _target(self, number: int, current: Assignment | None = None, heat: Sequence[float] = ()) -> Assignment:
+        return self._spec.target(
+            current or self._job.assignment, number, heat or [1.0] * len(self._job.assignment.owner)
+        )
+
+    def _heat(self) -> list[float]:
+        """Records per second of each unit since its slot's batch began."""
+        heat = [0.0] * len(self._job.assignment.owner)
+        for measures in self._job.measure().values():
+            for unit, count in measures["records"]:
+                heat[unit] += count / measures["seconds"]
+        return heat
+
+    def _copied(self) -> int | None:
+        """Bytes of copies sent until they were close; None if nothing was copied."""
+        if self._copying is None:
+            return None
+        answers = self._job.await_copies(self._copying, {move.source for move in self._copies})
+        if self._replicate_s is None:
+            self._replicate_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
+        return sum(answer["bytes"] for answer in answers.values())
+
+    def _decision_table(self) -> pa.Table:
+        rows = [(number, d.unit, -1 if d.step is None else d.step, d.reason) for number, d in self._decisions]
+        migration, unit, step, reason = zip(*rows, strict=True) if rows else ([], [], [], [])
+        return make_table("decisions", {"migration": migration, "unit": unit, "step": step, "reason": reason})
+
+    def _restart_at(self, trigger: float) -> tuple[dict[str, Any], list[int]]:
+        """Wait for the trigger (seconds since the epoch), plan and restart."""
+        self._pass_until(trigger)
+        self._trigger_us = time.time_ns() // 1000
+        begin = time.perf_counter()
+        current, target = self._job.assignment, self._target(0)
+        plan = make_plan(self._point, current, target)
+        self._decisions += [(0, decision) for decision in plan.decisions]
+        self._planned_s = time.perf_counter() - begin
+        return self._restart(current, target), [move.unit for step in plan.steps for move in step.moves]
+
+    def _restart(self, current: Assignment, target: Assignment) -> dict[str, Any]:
         """Savepoint, stop, start anew. Every unit is written and read again, whether it moves or not."""
         savepoint = self._job.savepoint(self._set_phase)
         self._await_sealed(savepoint)
@@ -293,8 +392,7 @@ class _Run:
             "installed_s": [since(installed[unit]) for unit in units],
             "drained_s": [since(max(installed.values()))] * len(units),
         }
-        moving = [move.unit for step in plan.steps for move in step.moves]
-        return columns, sum(savepoint.unit_bytes[unit] for unit in moving)
+        return columns
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -377,6 +475,7 @@ class _Run:
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def _latency(self, results: pd.DataFrame) -> pa.Table:
+        results = results[results["position"] >= 0]  # of events: nobody waits for a timer's result
         created = (results["t"].to_numpy() - self._trigger_us) / SECOND_US
         latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
         return make_table(
@@ -384,8 +483,11 @@ class _Run:
             {"created_s": created, "latency_ms": latency.astype("f4"), "slot": results["slot"].to_numpy().astype("i2")},
         )
 
-    def _metrics(self, sampler: Sampler) -> pa.Table:
+    def _metrics(self, sampler: Sampler, measures: dict[int, dict[str, Any]]) -> pa.Table:
         rows = [*sampler.rows]
+        names_of = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
+        for slot, measured in measures.items():
+            rows += [(time.time(), name, f"slot-{slot}", float(measured[name])) for name in names_of]
         rows += [(r["second"], "throughput_per_s", "collector", float(r["results"])) for r in self._seconds]
         moments, names, instances, values = zip(*rows, strict=True) if rows else ([], [], [], [])
         relative = np.asarray(moments, "f8") - self._trigger_us / SECOND_US
@@ -397,7 +499,7 @@ class _Run:
         store = SavepointStore(self._endpoints, self._config.job)
         for slot, rows in store.manifest(savepoint.name)["places"].items():
             for row in rows:
-                for batch in store.read(Place(*row)):
+                for batch in store.read(Place(*row))[0]:
                     part = batch.to_pandas()
                     part.insert(0, "unit", row[0])
                     part.insert(1, "slot", int(slot))

@@ -94,8 +94,10 @@ def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int
                     )
                 for partition, records in fetched.items():
                     for record in records:
+                        if record.value == frames.NUDGE or record.offset >= ends[partition]:
+                            continue
                         batch, _ = frames.decode(record.value, schema)
-                        if batch.num_rows and record.offset < ends[partition]:
+                        if batch.num_rows:
                             batches.append(batch)
                             where.append((partition.partition, record.offset))
         finally:

@@ -19,6 +19,7 @@ from keyshift.keys import Assignment, units_of
 from keyshift.workloads import Workload
 
 Mask = npt.NDArray[np.bool_]
+_ORIGIN = ("router", "offset", "position")  # which event a result is of; all -1: of a timer
 _EXAMPLES_PER_KIND = 3  # six kinds: at most 18 examples
 
 
@@ -29,7 +30,7 @@ class Verdict:
     lost: int  # events without a result
     duplicated: int  # results beyond the first of an event
     reordered: int  # results that overtook another of the same router and key
-    wrong: int  # results and keys of the final state that a sequential run would not give
+    wrong: int  # results, those of timers too, and keys of the final state that a sequential run would not give
     foreign: int  # results, and (unit, slot) of the final state, of a slot that was not the owner
     unexpected: int  # results of events that were never offered
     examples: tuple[str, ...] = ()  # a few of each kind
@@ -77,16 +78,23 @@ def judge(
     """The verdict on one run.
 
     ``events``: router, offset, position and the event columns. ``results``: the collector's columns, rows of one slot
-    in the order of their log. ``final``: parts of the final state, columns unit, slot, key and the state fields.
-    ``assignments``: every version that was in force, oldest first, at least one. ``replayed``: the job was restarted,
-    so an event may have several results as long as they are equal; different ones count as wrong.
+    in the order of their log. Those of timers have router, offset and position -1: no event misses them, so whether
+    they are right the workload decides, and here is only seen who gave them. ``final``: parts of the final state,
+    columns unit, slot, key and the state fields. ``assignments``: every version that was in force, oldest first, at
+    least one. ``replayed``: the job was restarted, so an event may have several results as long as they are equal,
+    and so may a timer; different ones count as wrong.
     Raises BadInput if there is no assignment. Sorts the results a few times: seconds for millions of them.
     """
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
     found = _Findings()
+    stated = ["key", "t", *(field.name for field in workload.result_fields)]
+    of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
+    timers, results = results[of_timer], results[~of_timer]
+    if replayed:
+        timers = timers.drop_duplicates(stated)
     results = results.assign(row=np.arange(len(results)))  # the order within a record is that of the log
-    events = events.sort_values(["router", "offset", "position"], ignore_index=True)
+    events = events.sort_values(list(_ORIGIN), ignore_index=True)
     place = _places(events, results)
     found.rows(
         "unexpected",
@@ -106,7 +114,7 @@ def judge(
     again[1:] = np.diff(place) == 0
     if replayed:
         first = np.maximum.accumulate(np.where(again, 0, np.arange(len(place))))
-        differs = _differs(results, results.iloc[first], ["key", "t", *(f.name for f in workload.result_fields)])
+        differs = _differs(results, results.iloc[first], stated)
         text = "a replay gave another result for router {router} offset {offset} position {position} key {key}"
         found.rows("wrong", text, results, again & differs)
     else:
@@ -126,6 +134,7 @@ def judge(
         results,
         _reordered(results, place),
     )
+    results = pd.concat([results.drop(columns="row"), timers], ignore_index=True)
     owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), assignments)
     found.rows(
         "foreign",
@@ -153,7 +162,7 @@ def judge(
 
 def _places(events: pd.DataFrame, results: pd.DataFrame) -> npt.NDArray[np.int64]:
     """The row of each result's event in ``events`` (sorted), or -1."""
-    columns = ["router", "offset", "position"]
+    columns = list(_ORIGIN)
     if events.empty:
         return np.full(len(results), -1, np.int64)
     limits = events[columns].max() + 1

@@ -3,14 +3,57 @@
 A new strategy is one file in ``strategies`` and one line here.
 """
 
-from keyshift.planner.model import Plan, Snapshot, Strategy, make_plan
-from keyshift.planner.strategies import all_at_once, fluid, fluid_per_source, stop_restart
+from keyshift.planner.check import change, check, parse_settings, settings
+from keyshift.planner.model import Decision, Plan, Snapshot, Strategy
+from keyshift.planner.plan import in_units, make_plan
+from keyshift.planner.strategies import (
+    all_at_once,
+    chunked,
+    drrs,
+    fluid,
+    fluid_per_source,
+    hot_first,
+    hybrid,
+    lazy,
+    matched,
+    meces,
+    order_unaware,
+    pause_resume,
+    replicated,
+    rhino,
+    spacker_dynamic,
+    stop_restart,
+)
 from keyshift.registry import Registry
 
-__all__ = ["Plan", "Snapshot", "Strategy", "make_plan", "strategies"]
+__all__ = [
+    "Decision",
+    "Plan",
+    "Snapshot",
+    "Strategy",
+    "change",
+    "check",
+    "in_units",
+    "make_plan",
+    "parse_settings",
+    "settings",
+    "strategies",
+]
 
 strategies: Registry[Strategy] = Registry("strategy")
+strategies.register("stop_restart", stop_restart.STRATEGY)
+strategies.register("pause_resume", pause_resume.STRATEGY)
+strategies.register("order_unaware", order_unaware.STRATEGY)
 strategies.register("all_at_once", all_at_once.STRATEGY)
 strategies.register("fluid", fluid.STRATEGY)
 strategies.register("fluid_per_source", fluid_per_source.STRATEGY)
-strategies.register("stop_restart", stop_restart.STRATEGY)
+strategies.register("matched", matched.STRATEGY)
+strategies.register("chunked", chunked.STRATEGY)
+strategies.register("hot_first", hot_first.STRATEGY)
+strategies.register("replicated", replicated.STRATEGY)
+strategies.register("rhino", rhino.STRATEGY)
+strategies.register("meces", meces.STRATEGY)
+strategies.register("lazy", lazy.STRATEGY)
+strategies.register("hybrid", hybrid.STRATEGY)
+strategies.register("spacker_dynamic", spacker_dynamic.STRATEGY)
+strategies.register("drrs", drrs.STRATEGY)

@@ -1,6 +1,9 @@
 """Targets: where the units should be after the migration."""
 
+import math
+from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment, SlotId
@@ -53,3 +56,95 @@ def shuffle(current: Assignment, affected: int) -> Assignment:
                 owner[queue[turn]] = slots[(place + 1) % len(slots)]
                 taken += 1
     return Assignment(current.version, tuple(owner))
+
+
+def explicit(current: Assignment, mapping: Mapping[int, int], slots: int | None = None) -> Assignment:
+    """``mapping`` says, unit to slot, what moves; all other units stay.
+
+    Slots 0..slots-1 are known; without ``slots``, those up to the highest that owns a unit. Raises BadInput for a unit
+    or slot that is not known.
+    """
+    owner = list(current.owner)
+    known = _known_slots(current, slots)
+    for unit, slot in mapping.items():
+        if not 0 <= unit < len(owner):
+            raise BadInput(f"unit {unit} is unknown: units are 0 to {len(owner) - 1}")
+        if not 0 <= slot < known:
+            raise BadInput(f"unit {unit} to slot {slot}: unknown slot; slots are 0 to {known - 1}")
+        owner[unit] = SlotId(slot)
+    return Assignment(current.version, tuple(owner))
+
+
+def balance(current: Assignment, load: Sequence[float], slots: int | None = None) -> Assignment:
+    """Few units move, so that the loads of slots 0..slots-1 become as equal as a greedy choice makes them.
+
+    ``load``: of each unit, in any measure (records per second, bytes). Without ``slots``, those up to the highest that
+    owns a unit take part. As long as a unit can go from a fuller slot to the emptiest and leave both between where they
+    were, the one nearest to half of their difference goes. Source: Spacker, triggers 'load_balance'. Raises BadInput
+    for a load that is missing, negative or not finite, or fewer slots than own units.
+    """
+    if len(load) != len(current.owner):
+        raise BadInput(f"load has {len(load)} values: must be one per unit, {len(current.owner)}")
+    for unit, value in enumerate(load):
+        if not (math.isfinite(value) and value >= 0):
+            raise BadInput(f"load of unit {unit} = {value}: must be a finite number, at least 0")
+    known = _known_slots(current, slots)
+    if known <= max(current.owner):
+        raise BadInput(f"slots = {known}: slot {max(current.owner)} owns units; use scale to have fewer slots")
+    owner = list(current.owner)
+    # Of each slot the units with their load, ascending, and their sum; units without load change nothing and stay.
+    held: list[list[tuple[float, int]]] = [[] for _ in range(known)]
+    for weight, unit in sorted((value, unit) for unit, value in enumerate(load) if value > 0):
+        held[owner[unit]].append((weight, unit))
+    total = [math.fsum(weight for weight, _ in units) for units in held]
+    least = 1e-9 * max(total)  # below this a gain is a rounding error, and pursuing it need not end
+    while found := _next_transfer(held, total, least):
+        source, index, destination = found
+        weight, unit = held[source].pop(index)
+        insort(held[destination], (weight, unit))
+        total[source] -= weight
+        total[destination] += weight
+        owner[unit] = SlotId(destination)
+    return Assignment(current.version, tuple(owner))
+
+
+def zipf_balance(current: Assignment, exponent: float, slots: int | None = None) -> Assignment:
+    """``balance`` by Zipf mass: group i has rank i, as generators draw them. Source: Spacker, 'load_balance_zipf'."""
+    return balance(current, zipf_mass(len(current.owner), exponent), slots)
+
+
+def zipf_mass(groups: int, exponent: float) -> list[float]:
+    """The share of the records that each group gets: 1 / (i + 1) ** exponent, sum 1; exponent 0 is uniform.
+
+    Raises BadInput for an exponent below 0 or above 10.
+    """
+    if not 0 <= exponent <= 10:
+        raise BadInput(f"Zipf exponent = {exponent}: must be between 0 (uniform) and 10")
+    weights = [(group + 1) ** -exponent for group in range(groups)]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def _known_slots(current: Assignment, slots: int | None) -> int:
+    if slots is not None and slots < 1:
+        raise BadInput(f"slots = {slots}: must be at least 1")
+    return max(current.owner) + 1 if slots is None else slots
+
+
+def _next_transfer(
+    held: list[list[tuple[float, int]]], total: list[float], least: float
+) -> tuple[int, int, int] | None:
+    """Source, index of the unit in it, and destination of the transfer that levels best; None if none levels."""
+    slots = range(len(total))
+    destination = min(slots, key=total.__getitem__)
+    for source in sorted(slots, key=total.__getitem__, reverse=True):
+        difference = total[source] - total[destination]
+        above = bisect_left(held[source], (difference / 2, 0))
+        levels = [
+            (abs(held[source][index][0] - difference / 2), index)
+            for index in (above - 1, above)
+            if 0 <= index < len(held[source]) and least < held[source][index][0] < difference - least
+        ]
+        if levels:
+            return source, min(levels)[1], destination
+    return None

@@ -1,6 +1,6 @@
 """Deliberate faults in the protocol, to see that the verdict notices them. Never a default."""
 
-from keyshift.protocol.slot import SlotMachine, _ActiveStep
+from keyshift.protocol.slot import Installed, Prepared, SlotMachine, _ActiveStep
 from keyshift.registry import Registry
 
 
@@ -27,7 +27,24 @@ class InstallEarly(SlotMachine):  # type: ignore[type-arg]
         return frozenset()
 
 
+class NeverPrepared(SlotMachine):  # type: ignore[type-arg]
+    """Does not say that it is ready: no step ever switches."""
+
+    def prepare(self, version, step):  # type: ignore[no-untyped-def]
+        """Prepares, and keeps it to itself."""
+        return [effect for effect in super().prepare(version, step) if not isinstance(effect, Prepared)]
+
+
+class NeverInstalled(SlotMachine):  # type: ignore[type-arg]
+    """Does not say that what arrived is installed: the step never ends."""
+
+    def _advance(self):  # type: ignore[no-untyped-def]
+        return [effect for effect in super()._advance() if not isinstance(effect, Installed)]
+
+
 machines: Registry[type[SlotMachine]] = Registry("protocol fault")  # type: ignore[type-arg]
 machines.register("none", SlotMachine)
 machines.register("skip_alignment", SkipAlignment)
 machines.register("install_early", InstallEarly)
+machines.register("never_prepared", NeverPrepared)
+machines.register("never_installed", NeverInstalled)

@@ -1,8 +1,11 @@
 """The router: adopts assignments at frame boundaries and tells every slot when it did."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from keyshift.keys import Assignment
+
+NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,32 +22,59 @@ class SavepointBarrier:
     savepoint: str
 
 
-class RouterMachine:
-    """One router. ``assignment`` is the one to route by, until ``boundary`` says otherwise."""
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What was kept back for paused slots goes out now, in its order and before anything else."""
 
-    def __init__(self, assignment: Assignment) -> None:
+
+Effect = Barrier | SavepointBarrier | Resume
+
+
+class RouterMachine:
+    """One router. ``assignment`` is the one to route by, until ``boundary`` says otherwise.
+
+    ``paused``: slots whose records are kept back here (gate ``router``); barriers and ticks go to them all the same.
+    """
+
+    def __init__(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY) -> None:
         self.assignment = assignment
+        self.paused: AbstractSet[int] = NOBODY
         self.stopped_for: str | None = None  # the savepoint after which no data is forwarded any more
         self._next: Assignment | None = assignment  # the first boundary announces where we start
+        self._next_paused = paused
         self._savepoint: str | None = None
 
-    def announce(self, assignment: Assignment) -> None:
-        """A new assignment was published; it is adopted at the next boundary. Older versions are ignored."""
-        if assignment.version > (self._next or self.assignment).version:
+    def announce(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY) -> None:
+        """A new assignment, or other pauses under the same, were published; they count from the next boundary.
+
+        Older versions are ignored.
+        """
+        newest = (self._next or self.assignment).version
+        if assignment.version > newest:
             self._next = assignment
+        if assignment.version >= newest:
+            self._next_paused = paused
 
     def request_savepoint(self, savepoint: str) -> None:
         """Ask for a savepoint barrier at the next boundary. Asking again for the same one changes nothing."""
         if self.stopped_for is None:
             self._savepoint = savepoint
 
-    def boundary(self) -> list[Barrier | SavepointBarrier]:
+    @property
+    def may_resume(self) -> bool:
+        """Whether the next boundary lets go what was kept back."""
+        return self._next is not None or not self._next_paused
+
+    def boundary(self) -> list[Effect]:
         """To be called before each frame; the barriers go to every slot before anything of that frame."""
-        barriers: list[Barrier | SavepointBarrier] = []
+        effects: list[Effect] = []
+        if self.paused and self.may_resume:
+            effects.append(Resume())  # a newer version is there, so the step that paused is complete
+        self.paused = self._next_paused
         if self._next is not None:
             self.assignment, self._next = self._next, None
-            barriers.append(Barrier(self.assignment.version))
-        if self._savepoint is not None:
+            effects.append(Barrier(self.assignment.version))
+        if self._savepoint is not None and not self.paused:
             self.stopped_for, self._savepoint = self._savepoint, None
-            barriers.append(SavepointBarrier(self.stopped_for))
-        return barriers
+            effects.append(SavepointBarrier(self.stopped_for))
+        return effects

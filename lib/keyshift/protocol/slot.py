@@ -3,17 +3,22 @@
 Life of a unit at its source: serving -> (aligned, its queue empty) -> sending -> (acknowledged) gone.
 Life of a unit at its destination: expected, records queue -> (state arrived) serving, queue drains -> serving.
 
+With ``fetch_back`` a unit may be lent to its destination before all routers switched: it serves the routers that had
+switched there, and comes back for a late record of the others, until the source says that it is there for good.
+With transfer ``access`` or ``remote`` a unit arrives without its keys: it is *partial* until the rest is fetched, and
+cannot be handed on before that; which keys are here is known to ``protocol.remainder``.
+
 The machine never sees state or the content of records: ``Record`` is whatever the shell wants back.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from keyshift.errors import ProtocolViolation
-from keyshift.keys import Step
+from keyshift.keys import Mode, Step
 
 Record = TypeVar("Record")
 
@@ -27,7 +32,18 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The state of ``unit`` is final here: give it to ``destination``."""
+    """Give the state of ``unit`` to ``destination``: for good, or lent for the records of ``routers`` only."""
+
+    unit: int
+    destination: int
+    version: int
+    routers: frozenset[int] | None = None
+    hop: int = 1  # how often the unit has changed hands in this step, this time included
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """To ``destination``: ``unit``, which was lent, is yours for good. Is acknowledged like state."""
 
     unit: int
     destination: int
@@ -35,8 +51,36 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """To ``slot``: a record of ``router`` waits here for ``unit``, whose state is yours to give (or to give back).
+
+    ``hop``: how often the unit had changed hands, as far as this slot knows. What comes late, or twice, tells by it.
+    """
+
+    unit: int
+    slot: int
+    version: int
+    router: int
+    hop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """``unit`` is among those to be sent, and somebody waits for it: send it next."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
-    """The destination has ``unit``: drop the state here."""
+    """The other side has ``unit``: drop the state here (or keep it for access, if that is how it moved)."""
+
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Fetch all keys of the partial ``unit`` that are still elsewhere."""
 
     unit: int
 
@@ -64,17 +108,25 @@ class Freeze:
     savepoint: str
 
 
-Effect = Prepared | Send | Forget | Installed | Released | Freeze
+Effect = Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze
 
 
 @dataclass(slots=True)
 class _ActiveStep:
     version: int
-    leaving: dict[int, int]  # unit -> destination, not yet sent
-    arriving: frozenset[int]
+    mode: Mode
+    leaving: dict[int, int]  # unit -> destination, not yet handed over for good
+    arriving: dict[int, int]  # unit -> source
     aligned: bool = False
-    sending: set[int] = field(default_factory=set)
+    asked: dict[int, int] = field(default_factory=dict)  # leaving unit -> router whose record waits at its destination
+    away: set[int] = field(default_factory=set)  # leaving units that are lent
+    hops: Counter[int] = field(default_factory=Counter)  # how often each unit changed hands so far
+    lent: set[int] = field(default_factory=set)  # sent, but not for good, and not acknowledged
+    sending: set[int] = field(default_factory=set)  # sent for good, not acknowledged
     sent: set[int] = field(default_factory=set)
+    wanted: set[int] = field(default_factory=set)  # units this slot has asked for
+    recalled: set[int] = field(default_factory=set)  # arriving units that were lent to us and are wanted back
+    final: set[int] = field(default_factory=set)  # arriving units that are ours for good
     reported: set[str] = field(default_factory=set)
 
 
@@ -83,7 +135,7 @@ class SlotMachine(Generic[Record]):
 
     ``serving``: units whose state is here. ``expected``: units this slot owns whose state is elsewhere (in the process
     that held the slot before, or in a savepoint): they are treated like arriving ones. ``version``: the last assignment
-    version whose step is complete here.
+    version whose step is complete here. ``partial``: served units of which keys are elsewhere.
     """
 
     def __init__(
@@ -93,7 +145,11 @@ class SlotMachine(Generic[Record]):
         self.version = version
         self.serving: set[int] = set(serving)
         self.expected: set[int] = set(expected)
-        self._queues: dict[int, deque[Record]] = {unit: deque() for unit in self.expected}
+        self.partial: set[int] = set()
+        self.queued_bytes = 0
+        self._queues: dict[int, deque[tuple[int, Record, int]]] = {unit: deque() for unit in self.expected}
+        self._open: dict[int, frozenset[int]] = {}  # lent units that are here: routers whose records they may meet
+        self._completing: set[int] = set()
         self._heard = dict.fromkeys(range(routers), 0)
         self._step: _ActiveStep | None = None
         self._savepoint: str | None = None
@@ -110,23 +166,24 @@ class SlotMachine(Generic[Record]):
         nothing is prepared: no barrier can come any more, so the next holder of the slot does it.
         """
         before = self._step
-        if self._ended or version <= max(self.version, before.version if before else 0):
+        known = max(self.version, before.version if before else 0)
+        if self._ended or version <= known or version < max(self._heard.values()):
             return []
         if before and self._switched(before):
             raise self._violation(f"step {version} prepared while step {before.version} is active")
         leaving: dict[int, int] = {m.unit: m.destination for m in step.moves if m.source == self.slot}
-        arriving: frozenset[int] = frozenset(m.unit for m in step.moves if m.destination == self.slot)
-        ours = (self.serving | self.expected) - (before.arriving if before else frozenset())
+        arriving: dict[int, int] = {m.unit: m.source for m in step.moves if m.destination == self.slot}
+        ours = (self.serving | self.expected) - (before.arriving.keys() if before else set())
         if strangers := leaving.keys() - ours:
             raise self._violation(f"step {version} takes units {sorted(strangers)[:5]} that are not here")
-        if here := arriving & ours:
+        if here := arriving.keys() & ours:
             raise self._violation(f"step {version} brings units {sorted(here)[:5]} that are here already")
         if before:
             self._drop(before)
         if not leaving and not arriving:
             return self._advance()
-        self._step = _ActiveStep(version, leaving, arriving)
-        self.expected |= arriving
+        self._step = _ActiveStep(version, step.mode, leaving, arriving)
+        self.expected |= arriving.keys()
         self._queues.update({unit: deque() for unit in arriving})
         return [Prepared(version), *self._advance()]
 
@@ -141,27 +198,102 @@ class SlotMachine(Generic[Record]):
         return self._advance()
 
     def barrier(self, router: int, version: int) -> list[Effect]:
-        """``router`` routes under ``version`` from here on."""
+        """``router`` routes under ``version`` from here on.
+
+        A version beyond that of the step means that the step was cancelled, and another one made without this slot.
+        """
         self._check_router(router)
+        step = self._step
+        if step and version > step.version:
+            if self._switched(step):
+                raise self._violation(f"router {router} is at version {version} while step {step.version} is active")
+            self._drop(step)
         self._heard[router] = max(self._heard[router], version)
         return self._advance()
 
-    def arrived(self, unit: int) -> list[Effect]:
-        """The whole state of ``unit`` is here. Raises ProtocolViolation if it was not expected (or came twice)."""
+    def requested(self, unit: int, version: int, router: int, hop: int | None = None) -> list[Effect]:
+        """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
+
+        Without the ``hop`` of the request, one that is repeated may take a unit back that was lent again meanwhile.
+        """
+        step = self._step
+        if step is None or step.version != version:
+            return []
+        if unit in step.sending or (unit in step.leaving and unit in step.lent):
+            return [Hurry(unit)]
+        if hop is not None and hop < step.hops[unit]:
+            return []
+        if unit in step.arriving:  # the source, which lent it to us; what we gave back before may be unacknowledged
+            step.recalled.add(unit)
+        elif unit in step.leaving:
+            step.asked[unit] = router
+        return self._advance()
+
+    def arrived(self, unit: int, routers: frozenset[int] | None = None, partial: bool = False) -> list[Effect]:
+        """The state of ``unit`` is here: for good, or lent for the records of ``routers``; with all its keys or not.
+
+        Raises ProtocolViolation if it was not expected (or came twice).
+        """
+        step = self._step
+        if step and unit in step.away and routers is not None:  # what we lent comes back
+            step.away.remove(unit)
+            step.wanted.discard(unit)
+            step.hops[unit] += 1
+            self.serving.add(unit)
+            return self._advance()
         if unit not in self.expected:
             raise self._violation(f"state of unit {unit} arrived, which is not expected")
         self.expected.remove(unit)
         self.serving.add(unit)
+        if partial:
+            self.partial.add(unit)
+        if routers is not None:
+            self._open[unit] = routers
+        elif step and unit in step.arriving:
+            step.final.add(unit)
+        if step and unit in step.arriving:
+            step.hops[unit] += 1
         if not self._queues[unit]:
             del self._queues[unit]
         return self._advance()
 
+    def awaits(self, unit: int, version: int, hop: int) -> bool:
+        """Whether this handing over of ``unit`` has not come yet (``version`` 0: from a batch or savepoint before)."""
+        step = self._step
+        if step and (unit in step.away or (unit in step.arriving and unit in self.expected)):
+            return version == step.version and hop == step.hops[unit] + 1
+        return unit in self.expected and version == 0
+
+    def opened(self, unit: int) -> list[Effect]:
+        """``unit``, which was lent to this slot, is ours for good. Raises ProtocolViolation if it is not here."""
+        if unit not in self._open or self._step is None:
+            raise self._violation(f"unit {unit} opened, which is not lent to us")
+        del self._open[unit]
+        self._step.final.add(unit)
+        return self._advance()
+
     def acknowledged(self, unit: int) -> list[Effect]:
-        """The destination has installed ``unit``."""
-        if self._step is None or unit not in self._step.sending:
+        """The other side has installed ``unit`` (or knows that it is open)."""
+        step = self._step
+        if step and unit in step.lent:
+            step.lent.remove(unit)
+        elif step and unit in step.sending:
+            step.sending.remove(unit)
+        else:
             raise self._violation(f"unit {unit} acknowledged, which was not sent")
-        self._step.sending.remove(unit)
         return [Forget(unit), *self._advance()]
+
+    def completed(self, unit: int) -> list[Effect]:
+        """Every key of the partial ``unit`` is here. Raises ProtocolViolation if it is not partial."""
+        if unit not in self.partial:
+            raise self._violation(f"unit {unit} completed, which was not partial")
+        self.partial.remove(unit)
+        self._completing.discard(unit)
+        return self._advance()
+
+    def is_lent(self, unit: int) -> bool:
+        """Whether ``unit`` was lent to this slot and is here."""
+        return unit in self._open
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -175,41 +307,64 @@ class SlotMachine(Generic[Record]):
             heard = self._heard.get(router)
             raise self._violation(f"router {router} sent records under version {version}, its last barrier was {heard}")
         step = self._step
-        if not self._queues and units <= self.serving and (step is None or not step.leaving.keys() & units):
+        if step is None and not self._queues and units <= self.serving:
             return frozenset()
         held = set()
+        blocked = self._blocked and step is not None and version >= step.version
         for unit in units:
             if step and unit in step.arriving and version < step.version:
                 raise self._violation(f"router {router} sent a record of unit {unit} under version {version}")
-            if step and unit in step.leaving and self._heard[router] >= step.version:
+            if step and unit in step.leaving and version >= step.version:
                 raise self._violation(f"router {router} sent a record of unit {unit} after its barrier")
-            if unit in self._queues:
+            if unit in self._queues or (step and unit in step.away):
                 held.add(unit)
             elif unit not in self.serving:
                 raise self._violation(f"router {router} sent a record of unit {unit} under version {version}, not ours")
+            elif blocked or (unit in self._open and router not in self._open[unit]):
+                held.add(unit)
         return held
 
-    def hold(self, unit: int, record: Record) -> None:
-        """Queue a record of a unit that ``admit`` said must wait."""
+    def hold(self, unit: int, router: int, record: Record, size: int = 0) -> list[Effect]:
+        """Queue a record, of ``size`` bytes, of a unit that ``admit`` said must wait."""
+        step = self._step
         if unit not in self._queues:
-            raise self._violation(f"a record of unit {unit} is held, which has no queue")
-        self._queues[unit].append(record)
+            if not (self._blocked or unit in self._open or (step and unit in step.away)):
+                raise self._violation(f"a record of unit {unit} is held, which has no queue")
+            self._queues[unit] = deque()
+        self._queues[unit].append((router, record, size))
+        self.queued_bytes += size
+        return self._ask(unit, router) if step and step.mode.transfer == "fetch" else []
+
+    def urge(self) -> list[Effect]:
+        """Ask for all units that records wait for, whatever the transfer: the queues have become long."""
+        return [effect for unit in self.wanted if self._queues[unit] for effect in self._ask(unit, -1)]
 
     def drain(self, most: int) -> tuple[list[Record], list[Effect]]:
-        """Up to ``most`` queued records whose unit is here by now, oldest first per unit.
+        """Up to ``most`` queued records whose unit is here by now, oldest first per unit and router.
 
         The caller processes the records *before* it carries out the effects: a unit may be on its way again.
         """
         if not self._queues:
             return [], []
         records: list[Record] = []
-        for unit in [unit for unit in self._queues if unit in self.serving]:
-            queue = self._queues[unit]
+        ready = self._queues.keys() & self.serving
+        if self._blocked and self._step:
+            ready &= self._step.leaving.keys()  # what came before the barriers has to be in the state that leaves
+        for unit in [unit for unit in self._queues if unit in ready]:
+            queue, routers = self._queues[unit], self._open.get(unit)
+            skipped: list[tuple[int, Record, int]] = []
             while queue and len(records) < most:
-                records.append(queue.popleft())
-            if queue:
+                waiting = queue.popleft()
+                if routers is None or waiting[0] in routers:
+                    records.append(waiting[1])
+                    self.queued_bytes -= waiting[2]
+                else:
+                    skipped.append(waiting)
+            queue.extendleft(reversed(skipped))
+            if not queue:
+                del self._queues[unit]
+            if len(records) == most:
                 break
-            del self._queues[unit]
         return records, self._advance()
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
@@ -235,32 +390,74 @@ class SlotMachine(Generic[Record]):
         """
         self._ended = True
         step = self._step
-        if step is None:
-            return []
-        if not self._switched(step):
+        if step and not self._switched(step):
             return self.cancel(step.version)
-        step.aligned = True
+        if step:
+            step.aligned = True
         return self._advance()
 
     @property
+    def stopping(self) -> bool:
+        """Whether a router stands at a savepoint: from then on only its records count, no time passes."""
+        return bool(self._stopped)
+
+    def idle(self, units: Iterable[int]) -> list[int]:
+        """Which of ``units`` are here with no record waiting and no older one to come: their timers may fire."""
+        if self._blocked:
+            return []
+        here = (unit for unit in units if unit in self.serving and unit not in self._queues)
+        return [unit for unit in here if not self.stands(unit)]
+
+    def stands(self, unit: int) -> bool:
+        """Whether no event time may pass for ``unit``: records from before what this slot has seen may still meet it.
+
+        They come behind one router's barrier at its destination, and before another's at its source. To be asked for
+        each record, also for those of ``drain``, whose unit may be on its way already.
+        """
+        step = self._step
+        if step is None:
+            return False
+        if unit in self._open or unit in step.lent or unit in step.sending:
+            return True
+        return unit in step.leaving and self._switched(step)
+
+    def version_of(self, unit: int) -> int:
+        """A version under which this slot owns ``unit``, which is here."""
+        return self._step.version if self._step and unit in self._step.arriving else self.version
+
+    @property
     def settled(self) -> bool:
-        """No step is active, nothing is expected and nothing is queued: the slot can change its process."""
-        return self._step is None and not self.expected and not self._queues
+        """No step is active, nothing is elsewhere and nothing is queued: the slot can change its process."""
+        return self._step is None and not self.expected and not self._queues and not self.partial
 
     @property
     def wanted(self) -> list[int]:
         """Expected units, those with queued records first."""
         return sorted(self.expected, key=lambda unit: -len(self._queues[unit]))
 
+    @property
+    def may_stall(self) -> bool:
+        """Whether the task may stop reading: then no barrier is missing that another slot could be waiting for."""
+        return bool(self.expected) and (self._step is None or self._ready(self._step))
+
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _blocked(self) -> bool:
+        """Gate ``slots``: from its first barrier until its own moves are made an affected slot takes nothing new."""
+        step = self._step
+        if step is None or step.mode.gate != "slots":
+            return False
+        return bool(step.leaving or step.sending or step.arriving.keys() & self.expected)
 
     def _switched(self, step: _ActiveStep) -> bool:
         """Whether any router did, as far as this slot can know: a barrier came, or state that was final elsewhere."""
-        return any(version >= step.version for version in self._heard.values()) or not step.arriving <= self.expected
+        heard = step.version in self._heard.values()
+        return heard or not step.arriving.keys() <= self.expected
 
     def _drop(self, step: _ActiveStep) -> None:
         """Forget a step that did not switch: nothing came for it yet."""
-        self.expected -= step.arriving
+        self.expected -= step.arriving.keys()
         for unit in step.arriving:
             del self._queues[unit]
         self._step = None
@@ -269,28 +466,93 @@ class SlotMachine(Generic[Record]):
         """Whether the state of leaving units is final: every router's last old frame has been processed."""
         return step.aligned or all(version >= step.version for version in self._heard.values())
 
+    def _ask(self, unit: int, router: int) -> list[Effect]:
+        """Once per stay elsewhere: the source for an arriving unit, the destination for one that is lent."""
+        step = self._step
+        if (
+            step is None
+            or unit in step.wanted
+            or not (unit in step.arriving and unit in self.expected) ^ (unit in step.away)
+        ):
+            return []
+        step.wanted.add(unit)
+        other = step.arriving[unit] if unit in step.arriving else step.leaving[unit]
+        return [Request(unit, other, step.version, router, step.hops[unit])]
+
+    def _send(self, step: _ActiveStep, unit: int, slot: int, routers: frozenset[int] | None = None) -> Effect:
+        self.serving.remove(unit)
+        (step.sending if routers is None else step.lent).add(unit)
+        step.hops[unit] += 1
+        return Send(unit, slot, step.version, routers, step.hops[unit])
+
+    def _leave(self, step: _ActiveStep) -> list[Effect]:
+        """What can be handed over now, what somebody waits for first."""
+        effects: list[Effect] = []
+        free = [u for u in step.leaving if u not in self._queues and u not in self.expected and u not in step.lent]
+        if step.aligned:
+            for unit in sorted(free, key=lambda u: u not in step.asked):
+                if unit in self.partial:
+                    effects += self._fetch_rest(unit)
+                    continue
+                if unit in step.away:
+                    step.away.remove(unit)
+                    step.sending.add(unit)
+                    effects.append(Open(unit, step.leaving[unit], step.version))
+                else:
+                    effects.append(self._send(step, unit, step.leaving[unit]))
+                step.leaving.pop(unit)
+                step.sent.add(unit)
+        elif step.mode.fetch_back:
+            heard = frozenset(router for router, version in self._heard.items() if version >= step.version)
+            for unit in [u for u in free if step.asked.get(u, -1) in heard and u in self.serving - self.partial]:
+                if step.hops[unit] < 2 * step.mode.fetch_back:
+                    del step.asked[unit]
+                    step.away.add(unit)
+                    effects.append(self._send(step, unit, step.leaving[unit], heard))
+        return effects
+
+    def _return(self, step: _ActiveStep) -> list[Effect]:
+        """What was lent to us and is wanted back."""
+        effects: list[Effect] = []
+        for unit in [u for u in step.recalled if u in self._open and u not in step.lent]:
+            del self._open[unit]
+            step.recalled.remove(unit)
+            step.wanted.discard(unit)
+            effects.append(self._send(step, unit, step.arriving[unit], frozenset()))
+            self.expected.add(unit)
+            self._queues.setdefault(unit, deque())
+            if self._queues[unit]:
+                effects += self._ask(unit, self._queues[unit][0][0])
+        return effects
+
+    def _fetch_rest(self, unit: int) -> list[Effect]:
+        if unit in self._completing:
+            return []
+        self._completing.add(unit)
+        return [Complete(unit)]
+
     def _advance(self) -> list[Effect]:
         effects: list[Effect] = []
         if step := self._step:
             step.aligned = self._ready(step)
-            if step.aligned:
-                for unit in [u for u in step.leaving if u in self.serving and u not in self._queues]:
-                    effects.append(Send(unit, step.leaving.pop(unit), step.version))
-                    self.serving.remove(unit)
-                    step.sending.add(unit)
-                    step.sent.add(unit)
+            effects += self._leave(step)
+            effects += self._return(step)
             # A pure destination does not wait for its own last barrier: with the state here, every router has switched.
-            if not step.leaving and not step.sending and "released" not in step.reported:
+            if not step.leaving and not step.sending and not step.lent and "released" not in step.reported:
                 step.reported.add("released")
                 if step.sent:
                     effects.append(Released(step.version, frozenset(step.sent)))
-            if "installed" not in step.reported and not step.arriving & (self.expected | self._queues.keys()):
+            arriving = step.arriving.keys()
+            here = step.final >= arriving and not arriving & self._queues.keys() and not step.lent
+            if here and "installed" not in step.reported:
                 step.reported.add("installed")
-                if step.arriving:
-                    effects.append(Installed(step.version, step.arriving))
+                if arriving:
+                    effects.append(Installed(step.version, frozenset(arriving)))
             if step.reported == {"released", "installed"}:
                 self.version, self._step = step.version, None
         everyone = len(self._stopped) == len(self._heard)
+        if self.partial and (everyone or self._ended):
+            effects += [rest for unit in sorted(self.partial) for rest in self._fetch_rest(unit)]
         if self._savepoint and everyone and not self._frozen and self.settled:
             self._frozen = True
             effects.append(Freeze(self._savepoint))

@@ -2,6 +2,7 @@
 
 A backend keeps the state of *one unit*; a slot holds one object per unit it owns, so that handing a unit over is
 handing an object over. The value of a key is a tuple, one element per field of the operator's ``state_schema``.
+Timers are in memory whatever the backend, and are exported and installed by themselves, behind the values.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from keyshift.registry import Registry
 from keyshift.state.memory import MemoryState
+from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
 
@@ -18,8 +20,10 @@ Value = tuple[Any, ...]
 class UnitState(Protocol):
     """The state of one unit. Not thread-safe: one owner at a time."""
 
+    timers: Timers  # none at first
+
     def get(self, key: int) -> Value | None:
-        """The value of ``key``, or None."""
+        """The value of ``key``, or None. Not to be changed in place: make another one and ``put`` it."""
 
     def put(self, key: int, value: Value) -> None:
         """Set the value of ``key``."""
@@ -30,9 +34,18 @@ class UnitState(Protocol):
     def __len__(self) -> int:
         """Number of keys."""
 
+    def keys(self) -> list[int]:
+        """The keys, in no order."""
+
+    def track(self) -> None:
+        """Remember from now on which keys are put or deleted. Costs a little on each ``put``, so not by default."""
+
+    def changes(self) -> set[int]:
+        """The keys put or deleted since ``track``, or since this was called last; not what ``install`` brought."""
+
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
         """The whole state as batches with columns ``key`` and the schema's fields, each about ``chunk_bytes`` or less
-        (a single larger value makes a larger batch). No batch at all for an empty unit.
+        (a single larger value makes a larger batch). No batch at all for a unit without keys. Without the timers.
         """
 
     def install(self, batches: Iterable[pa.RecordBatch]) -> None:

@@ -4,12 +4,14 @@ What arrives stays in the columns it came in, and a row becomes a Python value w
 installed in the time it takes to index its keys, and rows nobody touched leave again without any work per value.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
+
+from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
 
@@ -26,13 +28,35 @@ class MemoryState:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
         self._values = _Values(self._schema)
+        self.timers = Timers()
         # The hottest calls of all: no extra frame. ``__getitem__`` gives None for a key that is nowhere.
         self.get = self._values.__getitem__
-        self.put = self._values.__setitem__
+        self.put: Callable[[int, Value], None] = self._values.__setitem__
+        self._changed: set[int] | None = None
 
     def delete(self, key: int) -> None:  # noqa: D102
         self._values.pop(key, None)
         self._values.untouched.pop(key, None)
+        if self._changed is not None:
+            self._changed.add(key)
+
+    def keys(self) -> list[int]:  # noqa: D102
+        return list(self._values.keys() | self._values.untouched.keys())
+
+    def track(self) -> None:  # noqa: D102
+        set_value, changed = self._values.__setitem__, set()
+
+        def put(key: int, value: Value) -> None:
+            set_value(key, value)
+            changed.add(key)
+
+        self.put, self._changed = put, changed
+
+    def changes(self) -> set[int]:  # noqa: D102
+        assert self._changed is not None, "changes() before track()"
+        found = set(self._changed)
+        self._changed.clear()
+        return found
 
     def __len__(self) -> int:
         return len(self._values.keys() | self._values.untouched.keys())

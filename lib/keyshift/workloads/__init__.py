@@ -14,12 +14,20 @@ import pyarrow as pa
 from keyshift.registry import Registry
 from keyshift.state import UnitState
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windows import WindowCount
 
 
 class Operator(Protocol):
-    """The computation of a keyed stage. It sees whole frames and keeps all its state in ``UnitState``."""
+    """The computation of a keyed stage. It sees whole frames and keeps all its state in ``UnitState``.
+
+    A frame's watermark holds for what comes *behind* the frame: no later event of its router has an earlier ``t``. The
+    watermark of a slot is the least of its routers'; a record meets the one of all that came before it, at its place in
+    the queue if it had to wait. A unit's own (``state.timers.watermark``) only grows, and is the one that counts: it
+    may be further than its new slot's. Before each frame the caller has called ``advance`` for all units in it.
+    """
 
     state_schema: pa.Schema  # fields of one key's value, without the key
+    uses_time: bool  # whether watermark, clock or timers matter: then records of a unit may not overtake each other
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Fill the state that ``unit`` has before the first event (nothing, for most)."""
@@ -29,6 +37,13 @@ class Operator(Protocol):
 
         ``events`` has the workload's event columns and ``position`` (int32, row in the source frame), ``unit``
         (int32). The result has ``key``, ``t``, ``position`` and the workload's ``result_fields``.
+        """
+
+    def advance(self, unit: int, state: UnitState, watermark: int, now_us: int) -> pa.RecordBatch | None:
+        """``unit`` has come to ``watermark`` and to processing time ``now_us``: results of its timers that are due.
+
+        Columns as from ``process``, with ``position`` -1: the caller gives them router -1, offset -1 and the version
+        under which the slot owns the unit. None if no timer is due. Repeating a call does nothing more.
         """
 
 
@@ -59,10 +74,12 @@ class Workload(Protocol):
         """One line for each result or final state that a sequential run of the same input would not give.
 
         ``events``: columns router, offset, position and the event columns, every event offered. ``results``: the
-        result columns, without duplicates. ``final``: parts of the final state, columns unit, slot, key and the state
-        fields. Lost, duplicated and reordered results are counted elsewhere.
+        result columns, those of events without duplicates, those of timers (router, offset and position -1) as they
+        came. ``final``: parts of the final state, columns unit, slot, key and the state fields, without timers. Lost,
+        duplicated and reordered results of events are counted elsewhere; results of timers are judged here alone.
         """
 
 
 workloads: Registry[type[Workload]] = Registry("workload")
 workloads.register(KeyCount.name, KeyCount)
+workloads.register(WindowCount.name, WindowCount)

@@ -1,15 +1,9 @@
-"""One unit at a time."""
+"""One unit at a time.
 
-from collections.abc import Iterator
+Characteristic: lowest spike, as only the records of one unit wait, and as many steps as units. Source: Megaphone,
+strategy 'fluid'.
+"""
 
-from keyshift.keys import Step
-from keyshift.planner.model import Snapshot, Strategy
+from keyshift.planner.model import Strategy
 
-
-def propose(view: Snapshot) -> Iterator[Step]:
-    """One unit per step, ascending id. Source: Megaphone, strategy 'fluid'."""
-    for move in view.misplaced():
-        yield Step((move,))
-
-
-STRATEGY = Strategy("one unit per step, ascending id", "Megaphone fluid", propose)
+STRATEGY = Strategy("one unit per step, ascending id", "Megaphone fluid", batch="global")

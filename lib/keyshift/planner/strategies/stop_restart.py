@@ -1,11 +1,14 @@
-"""Stop the query with a durable snapshot and start it anew at the other parallelism."""
+"""Stop the query with a durable snapshot and start it anew at the other parallelism.
 
+Characteristic: nothing is served between the savepoint and the first result of the new query. What everybody has.
+Source: the native rescale of Flink; Spark's stop, offline state repartition and restart.
+"""
+
+from keyshift.keys import Mode
 from keyshift.planner.model import Strategy
-from keyshift.planner.strategies.all_at_once import propose
 
 STRATEGY = Strategy(
     "savepoint, stop the query, start a new one from it",
     "the native rescale of Flink and Spark",
-    propose,
-    restarts=True,
+    mode=Mode(gate="query"),
 )

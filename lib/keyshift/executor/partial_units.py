@@ -1,0 +1,259 @@
+"""Units whose ownership came to a slot without their keys: asks for keys, holds records back, writes back.
+
+``protocol.remainder`` decides; here are the rows, the threads and the state. All public methods but ``close`` are to be
+called under the slot's lock.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyshift.executor.outbox import Courier
+from keyshift.executor.slot_host import SlotHost
+from keyshift.executor.transfer import Parcel, StateClients, Stay
+from keyshift.keys import Mode
+from keyshift.protocol.remainder import Remainders
+from keyshift.state import UnitState, rows
+from keyshift.state.timers import EVENT, PROCESSING
+
+Record = tuple[pa.RecordBatch, Any]  # events of one unit, and where they came from
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    address: str
+    mode: Mode
+    stay: Stay
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """Something to be done at a home: ``keys`` to be fetched (None: all that are there), or rows to be written."""
+
+    stay: Stay
+    keys: list[int] | None = None
+    written: tuple[pa.RecordBatch, list[int]] | None = None
+    drop: bool = False
+
+
+class PartialUnits:
+    """The partial units of one slot; false if there is none."""
+
+    def __init__(
+        self,
+        host: SlotHost,
+        clients: StateClients,
+        states: dict[int, UnitState],
+        lock: Lock,
+        uses_time: bool,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._uses_time = uses_time
+        self._host, self._clients, self._states, self._lock, self._failed = host, clients, states, lock, failed
+        self._remainders: Remainders[Record] = Remainders()
+        self._homes: dict[int, _Home] = {}
+        # If time counts, records wait in the order of their unit: for their own key, or that of a timer that is due.
+        self._stalled: dict[int, deque[Record]] = {}
+        self._writing: Counter[tuple[int, int]] = Counter()  # (unit, key) -> values on their way
+        self._moved: dict[str, list[tuple[int, int, list[int]]]] = {}  # address -> keys that it need not keep
+        self._couriers: dict[str, Courier[_Errand]] = {}
+        self._fetched_bytes = self._fetched_keys = self._written_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._homes)
+
+    def open(self, parcel: Parcel, mode: Mode) -> None:
+        """A unit has come without its keys."""
+        self._remainders.open(parcel.unit)
+        self._homes[parcel.unit] = _Home(parcel.home, mode, (parcel.unit, parcel.version))
+
+    def opened(self, unit: int, state: UnitState) -> None:
+        """Its state is in place now."""
+        home = self._homes[unit]
+        if home.mode.transfer == "remote":
+            state.track()
+        if home.mode.background:
+            self.fetch_rest(unit)
+
+    def hold_back(self, events: pa.RecordBatch, where: Any, watermark: int, now_us: int) -> pa.RecordBatch:
+        """The events that can be processed now; the others wait for their keys, and for those of due timers."""
+        units, keys = events["unit"].to_numpy(), events["key"].to_numpy()
+        ready = np.ones(len(units), bool)
+        for unit in [unit for unit in np.unique(units).tolist() if unit in self._remainders]:
+            stalls = self._uses_time and not self.may_advance(unit, watermark, now_us)
+            its_rows = np.flatnonzero(units == unit)
+            if self._uses_time:
+                if self._lacks(unit, set(keys[its_rows].tolist())) or stalls:
+                    self._stalled.setdefault(unit, deque()).append((events.take(pa.array(its_rows)), where))
+                    ready[its_rows] = False
+                continue
+            for row in its_rows.tolist():
+                key = int(keys[row])
+                if self._remainders.admit(unit, [key]):
+                    self._remainders.hold(unit, key, (events.slice(row, 1), where))
+                    ready[row] = False
+        return events if ready.all() else events.filter(pa.array(ready))
+
+    def may_advance(self, unit: int, watermark: int, now_us: int) -> bool:
+        """Whether no record of ``unit`` waits, and the keys of all timers that are due are here (asked for if not)."""
+        return unit not in self._stalled and not self._misses_timers(unit, watermark, now_us)
+
+    def _misses_timers(self, unit: int, watermark: int, now_us: int) -> bool:
+        timers = self._states[unit].timers
+        return self._lacks(unit, timers.keys_due(EVENT, watermark) | timers.keys_due(PROCESSING, now_us))
+
+    def _lacks(self, unit: int, keys: AbstractSet[int]) -> bool:
+        """Whether any of ``keys`` is elsewhere; then it is asked for."""
+        if unit not in self._remainders:
+            return False
+        missing = self._remainders.lacks(unit, keys)
+        for key in missing:
+            self._remainders.want(unit, key)
+        return bool(missing)
+
+    def used(self, units: Iterable[int]) -> None:
+        """These units were worked on: what changed of keys that live elsewhere is written back."""
+        for unit in units:
+            home = self._homes.get(unit)
+            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes()):
+                continue
+            found = rows.take(self._states[unit], changed)
+            batch = rows.pack(self._host.state_schema, found)
+            for key in changed:
+                self._writing[unit, key] += 1
+            self._written_bytes += batch.nbytes
+            self._remainders.arrived(unit, changed)  # new keys are here, and known
+            self._at(home).send(_Errand(home.stay, sorted(changed), (batch, sorted(changed - {k for k, _ in found}))))
+
+    def ask(self) -> None:
+        """Ask for the keys that records began to wait for since the last call."""
+        if not self._homes:
+            return
+        for unit, keys in self._remainders.requests().items():
+            home = self._homes[unit]
+            self._at(home).send(_Errand(home.stay, keys))
+
+    def fetch_rest(self, unit: int) -> None:
+        """Ask for all keys that are still elsewhere, once."""
+        if self._remainders.fetch_rest(unit):
+            home = self._homes[unit]
+            self._at(home).send(_Errand(home.stay))
+
+    def drain(self, most: int, now_us: int) -> tuple[list[Record], list[int]]:
+        """Records to be processed now and in this order, about ``most``; and the units that are whole after them."""
+        if not self._homes:
+            return [], []
+        records, whole = self._remainders.drain(most)
+        for unit, queue in list(self._stalled.items()):
+            while queue and not self._waits(unit, queue[0], now_us):
+                records.append(queue.popleft())
+                if unit in self._remainders:
+                    break  # what this record does to its unit decides about the next one
+            if not queue:
+                del self._stalled[unit]
+        for unit in whole:
+            home = self._homes.pop(unit)
+            self._at(home).send(_Errand(home.stay, drop=True))
+        return records, whole
+
+    def _waits(self, unit: int, record: Record, now_us: int) -> bool:
+        events, (*_, watermark) = record
+        return self._lacks(unit, set(events["key"].to_pylist())) or self._misses_timers(unit, watermark, now_us)
+
+    def measures(self) -> dict[str, int]:
+        """What went over the wire, apart from whole units."""
+        return {
+            "fetched_bytes": self._fetched_bytes,
+            "fetched_keys": self._fetched_keys,
+            "written_bytes": self._written_bytes,
+        }
+
+    def close(self) -> None:
+        """Stop the threads."""
+        for courier in self._couriers.values():
+            courier.close()
+
+    # -- the couriers' threads ----------------------------------------------------------------------------------------
+
+    def _at(self, home: _Home) -> Courier[_Errand]:
+        if home.address not in self._couriers:
+
+            def run(errands: list[_Errand]) -> None:
+                self._run(home.address, errands)
+
+            pause_s = home.mode.fetch_interval_ms / 1000
+            self._couriers[home.address] = Courier(f"keys of {home.address}", run, self._failed, pause_s)
+        return self._couriers[home.address]
+
+    def _run(self, address: str, errands: list[_Errand]) -> None:
+        """Every part of it may be repeated: nothing is taken away there before it is here."""
+        writes = [(e.stay, *e.written) for e in errands if e.written is not None]
+        if writes:
+            self._clients.write(address, writes)
+            with self._lock:
+                for errand in errands:
+                    if errand.written is not None and errand.keys is not None:
+                        self._written(errand.stay, errand.keys)
+        asked = [(*e.stay, e.keys) for e in errands if e.keys is not None and e.written is None]
+        if asked:
+            moved = self._moved.pop(address, [])
+            answers = self._clients.keys(address, asked, moved)
+            with self._lock:
+                for (stay, batch), (*_, keys) in zip(answers, asked, strict=True):
+                    if self._arrived(stay, keys, [batch]):
+                        self._moved.setdefault(address, []).append((*stay, keys))
+        rests = [e.stay for e in errands if e.keys is None and not e.drop]
+        if rests:
+            self._clients.rest(address, rests, self._rest_arrived)
+        if done := [e.stay for e in errands if e.drop]:
+            self._clients.tell(address, "drop", {"stays": done})
+
+    def _arrived(self, stay: Stay, keys: list[int], batches: list[pa.RecordBatch]) -> bool:
+        """Whether the keys live here from now on."""
+        unit, home = stay[0], self._homes.get(stay[0])
+        if home is None or home.stay != stay:
+            return False
+        self._install(unit, self._remainders.lacks(unit, keys), batches)
+        self._remainders.arrived(unit, keys)
+        return home.mode.transfer == "access"
+
+    def _install(self, unit: int, lacking: set[int], batches: list[pa.RecordBatch]) -> None:
+        state = self._states[unit]
+        for batch in batches:
+            self._fetched_bytes += batch.nbytes
+            self._fetched_keys += batch.num_rows
+            for key, value in rows.unpack(batch):
+                if key in lacking:
+                    state.put(key, value)
+        if self._homes[unit].mode.transfer == "remote":
+            state.changes()  # what came is not what has to be written back
+
+    def _rest_arrived(self, stay: Stay, batches: list[pa.RecordBatch]) -> None:
+        unit = stay[0]
+        with self._lock:
+            home = self._homes.get(unit)
+        if home is None or home.stay != stay:
+            return
+        for batch in batches:  # a slice at a time: nobody waits long for the lock
+            with self._lock:
+                self._install(unit, self._remainders.lacks(unit, batch["key"].to_pylist()), [batch])
+                self._remainders.arrived(unit, batch["key"].to_pylist())
+        with self._lock:
+            self._remainders.arrived_whole(unit)
+
+    def _written(self, stay: Stay, keys: list[int]) -> None:
+        unit, home = stay[0], self._homes.get(stay[0])
+        for key in keys:
+            self._writing[unit, key] -= 1
+        if home is None or home.stay != stay or home.mode.cache:
+            return
+        state = self._states[unit]
+        for key in self._remainders.evict(unit, [key for key in keys if not self._writing[unit, key]]):
+            state.delete(key)
+        state.changes()

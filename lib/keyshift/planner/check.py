@@ -1,0 +1,145 @@
+"""Which points of the space make sense, and how a user changes one. Every refusal names value, reason and remedy."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from keyshift.errors import BadInput
+from keyshift.keys import Mode
+from keyshift.planner.batches import batches
+from keyshift.planner.model import MODE_SETTINGS, Strategy
+from keyshift.planner.orders import orders
+from keyshift.registry import unknown
+
+_KINDS: dict[str, Any] = {
+    name: kind
+    for name, kind in (get_type_hints(Strategy) | get_type_hints(Mode)).items()
+    if name not in {"summary", "source", "mode", "phases", "propose"}
+}
+
+
+def settings(strategy: Strategy) -> dict[str, Any]:
+    """Name and value of everything that ``change`` takes: the strategy as a point of the space."""
+    return {name: getattr(strategy.mode if name in MODE_SETTINGS else strategy, name) for name in _KINDS}
+
+
+def change(strategy: Strategy, overrides: Mapping[str, Any]) -> Strategy:
+    """``strategy`` with other values of the settings, in all of its phases.
+
+    Raises BadInput for an unknown name, a value of another type, or a strategy that ``check`` refuses.
+    """
+    for name, value in overrides.items():
+        _require(name, value)
+    phases = tuple({name: value for name, value in phase.items() if name not in overrides} for phase in strategy.phases)
+    changed = replace(strategy.having(overrides), phases=phases)
+    check(changed)
+    return changed
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """``name=value`` strings as values for ``change``, by the type of each setting. Raises BadInput."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, raw = pair.partition("=")
+        if not equals:
+            raise BadInput(f"--set {pair!r}: expected name=value")
+        value: Any = raw
+        if _KINDS.get(name) is bool:
+            value = {"true": True, "false": False}.get(raw, raw)
+        elif _KINDS.get(name) is int and raw.removeprefix("-").isdecimal():
+            value = int(raw)
+        _require(name, value)
+        values[name] = value
+    return values
+
+
+def check(strategy: Strategy) -> None:
+    """Raises BadInput, naming the value, the reason and the remedy, if ``strategy`` makes no sense."""
+    if not strategy.phases:
+        _check_point(strategy)
+    for number, phase in enumerate(strategy.phases):
+        try:
+            for name, value in phase.items():
+                _require(name, value)
+                if name in ("unit", "bins"):
+                    raise BadInput(f"{name} is for the life of a job, whose state is cut so: set it for all phases")
+            _check_point(strategy.phase(number))
+        except BadInput as refused:
+            raise BadInput(f"phase {number}: {refused}") from None
+
+
+def _check_point(strategy: Strategy) -> None:
+    for name, value in settings(strategy).items():
+        _require(name, value)
+    for reason in _conflicts(strategy, strategy.mode):
+        raise BadInput(reason)
+
+
+def _require(name: str, value: Any) -> None:
+    """Raises BadInput unless ``value`` is of the type of the setting ``name``; names must be known."""
+    if name not in _KINDS:
+        raise unknown("setting", name, list(_KINDS))
+    kind = _KINDS[name]
+    wanted = kind if kind in (bool, int) else str
+    if type(value) is not wanted:  # not isinstance: a bool is an int, but no number of units
+        expected = {bool: "true or false", int: "a whole number", str: "a name"}[wanted]
+        raise BadInput(f"{name} = {value!r}: must be {expected}")
+    if name == "order":
+        orders.get(value)
+    elif name == "batch":
+        batches.get(value)
+    elif get_origin(kind) is Literal and value not in get_args(kind):
+        raise unknown(name, value, list(get_args(kind)))
+
+
+def _conflicts(strategy: Strategy, mode: Mode) -> Iterator[str]:
+    """The rules, one by one. Those on a single setting come first."""
+    order, batch, size, cap, bins = strategy.order, strategy.batch, strategy.size, strategy.cap, strategy.bins
+    if size < 1:
+        yield f"size = {size}: a step needs at least 1 unit"
+    if cap < 0:
+        yield f"cap = {cap}: must be at least 1 unit per step, or 0 for no cap"
+    if strategy.replicate < 0:
+        yield f"replicate = {strategy.replicate}: must be n >= 1 to copy every n-th key group, or 0 for none"
+    if mode.fetch_back < 0:
+        yield f"fetch_back = {mode.fetch_back}: must be how often a unit may travel back, 0 for never"
+    if bins < 1 or bins & (bins - 1):
+        yield f"bins = {bins}: must be a power of two (1, 2, 4, …)"
+
+    if bins > 1 and strategy.unit != "bin":
+        yield f"bins = {bins}: a strategy with unit = {strategy.unit} does not move bins; set unit = bin, or bins = 1"
+    if size > 1 and batch not in ("global", "per_source") and strategy.propose is None:
+        yield f"size = {size}: batch = {batch} has no size; set batch = global or per_source, or bound steps by cap"
+
+    demanded, keywise = mode.transfer != "push", mode.transfer in ("access", "remote")
+    if keywise and strategy.unit != "key":
+        yield f"transfer = {mode.transfer}: works key by key, not by {strategy.unit}; set unit = key"
+    if strategy.unit == "key" and not keywise:
+        yield f"unit = key: transfer = {mode.transfer} is not by key; set unit = group, or transfer = access or remote"
+    if mode.gate != "none" and demanded:
+        yield f"gate = {mode.gate}: holds back the records that transfer = {mode.transfer} waits for; set gate = none"
+    if order == "access" and not demanded:
+        yield "order = access: with transfer = push no record asks for state; set transfer = fetch, or another order"
+    if mode.fetch_interval_ms < 0:
+        yield f"fetch_interval_ms = {mode.fetch_interval_ms}: must be milliseconds, 0 to ask at once"
+    if mode.fetch_interval_ms and not demanded:
+        yield f"fetch_interval_ms = {mode.fetch_interval_ms}: with transfer = push nobody asks; set it to 0"
+    if mode.fetch_back and mode.transfer != "fetch":
+        yield f"fetch_back = {mode.fetch_back}: only transfer = fetch can fetch back, not {mode.transfer}; set it to 0"
+    if mode.cache and mode.transfer != "remote":
+        yield f"cache = true: transfer = {mode.transfer} leaves nothing remote to be cached; set transfer = remote"
+    if not mode.background and not keywise:
+        yield f"background = false: transfer = {mode.transfer} needs it to end; set it to true, or transfer = access"
+    if not mode.background and (batch != "all" or cap):
+        yield f"background = false with batch = {batch}, cap = {cap}: a step may never end; set batch = all and cap = 0"
+    if mode.gate == "query" and (batch != "all" or cap):
+        yield f"gate = query with batch = {batch}, cap = {cap}: a restart is one step; set batch = all and cap = 0"
+
+    if strategy.replicate and mode.gate == "query":
+        yield f"replicate = {strategy.replicate}: with gate = query the snapshot is the copy; set it to 0"
+    if strategy.replicate and keywise:
+        yield f"replicate = {strategy.replicate}: transfer = {mode.transfer} hands no unit over; set it to 0"
+    without = {"replicas": "warm_up", "holders": "destination", "handover": "delta"}
+    for name, default in without.items():
+        if not strategy.replicate and getattr(strategy, name) != default:
+            yield f"{name} = {getattr(strategy, name)}: nothing is copied; set replicate >= 1, or {name} = {default}"

@@ -1,0 +1,121 @@
+"""The one place where a plan is made: asks the strategy for steps, keeps the invariants, names the broken one."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from keyshift.errors import BadInput, PlanRejected
+from keyshift.keys import Assignment, Move, Step, UnitId
+from keyshift.planner.batches import batches
+from keyshift.planner.check import check
+from keyshift.planner.model import LIVE_PUSH, Decision, Log, Plan, Snapshot, Strategy
+from keyshift.planner.orders import orders
+from keyshift.planner.replication import copies
+
+MAX_UNITS = 1 << 20  # an assignment is published whole, at every step; Megaphone's largest had as many bins
+
+
+def make_plan(
+    strategy: Strategy, current: Assignment, target: Assignment, heat: Sequence[float] = (), seed: int = 0
+) -> Plan:
+    """The plan of ``strategy`` from ``current`` to ``target``, both in the strategy's units (``in_units``).
+
+    ``heat``: records per second of each unit, if they were measured; ``seed``: for orders that draw. Of a strategy with
+    phases the first is planned; ``strategy.phase(n)`` has the others. The same input gives the same plan.
+
+    Raises BadInput if the strategy is one that ``check`` refuses, or the arguments do not fit together. Raises
+    PlanRejected if a step is empty, is above the cap, has a mode of its own, moves a unit that is not misplaced, moves
+    a unit twice, names a source that is not the owner or a destination that is not the target; if a misplaced unit
+    never moves; or if a query that is stopped would be stopped more than once.
+    """
+    check(strategy)
+    strategy = strategy.phase(0)
+    units = len(current.owner)
+    if len(target.owner) != units:
+        raise BadInput(f"the target has {len(target.owner)} units: must have as many as the assignment now, {units}")
+    snapshot = Snapshot(current, target, _checked(tuple(heat), units), seed)
+    decisions: list[Decision] = []
+    replicated = copies(strategy, snapshot, decisions.append)
+    steps = []
+    needed = {move.unit: move for move in snapshot.misplaced()}
+    done: set[UnitId] = set()
+    for number, step in enumerate((strategy.propose or propose)(strategy, snapshot, decisions.append)):
+        if not step.moves:
+            raise PlanRejected(f"step {number} is empty")
+        if strategy.cap and len(step.moves) > strategy.cap:
+            raise PlanRejected(f"step {number} moves {len(step.moves)} units: cap = {strategy.cap}")
+        if step.mode not in (LIVE_PUSH, strategy.mode):
+            raise PlanRejected(f"step {number} has {step.mode}: the mode is the strategy's, {strategy.mode}")
+        if number and strategy.restarts:
+            raise PlanRejected(f"step {number}: a query that is stopped moves everything in step 0")
+        for move in step.moves:
+            if move.unit in done:
+                raise PlanRejected(f"step {number}: unit {move.unit} moves twice")
+            if move.unit not in needed:
+                raise PlanRejected(f"step {number}: unit {move.unit} is where it should be and must not move")
+            if move != needed[move.unit]:
+                raise PlanRejected(f"step {number}: {move} where {needed[move.unit]} was expected")
+            done.add(move.unit)
+        steps.append(replace(step, mode=strategy.mode))
+    if missing := sorted(set(needed) - done):
+        raise PlanRejected(f"units never moved: {missing[:10]}{' …' if len(missing) > 10 else ''}")
+    explained = {(decision.unit, decision.step) for decision in decisions}
+    for number, step in enumerate(steps):
+        unexplained = (move.unit for move in step.moves if (move.unit, number) not in explained)
+        decisions += [Decision(unit, number, "the strategy gave no reason") for unit in unexplained]
+    return Plan(tuple(steps), replicated, tuple(decisions))
+
+
+def propose(strategy: Strategy, snapshot: Snapshot, log: Log) -> Iterator[Step]:
+    """Steps by the strategy's order and batch; what a strategy without ``propose`` of its own does.
+
+    Logs for each unit the step it is in and its place in the order and, the first time that a step has units of a later
+    place but not this one, what it was put off for: at most two decisions per unit.
+    """
+    ranked = orders.get(strategy.order)(snapshot.misplaced(), snapshot)
+    reason = {move.unit: why for move, why in ranked}
+    place = {move.unit: number for number, (move, _) in enumerate(ranked)}
+    reached = 0  # every earlier place has moved or was put off
+    for number, moves in enumerate(batches.get(strategy.batch)([move for move, _ in ranked], strategy)):
+        for move in moves:
+            log(Decision(move.unit, number, reason[move.unit]))
+        here = {move.unit for move in moves}
+        last = max(place[unit] for unit in here)
+        given, taken = Counter(move.source for move in moves), Counter(move.destination for move in moves)
+        for move, _ in ranked[reached:last]:
+            if move.unit not in here:
+                why = _held_up(move, given[move.source], taken[move.destination], strategy, len(moves))
+                log(Decision(move.unit, None, f"put off from step {number}: {why}"))
+        reached = max(reached, last + 1)
+        yield Step(tuple(moves), strategy.mode)
+
+
+def in_units(strategy: Strategy, assignment: Assignment) -> Assignment:
+    """An assignment of key groups in the units that the strategy moves. Raises BadInput if they are too many."""
+    units = len(assignment.owner) * strategy.bins
+    if units > MAX_UNITS:
+        raise BadInput(
+            f"bins = {strategy.bins} in each of {len(assignment.owner)} key groups make {units} units: at most "
+            f"{MAX_UNITS}; lower bins or the number of groups"
+        )
+    return assignment.by_bin(strategy.bins)
+
+
+def _checked(heat: tuple[float, ...], units: int) -> tuple[float, ...]:
+    if heat and len(heat) != units:
+        raise BadInput(f"heat has {len(heat)} values: must be one per unit, {units}, or empty if nobody measured")
+    for unit, value in enumerate(heat):
+        if not (math.isfinite(value) and value >= 0):
+            raise BadInput(f"heat of unit {unit} = {value}: must be a finite number of records per second, at least 0")
+    return heat
+
+
+def _held_up(move: Move, given: int, taken: int, strategy: Strategy, moves: int) -> str:
+    if moves == strategy.cap:
+        return f"the step is at its cap, {moves}"
+    if given:
+        return f"source {move.source} already gives {given} unit{'s' * (given > 1)}"
+    if taken:
+        return f"destination {move.destination} already takes {taken} unit{'s' * (taken > 1)}"
+    return f"batch {strategy.batch!r} has a later step for it"

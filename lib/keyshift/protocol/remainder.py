@@ -1,0 +1,119 @@
+"""Keys that are still elsewhere although their unit's ownership is here: records wait per key, and ask for it once.
+
+With transfer ``access`` a key that was asked for moves here. With ``remote`` it stays where it is: a copy comes, is
+changed here and written back; without a cache the copy goes when nobody needs it any more.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Record = TypeVar("Record")
+
+
+@dataclass(slots=True)
+class _Unit(Generic[Record]):
+    here: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
+    queues: dict[int, deque[Record]] = field(default_factory=dict)
+    fetching: bool = False  # what no record asked for is on its way
+    rest: bool = False  # and has come
+    whole: bool = False  # and what was asked for, too
+
+
+class Remainders(Generic[Record]):
+    """The partial units of one slot. Like the slot's machine it never sees state or what is in a record."""
+
+    def __init__(self) -> None:
+        self._units: dict[int, _Unit[Record]] = {}
+        self._wanted: dict[int, list[int]] = {}
+        self.waiting = 0  # records
+
+    def __contains__(self, unit: int) -> bool:
+        return unit in self._units
+
+    def open(self, unit: int) -> None:
+        """``unit`` has arrived without its keys."""
+        self._units[unit] = _Unit()
+
+    def admit(self, unit: int, keys: Iterable[int]) -> set[int]:
+        """Which of ``keys`` of a partial unit have to wait; their records go to ``hold``."""
+        part = self._units[unit]
+        return {key for key in keys if key in part.queues or not (part.whole or key in part.here)}
+
+    def hold(self, unit: int, key: int, record: Record) -> None:
+        """Queue a record of a key that ``admit`` said must wait; the key is asked for, once."""
+        part = self._units[unit]
+        part.queues.setdefault(key, deque()).append(record)
+        self.waiting += 1
+        if not part.whole and key not in part.here and key not in part.asked:
+            part.asked.add(key)
+            self._wanted.setdefault(unit, []).append(key)
+
+    def want(self, unit: int, key: int) -> None:
+        """``key`` is needed, although no record waits for it."""
+        part = self._units[unit]
+        if not part.whole and key not in part.here and key not in part.asked:
+            part.asked.add(key)
+            self._wanted.setdefault(unit, []).append(key)
+
+    def requests(self) -> dict[int, list[int]]:
+        """Keys to ask for by unit, those since the last call."""
+        wanted, self._wanted = self._wanted, {}
+        return wanted
+
+    def arrived(self, unit: int, keys: Iterable[int]) -> None:
+        """These keys are here, or are known to exist nowhere."""
+        if part := self._units.get(unit):
+            part.here.update(keys)
+            part.asked.difference_update(part.here)
+            part.whole = part.rest and not part.asked
+
+    def fetch_rest(self, unit: int) -> bool:
+        """All keys that are elsewhere are to come: whether nobody has asked for them before.
+
+        From now on no copy is dropped: what comes may be older than what was written back.
+        """
+        part = self._units[unit]
+        first, part.fetching = not part.fetching, True
+        return first
+
+    def arrived_whole(self, unit: int) -> None:
+        """All keys that were elsewhere are here, but for those that were asked for before and are on their way."""
+        part = self._units[unit]
+        part.rest, part.whole = True, not part.asked
+
+    def lacks(self, unit: int, keys: Iterable[int]) -> set[int]:
+        """Which of ``keys`` are not here yet; what comes of the others is older than what is here."""
+        part = self._units.get(unit)
+        return set() if part is None or part.whole else {key for key in keys if key not in part.here}
+
+    def evict(self, unit: int, keys: Iterable[int]) -> set[int]:
+        """The copies of ``keys`` are written back and not kept: which of them may be dropped (nobody waits)."""
+        part = self._units.get(unit)
+        if part is None or part.fetching:
+            return set()
+        gone = {key for key in keys if key in part.here and key not in part.queues}
+        part.here -= gone
+        return gone
+
+    def drain(self, most: int) -> tuple[list[Record], list[int]]:
+        """Up to ``most`` records whose key is here by now, oldest first per key; and the units that are done:
+        complete, with nothing waiting. They are not known here any more.
+        """
+        records: list[Record] = []
+        done = []
+        for unit, part in list(self._units.items()):
+            for key in [key for key in part.queues if part.whole or key in part.here]:
+                queue = part.queues[key]
+                while queue and len(records) < most:
+                    records.append(queue.popleft())
+                if queue:
+                    break
+                del part.queues[key]
+            if part.whole and not part.queues:
+                del self._units[unit]
+                done.append(unit)
+        self.waiting -= len(records)
+        return records, done

@@ -1,0 +1,120 @@
+"""The timers of a unit: what is to happen to a key once event time or processing time has come so far.
+
+They belong to the unit like its values, and travel with it: with them how far the unit has come in both times, so that
+whoever has the unit next neither repeats nor forgets anything, and calls no record late that was not.
+"""
+
+import heapq
+
+import pyarrow as pa
+
+from keyshift.errors import ProtocolViolation
+
+EVENT, PROCESSING = 0, 1  # kinds of timers
+TIMER_SCHEMA = pa.schema([pa.field("kind", pa.int8()), pa.field("time", pa.int64()), pa.field("key", pa.int64())])
+
+Timer = tuple[int, int]  # time in microseconds, key
+Keys = set[int]  # by a name of its own: within the class ``set`` is the method
+_WATERMARK, _CLOCK = -1, -2  # kinds of two rows that are no timers, but say how far the unit has come
+_SLACK = 64  # a heap may hold so many deleted timers beyond twice the living ones before it is built anew
+
+
+class _Queue:
+    """The timers of one kind. A deleted one stays in the heap until it comes to the top, or too many have gathered."""
+
+    def __init__(self) -> None:
+        self.live: set[Timer] = set()
+        self.heap: list[Timer] = []
+
+    def first(self) -> Timer | None:
+        while self.heap and self.heap[0] not in self.live:
+            heapq.heappop(self.heap)
+        return self.heap[0] if self.heap else None
+
+    def rebuild(self) -> None:
+        self.heap = list(self.live)
+        heapq.heapify(self.heap)
+
+
+class Timers:
+    """The timers of one unit. Times are microseconds; every ``kind`` is ``EVENT`` or ``PROCESSING`` (else KeyError).
+
+    Not thread-safe: one owner at a time, as for the values of the unit.
+    """
+
+    def __init__(self) -> None:
+        self.watermark = 0  # the event time the unit has reached; 0: none yet
+        self.clock = 0  # the processing time it has reached
+        self._queues = {EVENT: _Queue(), PROCESSING: _Queue()}
+
+    def __len__(self) -> int:
+        return sum(len(queue.live) for queue in self._queues.values())
+
+    def reach(self, watermark: int, now_us: int = 0) -> None:
+        """The unit has come to ``watermark`` and to processing time ``now_us``, unless it was further already.
+
+        Both only grow, also when the unit moves to a slot that lags behind, or whose clock does.
+        """
+        self.watermark = max(self.watermark, watermark)
+        self.clock = max(self.clock, now_us)
+
+    def set(self, kind: int, time_us: int, key: int) -> None:
+        """Let ``key`` be due at ``time_us``. A timer that is set twice is one timer."""
+        queue, timer = self._queues[kind], (time_us, key)
+        if timer not in queue.live:
+            queue.live.add(timer)
+            heapq.heappush(queue.heap, timer)
+
+    def delete(self, kind: int, time_us: int, key: int) -> None:
+        """Take a timer back; nothing happens if there is none."""
+        queue = self._queues[kind]
+        queue.live.discard((time_us, key))
+        if len(queue.heap) > 2 * len(queue.live) + _SLACK:
+            queue.rebuild()
+
+    def keys_due(self, kind: int, until_us: int) -> Keys:
+        """The keys of the timers that ``due`` would give; nothing is removed."""
+        found = self.due(kind, until_us)
+        for time_us, key in found:
+            self.set(kind, time_us, key)
+        return {key for _, key in found}
+
+    def due(self, kind: int, until_us: int) -> list[Timer]:
+        """Removes and returns the timers up to ``until_us`` inclusive, as (time, key), ascending."""
+        queue = self._queues[kind]
+        found = []
+        while (timer := queue.first()) is not None and timer[0] <= until_us:
+            heapq.heappop(queue.heap)
+            queue.live.remove(timer)
+            found.append(timer)
+        return found
+
+    def next(self, kind: int) -> int | None:
+        """The time of the first timer, None if there is none."""
+        first = self._queues[kind].first()
+        return None if first is None else first[0]
+
+    def export(self) -> pa.RecordBatch:
+        """All there is to know, as a batch of ``TIMER_SCHEMA`` in no particular order; it is left here, too."""
+        rows = [(_WATERMARK, self.watermark, 0), (_CLOCK, self.clock, 0)]
+        for kind, queue in self._queues.items():
+            rows += [(kind, time_us, key) for time_us, key in queue.live]
+        columns = zip(*rows, strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, TIMER_SCHEMA, strict=True)],
+            schema=TIMER_SCHEMA,
+        )
+
+    def install(self, batch: pa.RecordBatch) -> None:
+        """Add what ``export`` gave. Raises ProtocolViolation, and changes nothing, if it is something else."""
+        if not batch.schema.equals(TIMER_SCHEMA):
+            raise ProtocolViolation(
+                f"timers have columns {batch.schema.names}, expected {TIMER_SCHEMA.names} with their types"
+            )
+        kinds, times, keys = (column.to_numpy() for column in batch.columns)
+        if strange := set(kinds.tolist()) - {*self._queues, _WATERMARK, _CLOCK}:
+            raise ProtocolViolation(f"timers are of kinds {sorted(strange)}, expected {EVENT} (event) or {PROCESSING}")
+        self.reach(max(times[kinds == _WATERMARK].tolist(), default=0), max(times[kinds == _CLOCK].tolist(), default=0))
+        for kind, queue in self._queues.items():
+            queue.live.update(zip(times[kinds == kind].tolist(), keys[kinds == kind].tolist(), strict=True))
+            queue.rebuild()

@@ -1,0 +1,97 @@
+"""What workloads over a fixed set of keys have in common: their parameters, a payload per key, and which keys come.
+
+Every key exists from the beginning; its payload gives the state the wanted size and can be checked byte for byte.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field
+
+from keyshift.keys import hash_keys, units_of
+
+WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
+_SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
+
+
+class Keyed(BaseModel):
+    """Parameters, and what follows from them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key_groups: int = Field(ge=1, description="number of key groups")
+    bins: int = Field(default=1, ge=1, description="bins per key group; a unit of migration is a bin")
+    keys: int = Field(ge=1, description="number of keys: 0 to keys - 1")
+    skew: float = Field(ge=0, description="Zipf exponent over key groups, 0 is uniform")
+    state_bytes: int = Field(ge=2 * WORD, description="bytes of payload per key")
+    seed: int = Field(ge=0, description="seed of the events drawn")
+
+    @cached_property
+    def units(self) -> npt.NDArray[np.int32]:
+        """The unit of every key: shape (keys,)."""
+        return units_of(np.arange(self.keys), self.key_groups, self.bins)
+
+    @cached_property
+    def _by_unit(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Keys ordered by unit (ascending within one), and where each unit's keys begin and end."""
+        ends = np.cumsum(np.bincount(self.units, minlength=self.key_groups * self.bins))
+        return np.argsort(self.units, kind="stable"), np.concatenate([[0], ends])
+
+    def keys_of(self, unit: int) -> npt.NDArray[np.int64]:
+        """The keys of one unit, ascending."""
+        keys, bounds = self._by_unit
+        return keys[bounds[unit] : bounds[unit + 1]]
+
+    def payloads(self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """The payload of each key at each count: shape (n, state_bytes): count, key, filler that depends on the key."""
+        words = -(-self.state_bytes // WORD)
+        rows = np.empty((len(keys), words), dtype="<u8")
+        rows[:, 0] = counts
+        rows[:, 1] = keys
+        rows[:, 2:] = hash_keys(keys[:, None] * words + np.arange(2, words))
+        return rows.view(np.uint8)[:, : self.state_bytes]
+
+    def slices(self, final: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """The final state in parts whose payloads are a few tens of MiB at most."""
+        rows = max(1, _SLICE_BYTES // self.state_bytes)
+        for whole in final:
+            for start in range(0, len(whole), rows):
+                yield whole.iloc[start : start + rows]
+
+    def damaged(self, part: pd.DataFrame, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which payloads of a part are not exactly those of their key at that count."""
+        payloads = part["payload"]
+        bad = (payloads.str.len() != self.state_bytes).to_numpy(copy=True)
+        good = part[~bad]
+        found = np.frombuffer(b"".join(good["payload"]), np.uint8).reshape(len(good), self.state_bytes)
+        bad[~bad] = (found != self.payloads(good["key"].to_numpy(), counts[~bad])).any(axis=1)
+        return bad
+
+
+class KeyDraw:
+    """Key groups from a Zipf distribution, the keys of a group in turn. Every router draws its own."""
+
+    def __init__(self, workload: Keyed, router: int) -> None:
+        groups = units_of(np.arange(workload.keys), workload.key_groups)
+        self._keys = np.argsort(groups, kind="stable")  # ordered by group
+        self._sizes = np.bincount(groups, minlength=workload.key_groups)
+        self._begin = np.cumsum(self._sizes) - self._sizes
+        weights = (self._sizes > 0) / np.arange(1, workload.key_groups + 1) ** workload.skew
+        self._cumulated = np.cumsum(weights) / weights.sum()
+        self._cumulated /= self._cumulated[-1]  # exactly 1 at the end, so that no draw falls behind it
+        self._random = np.random.default_rng((workload.seed, router))
+        # Every router begins elsewhere in each group, or all routers would walk the keys in step.
+        self._turn = self._random.integers(0, np.maximum(self._sizes, 1))
+
+    def draw(self, count: int) -> npt.NDArray[np.int64]:
+        """The keys of the next ``count`` events, whatever was drawn at once before."""
+        drawn = np.searchsorted(self._cumulated, self._random.random(count), side="right")
+        counts = np.bincount(drawn, minlength=len(self._sizes))
+        nth = np.empty(count, np.int64)  # how many events of the same group come before, in this chunk
+        nth[np.argsort(drawn, kind="stable")] = np.arange(count) - np.repeat(np.cumsum(counts) - counts, counts)
+        within = (self._turn[drawn] + nth) % self._sizes[drawn]
+        self._turn += counts
+        return self._keys[self._begin[drawn] + within]

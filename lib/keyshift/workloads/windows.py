@@ -1,0 +1,196 @@
+"""Window count: tumbling event-time windows per key, and a notice for each key that falls idle. All about timers.
+
+Events come late, up to ``delay_ms`` regularly and a few of them much more, so what is late depends on the watermark an
+event meets, and that on how the routers' frames interleave, with or without a migration. The result of an event
+therefore says which watermark it met; the oracle checks that everything else follows from that.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pydantic import Field
+
+from keyshift.frames import EVENT_FIELDS
+from keyshift.state import UnitState
+from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.workloads.keyed import KeyDraw, Keyed
+from keyshift.workloads.windows_oracle import ANSWER, IDLE, WINDOW, wrong
+
+LATE_BY = 4  # an event that is much too late is so by up to that many windows beyond the regular delay
+
+
+class WindowCount(Keyed):
+    """Parameters of the workload; every key exists from the beginning, without a window."""
+
+    name: ClassVar[str] = "windowcount"
+    summary: ClassVar[str] = "count and sum in tumbling event-time windows per key, and tell which keys fall idle"
+    event_schema: ClassVar[pa.Schema] = pa.schema([*EVENT_FIELDS, pa.field("at", pa.int64())])  # at: the event time, us
+    result_fields: ClassVar[tuple[pa.Field, ...]] = (
+        pa.field("kind", pa.int8()),  # ANSWER, WINDOW or IDLE; for the last two, t is the time the timer was set to
+        pa.field("start", pa.int64()),  # of the window; IDLE: the processing time of the key's last event
+        pa.field("late", pa.bool_()),  # the event came too late for its window, and changed nothing
+        pa.field("count", pa.int64()),  # events in the window, this one included; 0 if late, or IDLE
+        pa.field("sum", pa.int64()),  # of their delays t - at, in microseconds
+        pa.field("watermark", pa.int64()),  # that the unit had reached
+        pa.field("clock", pa.int64()),  # the processing time that the unit had reached
+    )
+
+    window_ms: int = Field(default=500, ge=1, description="length of a window in event time")
+    delay_ms: int = Field(default=200, ge=0, description="largest regular delay of an event; so far lags the watermark")
+    late_share: float = Field(default=0.01, ge=0, le=1, description="fraction of events delayed by some windows more")
+    idle_ms: int = Field(default=1000, ge=0, description="processing time without events that makes a key idle; 0: off")
+
+    @property
+    def window_us(self) -> int:
+        """Length of a window."""
+        return self.window_ms * 1000
+
+    @property
+    def lag_us(self) -> int:
+        """How far event time lags behind the watermark of frames, which is about ``t``."""
+        return self.delay_ms * 1000
+
+    @property
+    def idle_us(self) -> int:
+        """Processing time without events that makes a key idle; 0: never."""
+        return self.idle_ms * 1000
+
+    def operator(self) -> "WindowCountOperator":
+        """A new operator, for one slot."""
+        return WindowCountOperator(self)
+
+    def source(self, router: int) -> "WindowCountSource":
+        """The input of one router."""
+        return WindowCountSource(self, router)
+
+    def wrong(self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]) -> Iterator[str]:
+        """See ``Workload.wrong`` and ``windows_oracle``."""
+        return wrong(self, events, results, final)
+
+
+class WindowCountOperator:
+    """Windows of a key are three lists side by side; see ``Operator``.
+
+    Event-time timers are on the scale of the caller's watermark: that of a window is its end plus the lag. A window is
+    open as long as its timer is there, and an event that is not late is always in an open window or in a new one.
+    """
+
+    uses_time = True
+    state_schema = pa.schema(
+        [
+            pa.field("starts", pa.list_(pa.int64())),
+            pa.field("counts", pa.list_(pa.int64())),
+            pa.field("sums", pa.list_(pa.int64())),
+            pa.field("last", pa.int64()),  # processing time of the last event; 0: none yet
+            pa.field("payload", pa.binary()),
+        ]
+    )
+
+    def __init__(self, workload: WindowCount) -> None:
+        self._workload = workload
+        self._window_us, self._lag_us, self._idle_us = workload.window_us, workload.lag_us, workload.idle_us
+        fields = (*EVENT_FIELDS, pa.field("position", pa.int32()), *workload.result_fields)
+        self._result_schema = pa.schema(fields)
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """Every key of ``unit``, without a window."""
+        keys = self._workload.keys_of(unit)
+        for key, payload in zip(keys.tolist(), self._workload.payloads(keys, np.zeros_like(keys)), strict=True):
+            state.put(key, ([], [], [], 0, payload.tobytes()))
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
+        """One result per event. A key whose state is missing begins anew: the verdict tells, the job goes on."""
+        at = events["at"].to_numpy()
+        delays, starts = events["t"].to_numpy() - at, at - at % self._window_us
+        rows = []
+        for unit, *event in zip(
+            *(column.tolist() for column in (events["unit"].to_numpy(), events["key"].to_numpy(), at, starts, delays)),
+            strict=True,
+        ):
+            state = state_of(unit)
+            state.timers.reach(watermark)
+            rows.append(self._answer(state, *event))
+        of_event = [events[name] for name in ("key", "t", "position")]
+        return self._results(of_event, rows)
+
+    def _answer(self, state: UnitState, key: int, at: int, start: int, delay: int) -> tuple[Any, ...]:
+        timers = state.timers
+        starts, counts, sums, last, payload = state.get(key) or self._fresh(key)
+        late = at < timers.watermark - self._lag_us
+        count = total = 0
+        if not late:
+            if start in starts:
+                i = starts.index(start)
+                count, total = counts[i] + 1, sums[i] + delay
+                counts, sums = [*counts[:i], count, *counts[i + 1 :]], [*sums[:i], total, *sums[i + 1 :]]
+            else:
+                count, total = 1, delay
+                starts, counts, sums = [*starts, start], [*counts, count], [*sums, total]
+                timers.set(EVENT, start + self._window_us + self._lag_us, key)
+        if self._idle_us and timers.clock != last:
+            timers.delete(PROCESSING, last + self._idle_us, key)
+            timers.set(PROCESSING, timers.clock + self._idle_us, key)
+        state.put(key, (starts, counts, sums, timers.clock, payload))
+        return ANSWER, start, late, count, total, timers.watermark, timers.clock
+
+    def advance(self, unit: int, state: UnitState, watermark: int, now_us: int) -> pa.RecordBatch | None:
+        """One result per window that closes and per key that falls idle."""
+        timers = state.timers
+        timers.reach(watermark, now_us)
+        reached = timers.watermark, timers.clock
+        due: list[tuple[int, int]] = []
+        rows: list[tuple[Any, ...]] = []
+        for time_us, key in timers.due(EVENT, timers.watermark):
+            if window := self._close(state, key, time_us - self._lag_us - self._window_us):
+                due.append((key, time_us))
+                rows.append((WINDOW, *window, *reached))
+        for time_us, key in timers.due(PROCESSING, timers.clock):
+            due.append((key, time_us))
+            rows.append((IDLE, time_us - self._idle_us, False, 0, 0, *reached))
+        if not rows:
+            return None
+        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
+        return self._results([keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
+
+    def _close(self, state: UnitState, key: int, start: int) -> tuple[int, bool, int, int] | None:
+        """Takes a window out of the state; None if it is not there, which the verdict will notice."""
+        starts, counts, sums, last, payload = state.get(key) or self._fresh(key)
+        if start not in starts:
+            return None
+        i = starts.index(start)
+        others = ([*column[:i], *column[i + 1 :]] for column in (starts, counts, sums))
+        state.put(key, (*others, last, payload))
+        return start, False, counts[i], sums[i]
+
+    def _results(self, of_event: list[pa.Array], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        fields = self._workload.result_fields
+        columns = zip(*rows, strict=True) if rows else [()] * len(fields)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._result_schema)
+
+    def _fresh(self, key: int) -> tuple[Any, ...]:
+        return [], [], [], 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()
+
+
+class WindowCountSource:
+    """Keys as in every keyed workload, and a delay for each event; see ``Source``."""
+
+    def __init__(self, workload: WindowCount, router: int) -> None:
+        self._keys = KeyDraw(workload, router)
+        self._regular, self._late = workload.lag_us, LATE_BY * workload.window_us
+        self._late_share = workload.late_share
+        # Generators of their own for each column: what is drawn must not depend on how many are taken at once.
+        self._delay, self._more, self._whether = np.random.default_rng((workload.seed, router, 1)).spawn(3)
+
+    def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The next ``len(times)`` events, whatever was taken at once before."""
+        n = len(times)
+        delay = self._delay.random(n) * self._regular
+        delay += (self._whether.random(n) < self._late_share) * (1 + self._more.random(n) * self._late)
+        at = times - delay.astype(np.int64)
+        columns = [pa.array(column) for column in (self._keys.draw(n), times, at)]
+        return pa.RecordBatch.from_arrays(columns, schema=WindowCount.event_schema)

@@ -1,0 +1,411 @@
+"""Machines and shells with one bug each, and the check of the simulation that finds it."""
+
+from collections import deque
+from typing import Any
+
+from shells import RouterShell, SlotShell, State
+
+from keyshift.keys import Mode
+from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, router
+from keyshift.protocol.coordinator import CancelStep, PublishAssignment
+from keyshift.protocol.remainder import Remainders
+
+Slot = SlotMachine[Any]
+
+
+# -- slots: alignment, transfer, queues --------------------------------------------------------------------------------
+
+
+class ServesBeforeTheQueueIsEmpty(Slot):
+    """New records overtake those in the queue as soon as the state is here."""
+
+    def admit(self, router: int, version: int, units: Any) -> Any:
+        return {unit for unit in super().admit(router, version, units) if unit not in self.serving}
+
+
+class SendsBeforeTheQueueIsEmpty(Slot):
+    """A unit that leaves again at once leaves the records in its queue behind."""
+
+    def _advance(self) -> Any:
+        queues, leaving = self._queues, self._step.leaving if self._step else {}
+        self._queues = {unit: queue for unit, queue in queues.items() if unit not in leaving}
+        effects = super()._advance()
+        self._queues = queues | self._queues
+        return effects
+
+
+class DrainsNewestFirst(Slot):
+    def drain(self, most: int) -> Any:
+        for unit in self._queues.keys() & self.serving:
+            self._queues[unit].reverse()
+        return super().drain(most)
+
+
+class ForgetsToHold(Slot):
+    def hold(self, unit: int, router: int, record: Any, size: int = 0) -> Any:
+        return []
+
+
+class IgnoresTheVersionOfBarriers(Slot):
+    """Any barrier counts for the step that is active."""
+
+    def barrier(self, router: int, version: int) -> Any:
+        return super().barrier(router, self._step.version if self._step else version)
+
+
+class TakesALaterVersionForItsOwn(Slot):
+    """A step whose cancellation was missed begins with the barriers of the next one."""
+
+    def barrier(self, router: int, version: int) -> Any:
+        step = self._step
+        return super().barrier(router, step.version if step and version > step.version else version)
+
+
+class PreparesAfterTheEnd(Slot):
+    def prepare(self, version: int, step: Any) -> Any:
+        self._ended = False
+        return super().prepare(version, step)
+
+
+class ForgetsTheStepAtTheEndOfTheBatch(Slot):
+    """Does not know that the next batch routes by the new version, if a router switched."""
+
+    def end_of_input(self) -> Any:
+        self._heard = dict.fromkeys(self._heard, 0)
+        return super().end_of_input()
+
+
+class FreezesWhenTheFirstRouterStops(Slot):
+    def savepoint_barrier(self, router: int, savepoint: str) -> Any:
+        for each in self._heard:
+            effects = super().savepoint_barrier(each, savepoint)
+        return effects
+
+
+class FreezesWithoutWaitingForState(Slot):
+    @property
+    def settled(self) -> bool:
+        return self._step is None and not self._queues if self._ended else True
+
+
+class ServesWhileItBlocks(Slot):
+    @property
+    def _blocked(self) -> bool:
+        return False
+
+
+# -- slots: lending ----------------------------------------------------------------------------------------------------
+
+
+class LendsToEveryRouter(Slot):
+    """The destination also serves routers whose older records are on their way to the source."""
+
+    def _send(self, step: Any, unit: int, slot: int, routers: Any = None) -> Any:
+        return super()._send(step, unit, slot, frozenset(self._heard) if routers else routers)
+
+
+class ReturnsWithoutItsQueue(Slot):
+    """What waited at the destination is forgotten when the unit goes back."""
+
+    def _return(self, step: Any) -> Any:
+        for unit in step.recalled & self._open.keys():
+            self._queues.pop(unit, None)
+        return super()._return(step)
+
+
+class OpensBeforeTheLateQueueIsDrained(Slot):
+    """The source gives a unit up for good while late records wait for it to come back."""
+
+    def _leave(self, step: Any) -> Any:
+        queues, self._queues = self._queues, {u: q for u, q in self._queues.items() if u not in step.away}
+        effects = super()._leave(step)
+        self._queues = queues
+        return effects
+
+
+class TakesWhatComesTwice(Slot):
+    """Old state of a unit that was handed on and back since counts as what is awaited."""
+
+    def awaits(self, unit: int, version: int, hop: int) -> bool:
+        return super().awaits(unit, version, self._step.hops[unit] + 1 if self._step else hop)
+
+
+class TakesRequestsThatComeTwice(Slot):
+    """A unit goes back although nobody waits for it there, while its source gives it up for good."""
+
+    def requested(self, unit: int, version: int, router: int, hop: int | None = None) -> Any:
+        return super().requested(unit, version, router)
+
+
+# -- slots: keys that are elsewhere ------------------------------------------------------------------------------------
+
+
+class HandsPartialUnitsOn(Slot):
+    """A unit leaves before all its keys are here."""
+
+    def arrived(self, unit: int, routers: Any = None, partial: bool = False) -> Any:
+        return super().arrived(unit, routers)
+
+    def completed(self, unit: int) -> Any:
+        return self._advance()
+
+
+class ForgetsToHoldForAKey(Remainders[Any]):
+    def hold(self, unit: int, key: int, record: Any) -> None:
+        self.want(unit, key)
+
+
+class OvertakesRecordsOfTheSameKey(Remainders[Any]):
+    """A record whose key is here does not look whether others wait."""
+
+    def admit(self, unit: int, keys: Any) -> Any:
+        return super().admit(unit, keys) & self.lacks(unit, keys)
+
+
+class InstallsWhatIsOlder(Remainders[Any]):
+    """The rest overwrites keys that were asked for, and changed since."""
+
+    def lacks(self, unit: int, keys: Any) -> Any:
+        return set(keys) if unit in self else set()
+
+
+class DropsCopiesWhileTheRestComes(Remainders[Any]):
+    def fetch_rest(self, unit: int) -> bool:
+        first = super().fetch_rest(unit)
+        if first:
+            self._units[unit].fetching = False
+        return first
+
+
+class DropsCopiesBeforeTheyAreWritten(SlotShell):
+    """The copy goes although a later value is on its way, and what is fetched next is the older one."""
+
+    def write_acknowledged(self, stay: Any, key: int) -> None:
+        self.writing[stay[0], key] = min(self.writing[stay[0], key], 1)
+        super().write_acknowledged(stay, key)
+
+
+# -- timers ------------------------------------------------------------------------------------------------------------
+
+
+class FiresBeforeTheQueue(Slot):
+    """Time passes for a unit in whose queue records wait that met an earlier one."""
+
+    def idle(self, units: Any) -> Any:
+        return [unit for unit in units if unit in self.serving]
+
+
+class LetsTimePassWhileItLeaves(Slot):
+    """Records behind one router's barrier, at the destination, become late by the other routers' progress here."""
+
+    def stands(self, unit: int) -> bool:
+        return False
+
+
+class MeetsTheTimeOfTheDrain(SlotShell):
+    """A queued record meets the watermark that there is when it is processed."""
+
+    def drain(self) -> None:
+        for queue in self.machine._queues.values():
+            for at, (router_, (*record, _), size) in enumerate(queue):
+                queue[at] = router_, (*record, min(self.watermarks)), size
+        super().drain()
+
+
+class OvertakesInAUnitThatMissesKeys(SlotShell):
+    """Time passes with a record whose key is here, while an older one of the unit waits for its own."""
+
+    def process(self, events: Any, router_: int, version: int, met: int) -> None:
+        for event in events:
+            unit = event[1] % self.sim.shape.units
+            stalled = self.stalled.pop(unit, None)
+            super().process([event], router_, version, met)
+            if stalled:
+                self.stalled[unit] = stalled + self.stalled.pop(unit, deque())
+
+
+class FiresForKeysThatAreElsewhere(SlotShell):
+    """A timer changes what it finds, and its key is not here yet."""
+
+    def lacks(self, unit: int, watermark: int, key: int | None = None) -> bool:
+        return super().lacks(unit, 0, key)
+
+
+class LosesATimerOnTheWay(SlotShell):
+    def parcel(self, unit: int, version: int) -> State:
+        state = super().parcel(unit, version)
+        return State(state.values, dict(list(state.timers.items())[1:]), state.watermark)
+
+
+class KeepsTheTimersWithTheKeys(SlotShell):
+    """Timers of a unit whose keys stay behind stay, too."""
+
+    def parcel(self, unit: int, version: int) -> State:
+        state = super().parcel(unit, version)
+        remains = self.modes[version].transfer in ("access", "remote")
+        return State({}, {}, state.watermark) if remains else state
+
+
+class SendsTheTimersOfItsCopy(SlotShell):
+    """What fired since the copy was made fires again."""
+
+    def step_published(self, value: Any) -> None:
+        super().step_published(value)
+        self.copies = {unit: dict(state.timers) for unit, state in self.states.items()}
+
+    def parcel(self, unit: int, version: int) -> State:
+        state = super().parcel(unit, version)
+        return State(state.values, self.copies.get(unit, {}) | state.timers, state.watermark)
+
+
+class ForgetsHowFarTheUnitHasCome(SlotShell):
+    def parcel(self, unit: int, version: int) -> State:
+        state = super().parcel(unit, version)
+        return State(state.values, state.timers)
+
+
+# -- routers -----------------------------------------------------------------------------------------------------------
+
+
+class AdoptsOneFrameAfterItsBarrier(RouterMachine):
+    def boundary(self) -> Any:
+        late, self._late = getattr(self, "_late", self.assignment), self._next or self.assignment
+        effects = super().boundary()
+        self.assignment = late
+        return effects
+
+
+class AdoptsWithoutBarrier(RouterMachine):
+    def boundary(self) -> Any:
+        first, self._began = not hasattr(self, "_began"), True
+        return [effect for effect in super().boundary() if first or not isinstance(effect, router.Barrier)]
+
+
+class PausesForOneFrame(RouterMachine):
+    @property
+    def may_resume(self) -> bool:
+        self._next_paused = frozenset()
+        return True
+
+
+class StopsForASavepointWhilePaused(RouterMachine):
+    """What is kept back was read before the savepoint, and comes behind its barrier."""
+
+    def boundary(self) -> Any:
+        paused, wanted = self._next_paused, self._savepoint
+        effects = super().boundary()
+        if paused and wanted and self._savepoint:
+            self.stopped_for, self._savepoint = wanted, None
+            effects.append(router.SavepointBarrier(wanted))
+        return effects
+
+
+class ResumesAfterNewRecords(RouterShell):
+    def frame(self) -> None:
+        kept, self.kept = self.kept, []
+        super().frame()
+        self.kept = kept + self.kept
+        if self.machine.may_resume:
+            super().resume()
+
+    def resume(self) -> None:
+        if self.sim.ending:
+            super().resume()
+
+
+# -- coordinator -------------------------------------------------------------------------------------------------------
+
+
+class PublishesBeforeAllArePrepared(CoordinatorMachine):
+    def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
+        if phase == "prepared" and self._current and self._current.after.version == version:
+            self._current.waiting["prepared"] = {slot}
+        return super().acknowledged(phase, version, slot, now_ms)
+
+
+class GoesOnBeforeTheStateIsInstalled(CoordinatorMachine):
+    def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
+        if self._current and self._current.phase == "switching":
+            self._current.waiting["installed"] = set()
+        return super().acknowledged(phase, version, slot, now_ms)
+
+
+class UsesVersionsAgain(CoordinatorMachine):
+    def start(self, steps: Any, now_ms: float) -> Any:
+        self._version = self.assignment.version
+        return super().start(steps, now_ms)
+
+
+class UsesVersionsAgainAfterARecovery(CoordinatorMachine):
+    def recover(self, version: int, step: Any, rest: Any, done: Any, now_ms: float) -> Any:
+        effects = super().recover(version, step, rest, done, now_ms)
+        if self._current is None:
+            self._version = self.assignment.version
+        return effects
+
+
+class ForgetsWhatWasAcknowledged(CoordinatorMachine):
+    def recover(self, version: int, step: Any, rest: Any, done: Any, now_ms: float) -> Any:
+        return super().recover(version, step, rest, (), now_ms)
+
+
+class DoesNotWaitForTheLateStep(CoordinatorMachine):
+    def start(self, steps: Any, now_ms: float) -> Any:
+        if not self.busy:
+            self._current = None
+        return super().start(steps, now_ms)
+
+
+class CancelsWhatHasSwitched(CoordinatorMachine):
+    def cancel(self, now_ms: float) -> Any:
+        if self._current and self._current.phase == "switching":
+            return [CancelStep(self._current.after.version), *super().cancel(now_ms)]
+        return super().cancel(now_ms)
+
+
+class NeverResumes(CoordinatorMachine):
+    def _complete(self, current: Any, now_ms: float) -> Any:
+        effects = super()._complete(current, now_ms)
+        return [effect for effect in effects if not isinstance(effect, PublishAssignment)]
+
+
+# -- shells ------------------------------------------------------------------------------------------------------------
+
+
+class AcknowledgesTwice(SlotShell):
+    def acknowledge(self, unit: int, source: SlotShell) -> None:
+        super().acknowledge(unit, source)
+        super().acknowledge(unit, source)
+
+
+class CarriesEffectsOutBeforeTheRecords(SlotShell):
+    """The state of a unit goes before its last queued records are in it."""
+
+    def drain(self) -> None:
+        records, effects = self.machine.drain(self.sim.shape.drain)
+        self.carry_out(effects)
+        for record in records:
+            self.process(*record)
+
+
+class InstallsTheStateOfAnotherUnit(SlotShell):
+    def state_arrived(self, unit: int, state: State, routers: Any = None, partial: bool = False) -> None:
+        moved = {key + 1: numbers for key, numbers in state.values.items()}
+        super().state_arrived(unit, State(moved, state.timers, state.watermark), routers, partial)
+
+
+class DropsTheKeysThatStayed(SlotShell):
+    """Nobody can fetch them any more."""
+
+    def parcel(self, unit: int, version: int) -> State:
+        state = super().parcel(unit, version)
+        if self.modes[version] == Mode(transfer="access", background=True):
+            self.left[unit, version] = {}
+        return state
+
+
+MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
+    cls.__name__: ({machine: cls, **more}, check)
+    for machine, cls, check, *rest in []
+    for more in [rest[0] if rest else {}]
+}

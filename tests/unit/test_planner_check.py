@@ -1,0 +1,175 @@
+"""Which points of the space are refused, and why."""
+
+from dataclasses import replace
+
+import pytest
+
+from keyshift.errors import BadInput
+from keyshift.keys import Mode
+from keyshift.planner import Strategy, change, check, parse_settings, settings, strategies
+
+PLAIN = Strategy("a point of the space", "this test")
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_every_preset_makes_sense_and_is_unchanged_by_no_changes(name):
+    strategy = strategies.get(name)
+    check(strategy)
+    assert change(strategy, {}) == strategy
+    if not strategy.phases:
+        assert change(strategy, settings(strategy)) == strategy
+
+
+@pytest.mark.parametrize(
+    ("overrides", "value", "remedy"),
+    [
+        ({"order": "hotest"}, "order 'hotest'", "did you mean 'hottest'"),
+        ({"batch": "persource"}, "batch 'persource'", "did you mean 'per_source'"),
+        ({"unit": "bins"}, "unit 'bins'", "did you mean 'bin'"),
+        ({"gate": "slot"}, "gate 'slot'", "did you mean 'slots'"),
+        ({"transfer": "pull"}, "transfer 'pull'", "known: push, fetch, access, remote"),
+        ({"replicas": "always"}, "replicas 'always'", "known: warm_up, periodic"),
+        ({"siz": 3}, "setting 'siz'", "did you mean 'size'"),
+        ({"summary": "mine"}, "setting 'summary'", "known: order"),
+        ({"size": 0}, "size = 0", "at least 1"),
+        ({"size": True}, "size = True", "a whole number"),
+        ({"size": 2.0}, "size = 2.0", "a whole number"),
+        ({"order": 3}, "order = 3", "a name"),
+        ({"gate": None}, "gate = None", "a name"),
+        ({"background": 1}, "background = 1", "true or false"),
+        ({"cap": -1}, "cap = -1", "0 for no cap"),
+        ({"replicate": -2}, "replicate = -2", "0 for none"),
+        ({"fetch_back": -1, "transfer": "fetch"}, "fetch_back = -1", "0 for never"),
+        ({"bins": 0}, "bins = 0", "power of two"),
+        ({"bins": -4}, "bins = -4", "power of two"),
+        ({"unit": "bin", "bins": 12}, "bins = 12", "power of two"),
+        ({"bins": 16}, "bins = 16", "unit = group does not move bins; set unit = bin"),
+        ({"unit": "key", "transfer": "access", "bins": 2}, "bins = 2", "unit = key does not move bins"),
+        ({"size": 2}, "size = 2", "batch = all has no size; set batch = global or per_source"),
+        ({"size": 2, "batch": "matched"}, "size = 2", "batch = matched has no size"),
+        ({"transfer": "access"}, "transfer = access", "set unit = key"),
+        ({"transfer": "remote", "unit": "bin"}, "transfer = remote", "set unit = key"),
+        ({"unit": "key"}, "unit = key", "set unit = group, or transfer = access or remote"),
+        ({"gate": "slots", "transfer": "fetch"}, "gate = slots", "transfer = fetch waits for; set gate = none"),
+        ({"gate": "router", "transfer": "access", "unit": "key"}, "gate = router", "set gate = none"),
+        ({"gate": "query", "transfer": "remote", "unit": "key"}, "gate = query", "set gate = none"),
+        ({"order": "access"}, "order = access", "set transfer = fetch, or another order"),
+        ({"fetch_back": 1}, "fetch_back = 1", "only transfer = fetch"),
+        ({"cache": True}, "cache = true", "set transfer = remote"),
+        ({"cache": True, "transfer": "access", "unit": "key"}, "cache = true", "set transfer = remote"),
+        ({"background": False}, "background = false", "set it to true"),
+        ({"background": False, "transfer": "fetch"}, "background = false", "set it to true"),
+        ({"background": False, "transfer": "access", "unit": "key", "cap": 2}, "cap = 2", "may never end"),
+        (
+            {"background": False, "transfer": "remote", "unit": "key", "batch": "global"},
+            "batch = global",
+            "batch = all",
+        ),
+        ({"gate": "query", "batch": "global"}, "batch = global", "a restart is one step"),
+        ({"gate": "query", "cap": 4}, "cap = 4", "a restart is one step"),
+        ({"gate": "query", "replicate": 1}, "replicate = 1", "the snapshot is the copy"),
+        ({"transfer": "access", "unit": "key", "replicate": 1}, "replicate = 1", "hands no unit over; set it to 0"),
+        ({"handover": "whole"}, "handover = whole", "nothing is copied; set replicate >= 1"),
+        ({"replicas": "periodic"}, "replicas = periodic", "nothing is copied; set replicate >= 1"),
+        ({"holders": "ring"}, "holders = ring", "nothing is copied; set replicate >= 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_value_and_a_remedy(overrides, value, remedy):
+    with pytest.raises(BadInput) as refused:
+        change(PLAIN, overrides)
+    assert value in str(refused.value)
+    assert remedy in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"batch": "per_source", "size": 3, "cap": 2},
+        {"batch": "matched", "cap": 4},
+        {"unit": "bin", "bins": 1},
+        {"unit": "bin", "bins": 128, "batch": "matched"},
+        {"transfer": "fetch", "order": "hottest", "replicate": 1},
+        {"transfer": "remote", "unit": "key", "batch": "global", "background": True},
+        {"gate": "router", "replicate": 4, "handover": "whole", "batch": "global"},
+    ],
+)
+def test_what_makes_sense_is_not_refused(overrides):
+    assert settings(change(PLAIN, overrides)).items() >= overrides.items()
+
+
+def test_a_strategy_written_by_hand_is_held_to_the_same_rules():
+    with pytest.raises(BadInput, match="did you mean 'query'"):
+        check(replace(PLAIN, mode=Mode(gate="querry")))  # type: ignore[arg-type]
+
+
+def test_a_change_leaves_the_preset_as_it_was():
+    fluid = strategies.get("fluid")
+    assert change(fluid, {"size": 4, "transfer": "fetch"}).mode == Mode(transfer="fetch")
+    assert (fluid.size, fluid.mode) == (1, Mode())
+
+
+# -- phases ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_holds_in_every_phase():
+    dynamic = change(strategies.get("spacker_dynamic"), {"batch": "per_source", "size": 2, "gate": "slots"})
+    assert [dynamic.phase(n).size for n in range(4)] == [2, 2, 2, 2]
+    assert [dynamic.phase(n).replicate for n in range(4)] == [0, 2, 2, 2]
+    assert all(dynamic.phase(n).mode.gate == "slots" for n in range(4))
+
+
+def test_a_phase_may_change_the_mode_too():
+    phased = replace(PLAIN, phases=({}, {"transfer": "fetch", "order": "access"}))
+    check(phased)
+    assert [phased.phase(n).mode.transfer for n in range(3)] == ["push", "fetch", "fetch"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "message"),
+    [
+        ({"size": 0}, "phase 1: size = 0: a step needs"),
+        ({"sise": 1}, "phase 1: unknown setting 'sise': did you mean 'size'"),
+        ({"unit": "bin", "bins": 4}, "phase 1: unit is for the life of a job"),
+        ({"order": "access"}, "phase 1: order = access: with transfer = push"),
+    ],
+)
+def test_a_phase_that_makes_no_sense_is_refused_by_its_number(phase, message):
+    with pytest.raises(BadInput, match=message):
+        check(replace(PLAIN, phases=({}, phase)))
+
+
+# -- settings as text --------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_parsed_by_their_type():
+    assert parse_settings(["size=4", "order=id", "background=false", "cache=true", "batch=global"]) == {
+        "size": 4,
+        "order": "id",
+        "background": False,
+        "cache": True,
+        "batch": "global",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("size", "--set 'size': expected name=value"),
+        ("size=", "size = '': must be a whole number"),
+        ("size=4.0", "size = '4.0': must be a whole number"),
+        ("size=²", "size = '²': must be a whole number"),
+        ("size=--4", "size = '--4': must be a whole number"),
+        ("cache=yes", "cache = 'yes': must be true or false"),
+        ("gate=open", "unknown gate 'open'"),
+        ("bns=4", "unknown setting 'bns': did you mean 'bins'"),
+        ("cap=-1", None),  # a number all right; it is `change` that knows the range
+    ],
+)
+def test_text_that_is_no_value_of_its_setting_is_refused(pair, message):
+    if message is None:
+        assert parse_settings([pair]) == {"cap": -1}
+    else:
+        with pytest.raises(BadInput) as refused:
+            parse_settings([pair])
+        assert message in str(refused.value)

@@ -1,0 +1,68 @@
+import pytest
+
+from keyshift.keys import Assignment, SlotId
+from keyshift.planner import Plan, change, in_units, make_plan, strategies
+
+CURRENT = Assignment(1, tuple(map(SlotId, (0, 0, 0, 2, 2, 5))))  # the ring is 0, 2, 5
+TARGET = Assignment(1, tuple(map(SlotId, (2, 3, 3, 2, 5, 0))))
+
+
+def plan_of(**overrides: object) -> Plan:
+    return make_plan(change(strategies.get("all_at_once"), overrides), CURRENT, TARGET)
+
+
+def copies(plan: Plan) -> list[tuple[int, int, int]]:
+    return [(copy.unit, copy.source, copy.destination) for copy in plan.copies]
+
+
+def refusals(plan: Plan) -> dict[int, str]:
+    return {d.unit: d.reason for d in plan.decisions if d.step is None}
+
+
+def test_without_replication_nothing_is_copied_and_nothing_said_about_it():
+    assert copies(plan_of()) == []
+    assert refusals(plan_of()) == {}
+
+
+def test_every_unit_that_moves_is_copied_to_its_destination():
+    plan = plan_of(replicate=1)
+    assert copies(plan) == [(0, 0, 2), (1, 0, 3), (2, 0, 3), (4, 2, 5), (5, 5, 0)]
+    assert refusals(plan) == {}
+
+
+def test_of_every_second_group_the_others_are_refused_by_name():
+    plan = plan_of(replicate=2)
+    assert copies(plan) == [(0, 0, 2), (2, 0, 3), (4, 2, 5)]
+    assert refusals(plan) == {
+        unit: f"not copied: key group {unit} is not a multiple of replicate = 2" for unit in (1, 5)
+    }
+
+
+def test_bins_are_copied_by_their_group():
+    strategy = change(strategies.get("fluid"), {"unit": "bin", "bins": 2, "replicate": 2})
+    plan = make_plan(strategy, in_units(strategy, CURRENT), in_units(strategy, TARGET))
+    assert copies(plan) == [(0, 0, 2), (1, 0, 2), (4, 0, 3), (5, 0, 3), (8, 2, 5), (9, 2, 5)]
+
+
+def test_a_ring_copies_to_the_next_slot_that_owns_units():
+    plan = plan_of(replicate=1, holders="ring")
+    assert copies(plan) == [(0, 0, 2), (1, 0, 2), (2, 0, 2), (4, 2, 5), (5, 5, 0)]
+    assert refusals(plan) == dict.fromkeys((1, 2), "copied to slot 2, next of the ring, which is not its destination 3")
+
+
+def test_a_ring_that_is_copied_all_the_time_has_the_units_too_that_turn_out_to_stay():
+    plan = plan_of(replicate=3, holders="ring", replicas="periodic")
+    assert copies(plan) == [(0, 0, 2), (3, 2, 5)]
+    assert refusals(plan).keys() == {1, 2, 4, 5}
+
+
+def test_a_ring_of_one_slot_has_nobody_to_copy_to():
+    alone = Assignment.contiguous(2, 1)
+    plan = make_plan(strategies.get("rhino"), alone, Assignment(1, (SlotId(0), SlotId(1))))
+    assert copies(plan) == []
+    assert refusals(plan) == {1: "not copied: slot 0 owns every unit, so the ring has no other slot"}
+
+
+@pytest.mark.parametrize("replicas", ["warm_up", "periodic"])
+def test_copies_at_the_destination_are_of_units_that_move_only(replicas):
+    assert {unit for unit, _, _ in copies(plan_of(replicate=1, replicas=replicas))} == {0, 1, 2, 4, 5}

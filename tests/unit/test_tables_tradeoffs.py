@@ -1,0 +1,133 @@
+"""Spike against completion: what is compared, who is beaten, and what is left out, on rows made up for it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keyshift.analysis import tables
+from keyshift.errors import BadInput
+
+MIB = 2**20
+
+
+def row(strategy: str, spike_ms: float | None, completion_s: float | None, **values: Any) -> dict[str, Any]:
+    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    return {
+        "run_id": f"run-{strategy}",
+        "workload": "keycount",
+        "strategy": strategy,
+        "verdict": "ok",
+        "parameters": {"seed": 1},
+        "spike_ms": spike_ms,
+        "completion_s": completion_s,
+        "p99_ms": 20.0,
+        "floor_s": 0.25,
+        "bytes_moved": 10 * MIB,
+        "bytes_minimum": 10 * MIB,
+        **counts,
+        **values,
+    }
+
+
+def front(*rows: dict[str, Any]) -> list[str]:
+    frame = tables.tradeoffs(list(rows))
+    return frame[frame["front"]]["strategy"].tolist()
+
+
+def test_the_front_is_whom_nobody_beats_in_both():
+    slow_and_calm, quick_and_rough = row("fluid", 30, 4.0), row("all_at_once", 600, 0.5)
+    beaten, middle = row("stop_restart", 9000, 5.0), row("matched", 60, 2.0)
+    assert front(slow_and_calm, quick_and_rough, beaten, middle) == ["fluid", "all_at_once", "matched"]
+
+
+def test_equals_are_both_on_the_front_and_a_tie_in_one_is_decided_by_the_other():
+    assert front(row("fluid", 30, 4.0), row("matched", 30, 4.0)) == ["fluid", "matched"]
+    assert front(row("fluid", 30, 4.0), row("matched", 30, 2.0)) == ["matched"]
+
+
+def test_a_run_that_is_not_correct_is_on_no_front_and_beats_nobody():
+    frame = tables.tradeoffs([row("fluid", 1, 0.1, verdict="bad", lost=1), row("matched", 60, 2.0)])
+    assert frame["front"].tolist() == [False, True]
+    assert np.isnan(frame["spike_ms"].iloc[0])
+    assert frame["verdict"].tolist() == ["bad", "ok"]
+
+
+@pytest.mark.parametrize("unknown", ["spike_ms", "completion_s"])
+def test_what_one_repetition_does_not_know_is_not_known(unknown):
+    known = row("fluid", 30, 4.0)
+    frame = tables.tradeoffs([known, known | {unknown: None}, row("matched", 60, 9.0)])
+    assert np.isnan(frame[unknown].iloc[0])
+    assert frame["front"].tolist() == [False, True]
+
+
+def test_repetitions_give_the_median_and_the_range():
+    frame = tables.tradeoffs([row("fluid", s, c, parameters={"seed": s}) for s, c in [(30, 4.0), (90, 5.0), (40, 3.0)]])
+    (point,) = frame.to_dict("records")
+    assert point["runs"] == 3
+    assert (point["spike_low_ms"], point["spike_ms"], point["spike_high_ms"]) == (30, 40, 90)
+    assert (point["completion_low_s"], point["completion_s"], point["completion_high_s"]) == (3.0, 4.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "stays"),
+    [
+        ({"bytes_moved": 0}, True),
+        ({"bytes_moved": 2 * MIB}, True),
+        ({"bytes_moved": 2 * MIB, "bytes_copied": 9 * MIB}, False),
+        ({"bytes_moved": 9.4 * MIB}, False),
+        ({"bytes_moved": None}, False),
+        ({"bytes_minimum": 0}, False),
+    ],
+    ids=[
+        "nothing moved",
+        "a part moved",
+        "the rest was copied before",
+        "all, sized elsewhere",
+        "unknown",
+        "nothing had to",
+    ],
+)
+def test_state_that_stays_behind_is_told_from_state_that_was_copied_before(values, stays):
+    assert tables.tradeoffs([row("lazy", 30, 0.1, **values)])["stays"].tolist() == [stays]
+
+
+def test_workloads_are_not_mixed_and_no_run_gives_an_empty_frame():
+    with pytest.raises(BadInput, match="keycount, q5"):
+        tables.tradeoffs([row("fluid", 1, 1), row("fluid", 1, 1, workload="q5")])
+    assert len(tables.tradeoffs([])) == 0
+
+
+def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
+    said = tables.tradeoff_sentences(
+        [
+            row("fluid", 30, 4.0),
+            row("all_at_once", 600, 0.5),
+            row("rhino", 700, 0.6),
+            row("lazy", 25, 0.1, bytes_moved=0),
+        ]
+    )
+    assert said == [
+        "lazy: no other strategy is better in both spike and completion. fluid, all_at_once and rhino: it is at least "
+        "as good in both.",
+        "Of what moves everything all_at_once completes first, in 500 ms; the floor, a bare copy of the same bytes, is "
+        "250 ms.",
+        "lazy: completion is the change of owner only; part of the state stays where it was until a record asks for it.",
+    ]
+
+
+def test_two_that_nobody_beats_are_a_matter_of_price():
+    said = tables.tradeoff_sentences([row("fluid", 30, 4.0, floor_s=None), row("all_at_once", 600, 0.5, floor_s=None)])
+    assert said == ["all_at_once and fluid: each pays for a lower spike with a later completion."]
+    assert tables.tradeoff_sentences([row("fluid", None, 4.0)]) == [
+        "No strategy has both a spike and a completion to compare."
+    ]
+
+
+def test_the_comparison_shows_copies_minimum_and_floor_if_they_are_known():
+    table = tables.comparison_table([row("replicated", 30, 4.0, bytes_copied=3 * MIB), row("fluid", 30, 4.0)])
+    assert table["copied before (MiB)"].iloc[0] == 3
+    assert np.isnan(table["copied before (MiB)"].iloc[1])
+    assert table["had to move (MiB)"].tolist() == [10, 10]
+    assert table["floor (s)"].tolist() == [0.25, 0.25]
+    assert "copied before (MiB)" not in tables.comparison_table([row("fluid", 30, 4.0)])

@@ -1,0 +1,148 @@
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from keyshift.errors import ProtocolViolation
+from keyshift.state.timers import EVENT, PROCESSING, TIMER_SCHEMA, Timers
+
+KINDS = st.sampled_from([EVENT, PROCESSING])
+TIMES = st.integers(-5, 20) | st.integers(-(2**63), 2**63 - 1)
+KEYS = st.integers(0, 5) | st.integers(-(2**63), 2**63 - 1)
+
+
+def moved(timers: Timers) -> Timers:
+    there = Timers()
+    there.install(timers.export())
+    return there
+
+
+class AgainstASet(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.timers, self.model, self.reached = Timers(), set(), [0, 0]
+
+    @rule(kind=KINDS, time_us=TIMES, key=KEYS)
+    def set(self, kind, time_us, key):
+        self.timers.set(kind, time_us, key)
+        self.model.add((kind, time_us, key))
+
+    @rule(kind=KINDS, time_us=TIMES, key=KEYS)
+    def delete(self, kind, time_us, key):
+        self.timers.delete(kind, time_us, key)
+        self.model.discard((kind, time_us, key))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), again=st.booleans())
+    def delete_one_that_is_there(self, data, again):
+        timer = data.draw(st.sampled_from(sorted(self.model)))
+        self.timers.delete(*timer)
+        self.model.discard(timer)
+        if again:
+            self.set(*timer)
+
+    @rule(kind=KINDS, until_us=TIMES)
+    def due(self, kind, until_us):
+        expected = sorted(timer for timer in self.model if timer[0] == kind and timer[1] <= until_us)
+        assert self.timers.keys_due(kind, until_us) == {key for *_, key in expected}
+        assert self.timers.due(kind, until_us) == [timer[1:] for timer in expected]
+        self.model -= set(expected)
+
+    @rule(watermark=TIMES, now_us=TIMES)
+    def reach(self, watermark, now_us):
+        self.timers.reach(watermark, now_us)
+        self.reached = [max(self.reached[0], watermark), max(self.reached[1], now_us)]
+
+    @rule()
+    def hand_over(self):
+        self.timers = moved(self.timers)
+
+    @invariant()
+    def it_holds_what_the_set_holds(self):
+        assert len(self.timers) == len(self.model)
+        for kind in (EVENT, PROCESSING):
+            first = min((time_us for k, time_us, _ in self.model if k == kind), default=None)
+            assert self.timers.next(kind) == first
+        assert [self.timers.watermark, self.timers.clock] == self.reached
+
+
+TestTimersBehaveLikeASet = AgainstASet.TestCase
+
+
+def test_timers_come_in_order_of_time_then_key_and_only_once():
+    timers = Timers()
+    for time_us, key in [(5, 1), (3, 9), (5, 0), (3, 9), (8, 2)]:
+        timers.set(EVENT, time_us, key)
+    timers.set(PROCESSING, 1, 7)
+    assert timers.due(EVENT, 5) == [(3, 9), (5, 0), (5, 1)]
+    assert timers.due(EVENT, 5) == []
+    assert timers.next(EVENT) == 8
+    assert timers.due(PROCESSING, 5) == [(1, 7)]
+    assert timers.next(PROCESSING) is None
+
+
+def test_timers_that_are_put_off_again_and_again_do_not_gather():
+    timers = Timers()
+    for time_us in range(10_000):
+        timers.delete(PROCESSING, time_us, 1)
+        timers.set(PROCESSING, time_us + 1, 1)
+    assert len(timers) == 1
+    assert len(timers._queues[PROCESSING].heap) < 100
+    assert timers.due(PROCESSING, 10_000) == [(10_000, 1)]
+
+
+def test_a_timer_that_is_set_again_and_again_does_not_gather():
+    timers = Timers()
+    for _ in range(1000):
+        timers.set(EVENT, 5, 1)
+    assert len(timers._queues[EVENT].heap) == len(timers) == 1
+
+
+def test_how_far_the_unit_has_come_travels_with_it_and_never_shrinks():
+    timers = Timers()
+    timers.reach(100, 7)
+    timers.reach(90, 8)
+    there = moved(timers)
+    assert (there.watermark, there.clock) == (100, 8)
+    ahead = Timers()
+    ahead.reach(120, 5)
+    ahead.install(timers.export())
+    assert (ahead.watermark, ahead.clock) == (120, 8)
+
+
+def test_what_was_handed_over_does_not_change_with_what_happens_later_at_the_source():
+    source = Timers()
+    source.set(EVENT, 1, 1)
+    there = moved(source)
+    source.set(EVENT, 2, 2)
+    source.delete(EVENT, 1, 1)
+    assert there.due(EVENT, 10) == [(1, 1)]
+
+
+def test_installing_adds_to_what_is_there():
+    here, more = Timers(), Timers()
+    here.set(EVENT, 1, 1)
+    more.set(EVENT, 1, 1)
+    more.set(EVENT, 0, 2)
+    here.install(more.export())
+    assert here.due(EVENT, 5) == [(0, 2), (1, 1)]
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(KeyError):
+        Timers().set(2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "batch, named",
+    [
+        (pa.RecordBatch.from_pylist([{"kind": 1, "time": 0, "key": 0}]), "expected"),
+        (pa.RecordBatch.from_pylist([{"kind": 5, "time": 0, "key": 0}], schema=TIMER_SCHEMA), r"\[5\]"),
+    ],
+    ids=["other types", "other kind"],
+)
+def test_a_batch_that_is_no_export_is_refused_and_changes_nothing(batch, named):
+    timers = Timers()
+    with pytest.raises(ProtocolViolation, match=named):
+        timers.install(batch)
+    assert len(timers) == 0
