@@ -155,7 +155,7 @@ def notebook(
         typer.echo(f"{row['strategy']:18} verdict {row['verdict']:4} MinIO: runs/{row['run_id']}/")
     if executed.error:
         raise KeyshiftError(f"{path.name} failed in {executed.error}")
-    raise typer.Exit(int(any(row["verdict"] != "ok" for row in executed.rows) or not executed.rows))
+    raise typer.Exit(int(any(row["verdict"] != "ok" for row in executed.rows)))
 
 
 @app.command()

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from keyshift.state import backends
+from keyshift.state import backends, rows
 from keyshift.state.timers import EVENT, PROCESSING
 
 SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
@@ -30,11 +30,17 @@ def machine(make):
         def __init__(self):
             super().__init__()
             self.state, self.model = make(SCHEMA), {}
+            self.changed = None  # keys, once they are tracked
+
+        def touched(self, key):
+            if self.changed is not None:
+                self.changed.add(key)
 
         @rule(key=KEYS, value=VALUES)
         def put(self, key, value):
             self.state.put(key, value)
             self.model[key] = value
+            self.touched(key)
 
         @rule(key=KEYS)
         def get(self, key):
@@ -44,13 +50,26 @@ def machine(make):
         def delete(self, key):
             self.state.delete(key)
             self.model.pop(key, None)
+            self.touched(key)
+
+        @precondition(lambda self: self.changed is None)
+        @rule()
+        def track(self):
+            self.state.track()
+            self.changed = set()
+
+        @precondition(lambda self: self.changed is not None)
+        @rule()
+        def changes(self):
+            assert self.state.changes() == self.changed
+            self.changed = set()
 
         @rule(chunk_bytes=st.integers(1, 500))
         def hand_over(self, chunk_bytes):
             """The unit moves: what arrives is all that is left."""
             there = make(SCHEMA)
             there.install(self.state.export(chunk_bytes))
-            self.state = there
+            self.state, self.changed = there, None
 
         @rule(content=st.dictionaries(KEYS, VALUES, max_size=5), chunk_bytes=st.integers(1, 500))
         def install_more(self, content, chunk_bytes):
@@ -63,6 +82,7 @@ def machine(make):
         @invariant()
         def it_holds_what_the_dictionary_holds(self):
             assert len(self.state) == len(self.model)
+            assert sorted(self.state.keys()) == sorted(self.model)
             assert exported(self.state, 100) == self.model
 
     return Backend
@@ -126,6 +146,84 @@ def test_values_of_several_columns_of_lists_come_back_as_they_were_put(make):
         source.put(key, value)
     destination.install(source.export(10))
     assert {key: destination.get(key) for key in content} == content
+
+
+def filled(make, content):
+    state = make(SCHEMA)
+    for key, value in content.items():
+        state.put(key, value)
+    return state
+
+
+def test_keys_that_arrived_are_known_before_anybody_touches_them(make):
+    state = make(SCHEMA)
+    state.put(1, (1, b"old"))
+    state.install(filled(make, {1: (2, b"new"), 5: (3, b"")}).export(1000))
+    assert sorted(state.keys()) == [1, 5]
+    state.get(5)
+    state.delete(1)
+    assert state.keys() == [5]
+
+
+def test_changes_are_the_keys_put_or_deleted_since_they_are_tracked_and_told_once(make):
+    state = filled(make, {1: (1, b"before"), 2: (1, b"before"), 3: (1, b"before")})
+    state.track()
+    assert state.changes() == set()
+    state.put(1, (2, b"new"))
+    state.put(1, (3, b"newer"))
+    state.put(9, (1, b"more"))
+    state.delete(2)
+    state.get(3)
+    assert state.changes() == {1, 2, 9}
+    assert state.changes() == set()
+    state.put(3, (2, b"new"))
+    assert state.changes() == {3}
+
+
+def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
+    state = make(SCHEMA)
+    state.track()
+    state.install(filled(make, {1: (1, b"a"), 2: (1, b"b")}).export(1000))
+    assert state.changes() == set()
+    state.put(1, (2, b"a"))
+    state.delete(2)
+    assert state.changes() == {1, 2}
+
+
+def test_changes_are_those_of_the_unit_here_and_do_not_travel(make):
+    source, destination = filled(make, {1: (1, b"a")}), make(SCHEMA)
+    source.track()
+    source.put(1, (2, b"b"))
+    destination.install(source.export(1000))
+    destination.track()
+    assert destination.changes() == set()
+
+
+def test_a_delta_brings_an_older_copy_up_to_date(make):
+    """What replication does: the whole once, then changed rows and deleted keys."""
+    source = filled(make, {key: (key, b"old") for key in range(100)})
+    copy = make(SCHEMA)
+    copy.install(source.export(500))
+    source.track()
+    source.put(5, (5, b"new"))
+    source.put(200, (200, b"new"))
+    source.delete(7)
+    schema = pa.schema([pa.field("key", pa.int64()), *SCHEMA])
+    changed = source.changes()
+    found = rows.take(source, changed)
+    assert sorted(key for key, _ in found) == [5, 200]
+    copy.install([rows.pack(schema, found)])
+    for key in changed - {key for key, _ in found}:
+        copy.delete(key)
+    assert exported(copy, 1000) == exported(source, 1000)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=20))
+def test_rows_come_out_as_they_were_packed(content):
+    schema = pa.schema([pa.field("key", pa.int64()), *SCHEMA])
+    batch = rows.pack(schema, content.items())
+    assert batch.schema == schema and batch.num_rows == len(content)
+    assert dict(rows.unpack(batch)) == content
 
 
 def test_a_new_unit_has_no_timers(make):

@@ -53,14 +53,6 @@ class IgnoresTheVersionOfBarriers(Slot):
         return super().barrier(router, self._step.version if self._step else version)
 
 
-class TakesALaterVersionForItsOwn(Slot):
-    """A step whose cancellation was missed begins with the barriers of the next one."""
-
-    def barrier(self, router: int, version: int) -> Any:
-        step = self._step
-        return super().barrier(router, step.version if step and version > step.version else version)
-
-
 class PreparesAfterTheEnd(Slot):
     def prepare(self, version: int, step: Any) -> Any:
         self._ended = False
@@ -128,13 +120,6 @@ class TakesWhatComesTwice(Slot):
 
     def awaits(self, unit: int, version: int, hop: int) -> bool:
         return super().awaits(unit, version, self._step.hops[unit] + 1 if self._step else hop)
-
-
-class TakesRequestsThatComeTwice(Slot):
-    """A unit goes back although nobody waits for it there, while its source gives it up for good."""
-
-    def requested(self, unit: int, version: int, router: int, hop: int | None = None) -> Any:
-        return super().requested(unit, version, router)
 
 
 # -- slots: keys that are elsewhere ------------------------------------------------------------------------------------
@@ -336,14 +321,6 @@ class UsesVersionsAgain(CoordinatorMachine):
         return super().start(steps, now_ms)
 
 
-class UsesVersionsAgainAfterARecovery(CoordinatorMachine):
-    def recover(self, version: int, step: Any, rest: Any, done: Any, now_ms: float) -> Any:
-        effects = super().recover(version, step, rest, done, now_ms)
-        if self._current is None:
-            self._version = self.assignment.version
-        return effects
-
-
 class ForgetsWhatWasAcknowledged(CoordinatorMachine):
     def recover(self, version: int, step: Any, rest: Any, done: Any, now_ms: float) -> Any:
         return super().recover(version, step, rest, (), now_ms)
@@ -404,8 +381,56 @@ class DropsTheKeysThatStayed(SlotShell):
         return state
 
 
+LENDING = {"modes": [Mode(transfer="fetch", fetch_back=3)]}
+REMOTE = {"modes": [Mode(transfer="remote")]}
+
 MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
-    cls.__name__: ({machine: cls, **more}, check)
-    for machine, cls, check, *rest in []
-    for more in [rest[0] if rest else {}]
+    f"{machine}: {mutant.__name__}": ({machine: mutant} | more, check)
+    for machine, mutant, check, more in [
+        ("slot_machine", ServesBeforeTheQueueIsEmpty, "reordered", {}),
+        ("slot_machine", SendsBeforeTheQueueIsEmpty, "stuck", {}),
+        ("slot_machine", DrainsNewestFirst, "reordered", {}),
+        ("slot_machine", ForgetsToHold, "lost", {}),
+        ("slot_machine", IgnoresTheVersionOfBarriers, "violation", {}),
+        ("slot_machine", PreparesAfterTheEnd, "stuck", {}),
+        ("slot_machine", ForgetsTheStepAtTheEndOfTheBatch, "stuck", {}),
+        ("slot_machine", FreezesWhenTheFirstRouterStops, "lost", {}),
+        ("slot_machine", FreezesWithoutWaitingForState, "savepoint", {}),
+        ("slot_machine", ServesWhileItBlocks, "gate", {}),
+        ("slot_machine", LendsToEveryRouter, "reordered", LENDING),
+        ("slot_machine", ReturnsWithoutItsQueue, "lost", LENDING),
+        ("slot_machine", OpensBeforeTheLateQueueIsDrained, "stuck", LENDING),
+        ("slot_machine", TakesWhatComesTwice, "owners", LENDING),
+        ("slot_machine", HandsPartialUnitsOn, "lost", {}),
+        ("slot_machine", FiresBeforeTheQueue, "late", {}),
+        ("slot_machine", LetsTimePassWhileItLeaves, "late", {}),
+        ("remainders", ForgetsToHoldForAKey, "lost", {}),
+        ("remainders", OvertakesRecordsOfTheSameKey, "reordered", {}),
+        ("remainders", InstallsWhatIsOlder, "wrong", REMOTE),
+        ("remainders", DropsCopiesWhileTheRestComes, "wrong", REMOTE),
+        ("slot_shell", DropsCopiesBeforeTheyAreWritten, "wrong", {}),
+        ("slot_shell", MeetsTheTimeOfTheDrain, "late", {}),
+        ("slot_shell", OvertakesInAUnitThatMissesKeys, "late", {}),
+        ("slot_shell", FiresForKeysThatAreElsewhere, "wrong", {}),
+        ("slot_shell", LosesATimerOnTheWay, "timer lost", {}),
+        ("slot_shell", KeepsTheTimersWithTheKeys, "timer lost", {}),
+        ("slot_shell", SendsTheTimersOfItsCopy, "timer doubled", {}),
+        ("slot_shell", ForgetsHowFarTheUnitHasCome, "time", {}),
+        ("slot_shell", AcknowledgesTwice, "violation", {}),
+        ("slot_shell", CarriesEffectsOutBeforeTheRecords, "ownerless", {}),
+        ("slot_shell", InstallsTheStateOfAnotherUnit, "wrong", {}),
+        ("slot_shell", DropsTheKeysThatStayed, "wrong", {}),
+        ("router_machine", AdoptsOneFrameAfterItsBarrier, "violation", {}),
+        ("router_machine", AdoptsWithoutBarrier, "violation", {}),
+        ("router_machine", PausesForOneFrame, "gate", {}),
+        ("router_machine", StopsForASavepointWhilePaused, "lost", {}),
+        ("router_shell", ResumesAfterNewRecords, "reordered", {}),
+        ("coordinator_machine", PublishesBeforeAllArePrepared, "violation", {}),
+        ("coordinator_machine", GoesOnBeforeTheStateIsInstalled, "violation", {}),
+        ("coordinator_machine", UsesVersionsAgain, "stuck", {}),
+        ("coordinator_machine", ForgetsWhatWasAcknowledged, "stuck", {}),
+        ("coordinator_machine", DoesNotWaitForTheLateStep, "violation", {}),
+        ("coordinator_machine", CancelsWhatHasSwitched, "violation", {}),
+        ("coordinator_machine", NeverResumes, "stuck", {}),
+    ]
 }

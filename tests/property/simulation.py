@@ -35,7 +35,7 @@ MODES = [
     *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
 ]
 STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
-DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to be rolled back
+DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to miss it
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
 
 
@@ -147,8 +147,12 @@ class Simulation:
         remainders: type[Remainders[Any]] = Remainders,
         strategy: str | None = None,
         modes: Sequence[Mode] = MODES,
+        deadline_ms: float | None = None,
     ) -> None:
-        """``strategy``: of all migrations, in its own mode. Without, each step has one of ``modes``."""
+        """``strategy``: of all migrations, in its own mode. Without, each step has one of ``modes``.
+
+        ``deadline_ms``: a true one, for machines that do not get on; None: steps miss theirs by chance.
+        """
         self.rng = random.Random(seed)
         self.shape = Shape.draw(self.rng)
         self.outcome = Outcome(seed, strategy, self.shape)
@@ -157,6 +161,7 @@ class Simulation:
         self.coordinator_machine = coordinator_machine
         self.slot_shell, self.router_shell = slot_shell, router_shell
         self.remainders, self.strategy, self.modes = remainders, strategy, modes
+        self.deadline_ms = deadline_ms
         self.now = 0.0
         self.turns: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.count = 0
@@ -257,7 +262,9 @@ class Simulation:
         self.acknowledged: dict[int, list[tuple[coordinator.Phase, int]]] = defaultdict(list)
         self.watchers: dict[str, list[Any]] = {path: [] for path in self.published}
         self.savepoint_parts: dict[str, Any] | None = None
-        self.coordinator = self.coordinator_machine(assignment, DEADLINE_MS)
+        self.coordinator = self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS)
+        if self.deadline_ms:
+            self.at(self.deadline_ms / 4, self.pass_time, self.deadline_ms / 4)
         self.migrating = False
         self.preparing = self.switched = 0  # versions
         self.reached: Counter[int] = Counter()  # unit -> event time, wherever it is
@@ -434,7 +441,7 @@ class Simulation:
         self.seen["coordinator died"] += 1
         self.log("another coordinator takes over")
         (version, step), assignment = self.published["step"][-1], self.published["assignment"][-1][0]
-        self.coordinator = self.coordinator_machine(assignment, DEADLINE_MS)
+        self.coordinator = self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS)
         done = list(self.acknowledged[version])
         return self.act(self.coordinator.recover(version, step, self.rest, done, self.now))
 
@@ -472,7 +479,8 @@ class Simulation:
                     if isinstance(effect, coordinator.MigrationFailed):
                         self.rest = ()
                         self.seen["rolled back" if effect.rolled_back else "late step"] += 1
-                        self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))
+                        if not self.deadline_ms:
+                            self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))
                     self.at(self.delay(10), self.ask_next)
 
     def ask_next(self) -> None:
@@ -480,6 +488,10 @@ class Simulation:
         if self.migrating and not self.coordinator.busy:
             self.migrating = False
             self.next_operation()
+
+    def pass_time(self, every_ms: float) -> None:
+        self.act(self.coordinator.tick(self.now))
+        self.at(every_ms, self.pass_time, every_ms)
 
     def pass_deadline(self, version: int) -> None:
         if self.preparing == version:
@@ -575,7 +587,6 @@ class Simulation:
                 self.problem("unsettled", f"slot {shell.slot}")
         if self.coordinator.busy:
             self.problem("unacknowledged", "the coordinator waits")
-
 
     def check_timers(self, done: Iterable[int], times: Counter[int]) -> None:
         """Each event's timer has fired, or is due later and with its unit; once."""

@@ -8,6 +8,7 @@ from hypothesis import settings
 from mutants import MUTANTS
 from simulation import LIVE, VERDICT, simulate
 
+from keyshift.keys import Mode
 from keyshift.protocol import faults
 
 BLOCKS = 8
@@ -41,6 +42,13 @@ OFTEN = (
     "waits for its key",
     "watch missed a value",
 )
+SPECIAL = {  # what only happens in the mode of that strategy
+    "pause_resume": "paused",
+    "meces": "fetched back",
+    "drrs": "requested",
+    "lazy": "keys fetched",
+    "hybrid": "left behind",
+}
 SELDOM = ("fetched back", "lent", "opened", "query died")
 
 
@@ -63,24 +71,7 @@ def test_every_live_strategy_does_as_well_in_its_own_mode(name: str) -> None:
         assert not outcome.problems, outcome
         seen += outcome.seen
     assert min(seen["switches"], seen["timers fired"]) > 100, seen
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        ("pause_resume", "paused"),
-        ("order_unaware", "held"),
-        ("meces", "fetched back"),
-        ("drrs", "requested"),
-        ("lazy", "keys fetched"),
-        ("hybrid", "left behind"),
-    ],
-)
-def test_a_strategy_is_carried_out_by_what_makes_it_special(name: str, place: str) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(30):
-        seen += simulate(seed, strategy=name).seen
-    assert seen[place] > 5, seen
+    assert seen[SPECIAL.get(name, "held")] > 20, seen
 
 
 def test_a_seed_replays_its_run_exactly() -> None:
@@ -96,11 +87,26 @@ def caught(seeds: int = MUTANT_SEEDS, **machines: Any) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in faults.machines.names() if name != "none"])
+@pytest.mark.parametrize("name", ["skip_alignment", "install_early"])
 def test_a_fault_lets_the_run_complete_with_a_bad_verdict(name: str) -> None:
     found = caught(slot_machine=faults.machines.get(name))
     assert any(found[check] for check in VERDICT), found
     assert not {"violation", "crash", "stuck"} & found.keys(), found
+
+
+@pytest.mark.parametrize(("name", "end"), [("never_prepared", "rolled back"), ("never_installed", "late step")])
+def test_a_fault_that_keeps_a_step_from_ending_ends_it_at_its_deadline_and_the_job_goes_on(name: str, end: str) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        outcome = simulate(seed, slot_machine=faults.machines.get(name), modes=[Mode()], deadline_ms=1000.0)
+        assert not outcome.problems, outcome
+        seen += outcome.seen
+    assert seen[end] > 50, seen
+
+
+def test_there_is_a_test_for_each_fault() -> None:
+    tested = {"none", "skip_alignment", "install_early", "never_prepared", "never_installed"}
+    assert set(faults.machines.names()) == tested
 
 
 @pytest.mark.parametrize(("machines", "check"), MUTANTS.values(), ids=MUTANTS)

@@ -78,7 +78,7 @@ def test_the_table_shows_units_medians_ranges_ratios_and_aims():
     )
     head, p50, rate, p99 = (line.split() for line in text.splitlines())
     assert head[:4] == ["part", "measure", "unit", "keyshift"]
-    assert p50 == ["a", "p50", "ms", "11.0", "10.0-12.0", "10.0", "10.0-10.0", "1.10", "<=", "1.10"]
+    assert p50 == ["a", "p50", "ms", "11.0", "10.0-12.0", "10.0", "10.0-10.0", "1.10", "<=", "1.10", "met"]
     assert rate == ["a", "rate", "events/s", "90000", "90000-90000", "100000", "100000-100000", "1.11"]
     assert p99 == ["c", "p99", "ms", "3.0", "3.0-3.0"]
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
-from keyshift.analysis import figures, metrics, style
+from keyshift.analysis import figures, metrics, style, tables
 from keyshift.errors import BadInput
 
 matplotlib.use("Agg")
@@ -169,9 +169,61 @@ def test_the_gantt_has_a_bar_for_each_known_phase_of_each_unit(migration):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["4  (0 → 1)", "5  (0 → 1)", "6  (0 → 1)"]
 
 
+def costs(*rows: dict[str, object]) -> pd.DataFrame:
+    usual = {"workload": "keycount", "verdict": "ok", "p99_ms": 20.0, "floor_s": 0.2, "parameters": {}}
+    usual |= {"bytes_moved": 100, "bytes_minimum": 100} | dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    return tables.tradeoffs([usual | {"run_id": str(number)} | row for number, row in enumerate(rows)])
+
+
+def legend_of(ax) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and_the_p99_before():
+    fluid = [
+        {"strategy": "fluid", "spike_ms": s, "completion_s": c} for s, c in [(30.0, 4.0), (90.0, 5.0), (40.0, 3.0)]
+    ]
+    ax = figures.pareto(costs(*fluid, {"strategy": "all_at_once", "spike_ms": 600.0, "completion_s": 0.5}))
+    points = {
+        (*line.get_xdata(), *line.get_ydata()): line.get_color() for line in ax.lines if len(line.get_xdata()) == 1
+    }
+    assert points[4.0, 40.0] == style.look("fluid").colour
+    assert points[0.5, 600.0] == style.look("all_at_once").colour
+    bars = [segment.tolist() for part in ax.collections for segment in part.get_segments()]
+    assert [[3.0, 40.0], [5.0, 40.0]] in bars and [[4.0, 30.0], [4.0, 90.0]] in bars
+    before, floor = (line for line in ax.lines if line.get_linestyle() in (":", "--"))
+    assert (before.get_ydata()[0], floor.get_xdata()[0]) == (20.0, 0.2)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert ax.get_xlim()[0] < 0.2 and ax.get_ylim()[0] < 20 < 600 < ax.get_ylim()[1]
+    assert legend_of(ax)[:2] == ["all at once", "fluid"]
+    assert "nobody is better in both" in legend_of(ax)
+
+
+def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
+    ax = figures.pareto(
+        costs(
+            {"strategy": "lazy", "spike_ms": 30.0, "completion_s": 0.1, "bytes_moved": 0},
+            {"strategy": "meces", "spike_ms": 1.0, "completion_s": 0.1, "verdict": "bad", "lost": 3},
+            {"strategy": "drrs", "spike_ms": 1.0, "completion_s": None},
+        )
+    )
+    assert legend_of(ax)[0] == "lazy *"
+    assert {"* part of the state stays behind", "Meces: not correct"} <= set(legend_of(ax))
+    assert "DRRS: spike or completion not known" in legend_of(ax)
+    assert len([line for line in ax.lines if len(line.get_xdata()) == 1]) == 1
+
+
+def test_points_of_one_strategy_are_told_apart_by_their_parameters():
+    ax = figures.pareto(
+        costs(*({"strategy": "fluid", "spike_ms": 9.0, "completion_s": s, "parameters": {"size": s}} for s in (1, 2)))
+    )
+    assert legend_of(ax)[:2] == ["fluid (size=1)", "fluid (size=2)"]
+
+
 def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
     assert len(figures.steps_gantt(migration.iloc[:0]).patches) == 0
     assert len(figures.latency_timeline(seconds.iloc[:0], migration.iloc[:0]).patches) == 0
+    assert len(figures.pareto(costs()).collections) == 0
     with pytest.raises(BadInput, match="no run"):
         figures.panels({})
     with pytest.raises(BadInput, match="no curve"):

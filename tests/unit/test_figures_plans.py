@@ -25,8 +25,8 @@ def _close_figures():
     plt.close("all")
 
 
-def once(mode: Mode = Mode()):
-    return plans.modelled([Step(MOVES, mode)], BYTES, MODEL)
+def once(mode: Mode | None = None):
+    return plans.modelled([Step(MOVES, mode or Mode())], BYTES, MODEL)
 
 
 def one_by_one():

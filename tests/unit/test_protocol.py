@@ -1,13 +1,12 @@
-"""Each machine alone, one sentence of the protocol at a time; how they behave together is in tests/property."""
+"""Router and slot alone, one sentence of the protocol at a time; how all behave together is in tests/property."""
 
 import pytest
 
 from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
-from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine
-from keyshift.protocol.coordinator import CancelStep, MigrationDone, MigrationFailed, PublishAssignment, PublishStep
-from keyshift.protocol.router import Barrier, SavepointBarrier
-from keyshift.protocol.slot import Forget, Freeze, Installed, Prepared, Released, Send
+from keyshift.protocol import RouterMachine, SlotMachine
+from keyshift.protocol.router import Barrier, Resume, SavepointBarrier
+from keyshift.protocol.slot import Forget, Freeze, Hurry, Installed, Prepared, Released, Request, Send
 
 
 def step(*moves: tuple[int, int, int]) -> Step:
@@ -76,111 +75,72 @@ def test_a_router_adopts_assignments_before_and_after_it_stops_for_a_savepoint()
     assert router.boundary() == [Barrier(2)]
 
 
-# -- coordinator -------------------------------------------------------------------------------------------------------
-
-SWAP = step((0, 0, 1), (3, 1, 2))
-BACK = step((0, 1, 0))
-
-
-def coordinator() -> CoordinatorMachine:
-    return CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+def paused() -> RouterMachine:
+    router = RouterMachine(assignment(1, 0, 0, 2))
+    router.boundary()
+    router.announce(assignment(2, 0, 1, 2), frozenset({0, 1}))
+    assert router.boundary() == [Barrier(2)]
+    return router
 
 
-def switched() -> CoordinatorMachine:
-    machine = coordinator()
-    machine.start((SWAP, BACK), now_ms=0)
-    for slot in (0, 1, 2):
-        machine.acknowledged("prepared", 8, slot, now_ms=10)
-    return machine
+def test_slots_are_paused_from_the_boundary_that_adopts_the_assignment():
+    router = RouterMachine(assignment(1, 0, 0))
+    router.boundary()
+    router.announce(assignment(2, 0, 1), frozenset({0, 1}))
+    assert router.paused == frozenset()
+    assert router.boundary() == [Barrier(2)]
+    assert router.paused == {0, 1} and not router.may_resume
+    assert router.boundary() == [], "and stay so"
+    assert router.paused == {0, 1}
 
 
-def test_a_step_is_prepared_published_and_acknowledged_before_the_next_begins():
-    machine = coordinator()
-    assert machine.start((SWAP, BACK), 0) == [PublishStep(8, SWAP)]
-    assert machine.busy
-    assert machine.acknowledged("prepared", 8, 0, 1) == []
-    assert machine.acknowledged("prepared", 8, 2, 1) == []
-    assert machine.assignment.version == 7, "nothing is switched before all are prepared"
-    assert machine.acknowledged("prepared", 8, 1, 1) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
-    assert machine.assignment == assignment(8, 1, 0, 1, 2)
-    for phase, slot in (("installed", 1), ("released", 0), ("released", 1)):
-        assert machine.acknowledged(phase, 8, slot, 2) == []
-    assert machine.acknowledged("installed", 8, 2, 2) == [PublishStep(9, BACK)]
-    machine.acknowledged("prepared", 9, 0, 3)
-    assert machine.acknowledged("prepared", 9, 1, 3) == [PublishAssignment(assignment(9, 0, 0, 1, 2))]
-    assert machine.acknowledged("released", 9, 1, 4) == []
-    assert machine.acknowledged("installed", 9, 0, 4) == [MigrationDone()]
-    assert not machine.busy
+def test_what_was_kept_back_goes_out_when_the_same_assignment_is_published_without_pauses():
+    router = paused()
+    router.announce(assignment(2, 0, 1, 2))
+    assert router.may_resume and router.paused == {0, 1}
+    assert router.boundary() == [Resume()], "the slots know the version already"
+    assert router.paused == frozenset()
+    assert router.boundary() == []
 
 
-def test_a_migration_without_steps_is_done_at_once():
-    machine = coordinator()
-    assert machine.start((), 0) == [MigrationDone()]
-    assert not machine.busy
+def test_what_was_kept_back_goes_out_before_a_newer_assignment_counts():
+    """It was routed by the older one; the barrier behind it says so."""
+    router = paused()
+    router.announce(assignment(3, 1, 1, 2), frozenset({0, 2}))
+    assert router.may_resume
+    assert router.boundary() == [Resume(), Barrier(3)]
+    assert router.paused == {0, 2}
 
 
-def test_repeated_and_outdated_acknowledgements_change_nothing():
-    machine = switched()
-    for version, slot in ((8, 0), (8, 1), (7, 0), (6, 2)):
-        assert machine.acknowledged("prepared", version, slot, 11) == []
-    assert machine.acknowledged("installed", 7, 1, 11) == []
-    for _ in range(2):
-        assert machine.acknowledged("released", 8, 0, 12) == []
-        assert machine.acknowledged("released", 8, 1, 12) == []
-        assert machine.acknowledged("installed", 8, 1, 12) == []
-    assert machine.acknowledged("installed", 8, 2, 12) == [PublishStep(9, BACK)]
-    assert machine.acknowledged("installed", 8, 2, 13) == []
-    assert coordinator().acknowledged("prepared", 8, 0, 0) == [], "nothing is under way"
+def test_the_pauses_of_an_older_assignment_are_ignored():
+    router = paused()
+    router.announce(assignment(1, 0, 0, 2))
+    assert router.boundary() == []
+    assert router.paused == {0, 1}
 
 
-def test_state_that_moved_before_the_switch_is_a_violation():
-    machine = coordinator()
-    machine.start((SWAP,), 0)
-    with pytest.raises(ProtocolViolation, match="slot 1 reports 'installed' before the switch to 8"):
-        machine.acknowledged("installed", 8, 1, 1)
-    assert machine.tick(101) != [], "still preparing"
+def test_a_pause_that_ended_between_two_boundaries_was_none():
+    router = RouterMachine(assignment(1, 0))
+    router.boundary()
+    router.announce(assignment(2, 1), frozenset({0, 1}))
+    router.announce(assignment(2, 1))
+    assert router.boundary() == [Barrier(2)]
+    assert router.paused == frozenset()
 
 
-def test_a_second_migration_is_refused_while_one_is_under_way():
-    machine = switched()
-    with pytest.raises(ProtocolViolation, match="another is under way"):
-        machine.start((BACK,), 11)
-    assert machine.acknowledged("released", 8, 0, 12) == []
+def test_a_router_that_begins_within_a_pause_keeps_back_from_its_first_frame_on():
+    router = RouterMachine(assignment(2, 0, 1), frozenset({1}))
+    assert router.boundary() == [Barrier(2)]
+    assert router.paused == {1}
 
 
-def test_a_step_that_is_not_prepared_in_time_is_rolled_back():
-    machine = coordinator()
-    machine.start((SWAP, BACK), 0)
-    machine.acknowledged("prepared", 8, 1, 5)
-    assert machine.tick(100) == [], "the deadline itself is still in time"
-    assert machine.tick(101) == [CancelStep(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
-    assert machine.assignment == assignment(7, 0, 0, 1, 1)
-    assert not machine.busy
-    assert machine.acknowledged("prepared", 8, 0, 102) == []
-    assert machine.tick(1000) == []
-
-
-def test_a_version_is_not_used_again_after_a_rollback():
-    """A slot that missed the cancellation, or an old acknowledgement, would take one step for the other."""
-    machine = coordinator()
-    machine.start((SWAP,), 0)
-    machine.tick(101)
-    again = step((1, 0, 2))
-    assert machine.start((again,), 200) == [PublishStep(9, again)]
-    assert machine.acknowledged("prepared", 8, 0, 201) == []
-    assert machine.acknowledged("prepared", 8, 2, 201) == []
-    machine.acknowledged("prepared", 9, 0, 201)
-    assert machine.acknowledged("prepared", 9, 2, 201) == [PublishAssignment(assignment(9, 0, 2, 1, 1))]
-
-
-def test_a_step_that_is_late_after_its_switch_has_failed():
-    machine = switched()
-    machine.acknowledged("released", 8, 0, 20)
-    machine.acknowledged("installed", 8, 2, 20)
-    assert machine.tick(110) == [], "the deadline is counted from the switch"
-    assert machine.tick(111) == [MigrationFailed(8, "transfer", (1,), rolled_back=False)]
-    assert machine.assignment.version == 8
-    assert not machine.busy
+def test_a_router_does_not_stop_for_a_savepoint_while_it_keeps_records_back():
+    """They were read before the savepoint, and would come behind its barrier."""
+    router = paused()
+    router.request_savepoint("a")
+    assert router.boundary() == [] and router.stopped_for is None
+    router.announce(assignment(2, 0, 1, 2))
+    assert router.boundary() == [Resume(), SavepointBarrier("a")]
 
 
 # -- slot --------------------------------------------------------------------------------------------------------------
@@ -204,14 +164,16 @@ def test_a_destination_queues_until_the_state_is_here_and_drains_in_order():
     assert slot.prepare(2, step((0, 0, 1))) == [Prepared(2)]
     slot.barrier(0, 2)
     assert slot.admit(0, 2, {0, 5}) == {0}
-    slot.hold(0, "a")
-    slot.hold(0, "b")
+    assert slot.hold(0, 0, "a", 10) == [], "nobody is asked: the state comes by itself"
+    slot.hold(0, 0, "b", 5)
+    assert slot.queued_bytes == 15
     assert slot.drain(9) == ([], [])
     assert slot.arrived(0) == []
     assert slot.admit(0, 2, {0, 5}) == {0}, "the queue is not empty: new records go behind it"
-    slot.hold(0, "c")
+    slot.hold(0, 0, "c")
     assert slot.drain(2) == (["a", "b"], [])
     assert slot.drain(2) == (["c"], [Installed(2, frozenset({0}))])
+    assert slot.queued_bytes == 0
     assert slot.admit(0, 2, {0, 5}) == frozenset()
 
 
@@ -219,7 +181,7 @@ def test_a_unit_that_leaves_again_is_sent_after_its_queue_is_drained():
     slot = SlotMachine[str](0, routers=1, expected=[0], version=1)
     slot.barrier(0, 1)
     assert slot.admit(0, 1, {0}) == {0}
-    slot.hold(0, "a")
+    slot.hold(0, 0, "a")
     slot.prepare(2, step((0, 0, 1)))
     assert slot.barrier(0, 2) == []
     assert slot.arrived(0) == []
@@ -250,7 +212,7 @@ def test_a_step_nobody_switched_is_forgotten_at_the_end_of_input():
     slot.prepare(2, step((0, 0, 1)))
     assert slot.end_of_input() == []
     assert slot.settled and slot.version == 1
-    with pytest.raises(ProtocolViolation, match="unit 0 arrived, which is not expected"):
+    with pytest.raises(ProtocolViolation, match="state of unit 0 arrived, which is not expected"):
         slot.arrived(0)
 
 
@@ -294,6 +256,35 @@ def test_a_step_whose_cancellation_was_missed_ends_with_a_later_cancellation():
     assert slot.settled
 
 
+def test_a_barrier_beyond_its_version_tells_that_a_step_was_cancelled():
+    """The next step is one of other slots, so this one may hear of it by the routers first."""
+    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
+    slot.prepare(2, step((0, 0, 1), (1, 1, 0)))
+    assert slot.barrier(0, 3) == []
+    assert slot.barrier(1, 3) == [], "nothing is sent"
+    assert slot.settled and slot.serving == {0} and not slot.expected
+    assert slot.admit(0, 3, {0}) == frozenset()
+    assert slot.prepare(3, step((1, 1, 2))) == [], "and now it hears of that step"
+    assert slot.settled
+
+
+def test_a_cancelled_step_that_is_heard_of_after_the_routers_went_on_is_not_prepared():
+    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
+    slot.barrier(0, 3)
+    assert slot.prepare(2, step((0, 0, 1))) == []
+    assert slot.barrier(1, 3) == []
+    assert slot.serving == {0} and slot.settled
+
+
+def test_no_router_goes_on_while_a_step_that_switched_is_active():
+    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
+    slot.prepare(2, step((0, 0, 1)))
+    slot.barrier(0, 2)
+    with pytest.raises(ProtocolViolation, match="router 1 is at version 3 while step 2 is active"):
+        slot.barrier(1, 3)
+    assert slot.barrier(1, 2) == [Send(0, 1, 2)]
+
+
 def test_a_step_that_switched_cannot_be_cancelled():
     slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
     slot.prepare(2, step((0, 0, 1)))
@@ -333,9 +324,13 @@ def test_strange_units_routers_and_records_are_violations():
     with pytest.raises(ProtocolViolation, match="router 1 is unknown, there are 1"):
         slot.barrier(1, 2)
     with pytest.raises(ProtocolViolation, match="a record of unit 0 is held, which has no queue"):
-        slot.hold(0, "a")
+        slot.hold(0, 0, "a")
     with pytest.raises(ProtocolViolation, match="unit 0 acknowledged, which was not sent"):
         slot.acknowledged(0)
+    with pytest.raises(ProtocolViolation, match="unit 0 opened, which is not lent to us"):
+        slot.opened(0)
+    with pytest.raises(ProtocolViolation, match="unit 0 completed, which was not partial"):
+        slot.completed(0)
 
 
 def test_a_savepoint_freezes_once_when_all_routers_stand_at_it_and_all_state_is_here():
@@ -361,5 +356,132 @@ def test_units_with_waiting_records_are_wanted_first():
     slot = SlotMachine[str](0, routers=1, expected=[1, 2, 3], version=1)
     slot.barrier(0, 1)
     slot.admit(0, 1, {3})
-    slot.hold(3, "a")
+    slot.hold(3, 0, "a")
     assert slot.wanted[0] == 3 and sorted(slot.wanted) == [1, 2, 3]
+
+
+# -- back-pressure -----------------------------------------------------------------------------------------------------
+
+
+def test_a_slot_whose_queues_are_long_urges_the_sources_of_what_is_waited_for_once():
+    slot = SlotMachine[str](1, routers=1, expected=[7], version=1)
+    slot.barrier(0, 1)
+    slot.prepare(2, step((0, 0, 1), (3, 2, 1)))
+    slot.barrier(0, 2)
+    slot.admit(0, 2, {0, 7})
+    slot.hold(0, 0, "a")
+    slot.hold(7, 0, "b")
+    assert slot.urge() == [Request(0, 0, 2, -1, 0)], "unit 7 is nobody's to give, and nothing waits for unit 3"
+    assert slot.urge() == []
+    slot.admit(0, 2, {3})
+    slot.hold(3, 0, "c")
+    assert slot.urge() == [Request(3, 2, 2, -1, 0)]
+
+
+def test_what_is_urged_for_goes_first():
+    slot = SlotMachine[str](0, routers=1, serving=[0, 1, 2], version=1)
+    slot.prepare(2, step((0, 0, 1), (1, 0, 1), (2, 0, 1)))
+    assert slot.requested(2, 2, -1, 0) == [], "not before it is final"
+    assert slot.barrier(0, 2) == [Send(2, 1, 2), Send(0, 1, 2), Send(1, 1, 2)]
+    assert slot.requested(1, 2, -1, 0) == [Hurry(1)], "it is on its way, or still among those to be sent"
+    assert slot.requested(1, 1, -1, 0) == []
+    slot.acknowledged(1)
+    assert slot.requested(1, 2, -1, 0) == []
+
+
+def test_a_task_may_stop_reading_only_if_nobody_can_be_waiting_for_its_barriers():
+    slot = SlotMachine[str](1, routers=2, serving=[5], version=1)
+    assert not slot.may_stall, "nothing is expected: reading on makes the queues shorter"
+    slot.prepare(2, step((0, 0, 1), (5, 1, 0)))
+    slot.barrier(0, 2)
+    assert not slot.may_stall, "the barrier of router 1 makes unit 5 final, and slot 0 waits for it"
+    slot.barrier(1, 2)
+    assert slot.may_stall
+    slot.arrived(0)
+    assert not slot.may_stall
+
+
+def test_a_task_may_stop_reading_while_state_of_the_batch_before_comes():
+    slot = SlotMachine[str](0, routers=1, expected=[1], version=1)
+    assert slot.may_stall
+    slot.arrived(1)
+    assert not slot.may_stall
+
+
+# -- what comes twice --------------------------------------------------------------------------------------------------
+
+
+def test_state_is_awaited_once_and_only_that_of_its_step():
+    slot = SlotMachine[str](1, routers=1, version=1)
+    assert not slot.awaits(0, 2, 1)
+    slot.prepare(2, step((0, 0, 1)))
+    assert slot.awaits(0, 2, 1)
+    assert not slot.awaits(0, 3, 1) and not slot.awaits(0, 2, 2) and not slot.awaits(0, 0, 0)
+    slot.arrived(0)
+    assert not slot.awaits(0, 2, 1)
+
+
+def test_state_of_a_batch_or_savepoint_before_is_awaited_under_version_0():
+    slot = SlotMachine[str](0, routers=1, expected=[0], version=4)
+    assert slot.awaits(0, 0, 0) and not slot.awaits(0, 4, 1) and not slot.awaits(1, 0, 0)
+    slot.arrived(0)
+    assert not slot.awaits(0, 0, 0)
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_timers_of_a_unit_fire_unless_records_wait_for_it():
+    slot = SlotMachine[str](0, routers=1, serving=[0], expected=[1], version=1)
+    slot.barrier(0, 1)
+    assert slot.idle([0, 1, 2]) == [0]
+    slot.admit(0, 1, {1})
+    slot.hold(1, 0, "a")
+    slot.arrived(1)
+    assert slot.idle([0, 1]) == [0]
+    slot.drain(1)
+    assert slot.idle([0, 1]) == [0, 1]
+
+
+def test_time_stands_still_for_what_leaves_from_the_first_barrier_on():
+    """Records behind that barrier wait at the destination: no other router's progress may make them late."""
+    slot = SlotMachine[str](0, routers=2, serving=[0, 1], version=1)
+    slot.prepare(2, step((0, 0, 1)))
+    assert slot.idle([0, 1]) == [0, 1] and not slot.stands(0)
+    slot.barrier(0, 2)
+    assert slot.idle([0, 1]) == [1]
+    assert slot.stands(0) and not slot.stands(1)
+
+
+def test_time_stands_still_for_the_last_queued_records_of_a_unit_that_is_sent_behind_them():
+    slot = SlotMachine[str](0, routers=1, expected=[0], version=1)
+    slot.barrier(0, 1)
+    slot.admit(0, 1, {0})
+    slot.hold(0, 0, "a")
+    slot.prepare(2, step((0, 0, 1)))
+    slot.barrier(0, 2)
+    slot.arrived(0)
+    assert slot.drain(1) == (["a"], [Send(0, 1, 2)])
+    assert slot.stands(0), "the caller processes the record now"
+
+
+def test_time_goes_on_for_what_has_arrived_for_good():
+    slot = SlotMachine[str](1, routers=2, version=1)
+    slot.prepare(2, step((0, 0, 1)))
+    slot.barrier(0, 2)
+    slot.arrived(0)
+    assert slot.idle([0]) == [0] and not slot.stands(0)
+
+
+def test_a_timer_is_a_result_of_the_version_that_brought_its_unit():
+    slot = SlotMachine[str](1, routers=1, serving=[5], version=1)
+    slot.prepare(2, step((0, 0, 1), (3, 0, 1)))
+    slot.arrived(0)
+    assert slot.version_of(0) == 2 and slot.version_of(5) == 1
+
+
+def test_no_time_passes_behind_a_savepoint():
+    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
+    assert not slot.stopping
+    slot.savepoint_barrier(1, "a")
+    assert slot.stopping

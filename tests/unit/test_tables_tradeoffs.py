@@ -112,7 +112,8 @@ def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
         "as good in both.",
         "Of what moves everything all_at_once completes first, in 500 ms; the floor, a bare copy of the same bytes, is "
         "250 ms.",
-        "lazy: completion is the change of owner only; part of the state stays where it was until a record asks for it.",
+        "lazy: completion is the change of owner only; part of the state stays where it was until a record asks for "
+        "it.",
     ]
 
 

@@ -1,19 +1,33 @@
+"""A server and its clients in one process: what is sent arrives, is acknowledged, and is refused to strangers."""
+
+import threading
+
 import pyarrow as pa
 import pytest
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.transfer import StateClients, StateServer
+from keyshift.executor.transfer import Parcel, StateClients, StateServer
+from keyshift.state import rows
 from keyshift.state.memory import MemoryState
+from keyshift.state.timers import EVENT
 
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
 
 
-def state(*keys):
+def value(key: int) -> tuple[int, bytes]:
+    return key * 10, bytes([key]) * 100
+
+
+def state(*keys: int) -> MemoryState:
     made = MemoryState(VALUE)
     for key in keys:
-        made.put(key, (key * 10, bytes([key]) * 100))
+        made.put(key, value(key))
     return made
+
+
+def content(batches: list[pa.RecordBatch]) -> dict[int, tuple]:
+    return dict(row for batch in batches for row in rows.unpack(batch))
 
 
 class Holder:
@@ -21,14 +35,14 @@ class Holder:
 
     state_schema = SCHEMA
 
-    def __init__(self, left=None):
-        self.left = left or {}
-        self.arrived = {}
+    def __init__(self, sealed=None, lent=None):
+        self.left, self.lent = sealed or {}, lent or {}
+        self.parcels, self.copies, self.messages = [], [], []
+        self.refuses: set[int] = set()
 
-    def receive(self, slot, unit, batches, info):
-        made = MemoryState(VALUE)
-        made.install(batches)
-        self.arrived[slot, unit] = made
+    def receive(self, slot, parcel):
+        self.parcels.append((slot, parcel))
+        return parcel.unit not in self.refuses
 
     def sealed(self, slot, unit):
         return self.left[slot, unit]
@@ -36,61 +50,260 @@ class Holder:
     def taken(self, slot, unit):
         del self.left[slot, unit]
 
+    def keys(self, stay, keys):
+        return rows.pack(SCHEMA, rows.take(self.lent.get(stay, state()), keys))
+
+    def rest(self, stay, chunk_bytes):
+        yield from self.lent.get(stay, state()).export(chunk_bytes)
+
+    def forget(self, stay, keys):
+        for key in keys:
+            self.lent[stay].delete(key)
+
+    def write(self, stay, batch, deleted):
+        for key, new in rows.unpack(batch):
+            self.lent[stay].put(key, new)
+        for key in deleted:
+            self.lent[stay].delete(key)
+
+    def copy(self, slot, unit, number, batches, deleted):
+        self.copies.append((slot, unit, number, content(batches), deleted))
+
+    def message(self, kind, body):
+        self.messages.append((kind, body))
+
 
 @pytest.fixture
-def served():
-    holder = Holder(left={(1, 7): state(1, 2), (1, 8): state()})
+def holder():
+    return Holder(sealed={(1, 7): state(1, 2), (1, 8): state()}, lent={(4, 9): state(*range(20)), (5, 9): state()})
+
+
+@pytest.fixture
+def server(holder):
     server = StateServer(holder, "127.0.0.1", "secret", 150)
-    clients = StateClients("secret", 10.0)
-    yield holder, server, clients
-    clients.close()
+    yield server
     server.shutdown()
 
 
-def test_pushed_units_arrive_whole_and_each_is_acknowledged(served):
-    holder, server, clients = served
-    sizes, acknowledged = {}, []
-    units = [(3, state(*range(20))), (4, state()), (5, state(99))]
-    clients.push(server.address, 2, SCHEMA, units, 150, sizes.__setitem__, acknowledged.append)
-    assert acknowledged == [3, 4, 5]
-    assert sizes[3] > sizes[5] > sizes[4] == 0
-    assert {unit: len(made) for (_, unit), made in holder.arrived.items()} == {3: 20, 4: 0, 5: 1}
-    assert holder.arrived[2, 3].get(7) == (70, bytes([7]) * 100)
+@pytest.fixture
+def clients():
+    clients = StateClients("secret", 10.0, SCHEMA, 150)
+    yield clients
+    clients.close()
 
 
-def test_pulled_units_are_dropped_where_they_were(served):
-    holder, server, clients = served
-    got = {}
-    clients.pull(
-        server.address, 1, [7, 8], lambda unit, batches: got.__setitem__(unit, sum(b.num_rows for b in batches))
+def push(clients, server, *parcels):
+    """What was acknowledged, and the sizes that were sent."""
+    acknowledged, sizes = {}, {}
+    clients.push(
+        server.address,
+        2,
+        "here:1",
+        parcels,
+        lambda parcel, size: sizes.__setitem__(parcel.unit, size),
+        acknowledged.__setitem__,
     )
-    assert got == {7: 2, 8: 0}
+    return acknowledged, sizes
+
+
+# -- units -------------------------------------------------------------------------------------------------------------
+
+
+def test_pushed_units_arrive_whole_and_each_is_acknowledged(holder, server, clients):
+    parcels = [Parcel(3, 2, 1, state=state(*range(20))), Parcel(4, state=state()), Parcel(5, state=state(99))]
+    acknowledged, sizes = push(clients, server, *parcels)
+    assert list(acknowledged.items()) == [(3, True), (4, True), (5, True)]
+    assert sizes[3] > sizes[5] > sizes[4] == 0
+    assert [slot for slot, _ in holder.parcels] == [2, 2, 2]
+    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+        {key: value(key) for key in range(20)},
+        {},
+        {99: value(99)},
+    ]
+    assert len(holder.parcels[0][1].batches) > 5, "in parts of about the size that was asked for"
+
+
+def test_what_is_said_of_a_unit_arrives_with_it(holder, server, clients):
+    push(
+        clients,
+        server,
+        Parcel(3, 7, 2, routers=frozenset({0, 2}), state=state(1)),
+        Parcel(4, 7, 1, routers=frozenset(), state=state(1)),
+        Parcel(5, 8, 1, partial=True, state=state(1, 2)),
+    )
+    lent, returned, partial = (parcel for _, parcel in holder.parcels)
+    assert (lent.unit, lent.version, lent.hop, lent.routers, lent.partial) == (3, 7, 2, frozenset({0, 2}), False)
+    assert returned.routers == frozenset(), "not the same as none"
+    assert partial.partial and partial.home == "here:1" and partial.routers is None
+    assert content(partial.batches) == {}, "its keys stay"
+
+
+def test_timers_travel_with_their_unit_even_if_its_keys_do_not(holder, server, clients):
+    whole, lazy = state(*range(20)), state(1)
+    whole.timers.set(EVENT, 50, 3)
+    whole.timers.reach(40, 7)
+    lazy.timers.set(EVENT, 60, 1)
+    push(clients, server, Parcel(3, state=whole), Parcel(4, partial=True, state=lazy), Parcel(5, state=state()))
+    there = []
+    for _, parcel in holder.parcels:
+        made = state()
+        made.timers.install(parcel.timers)
+        there.append(made.timers)
+    assert there[0].due(EVENT, 100) == [(50, 3)] and (there[0].watermark, there[0].clock) == (40, 7)
+    assert there[1].due(EVENT, 100) == [(60, 1)]
+    assert len(there[2]) == 0
+
+
+def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
+    changed = frozenset({2, 3, 77})
+    acknowledged, sizes = push(clients, server, Parcel(3, delta_of=4, changed=changed, state=state(*range(20))))
+    assert acknowledged == {3: True}
+    (_, parcel) = holder.parcels[0]
+    assert content(parcel.batches) == {2: value(2), 3: value(3)}
+    assert parcel.deleted == (77,) and parcel.delta_of == 4
+    assert 200 < sizes[3] < 400, "two of twenty keys"
+
+
+def test_a_unit_that_is_refused_is_told_from_one_that_is_installed(holder, server, clients):
+    holder.refuses = {3}
+    acknowledged, _ = push(clients, server, Parcel(3, state=state(1)), Parcel(4, state=state(2)))
+    assert acknowledged == {3: False, 4: True}
+
+
+def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, server, clients):
+    """So that what somebody waits for can still be put first: the parcels are a queue, not a list."""
+    first_is_there, done = threading.Event(), []
+
+    def receive(slot, parcel):
+        first_is_there.set()
+        return True
+
+    def parcels():
+        for unit in range(50):
+            if unit == 40:
+                assert first_is_there.wait(10)
+            yield Parcel(unit, state=state(*range(20)))
+
+    holder.receive = receive
+    clients.push(server.address, 2, "here:1", parcels(), lambda *_: None, lambda unit, _: done.append(unit))
+    assert done == list(range(50))
+
+
+def test_pulled_units_are_dropped_where_they_were(holder, server, clients):
+    holder.left[1, 7].timers.set(EVENT, 50, 1)
+    got = {}
+    clients.pull(server.address, 1, [7, 8], lambda parcel: got.__setitem__(parcel.unit, parcel))
+    assert {unit: content(parcel.batches) for unit, parcel in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
+    made = state()
+    made.timers.install(got[7].timers)
+    assert made.timers.due(EVENT, 50) == [(50, 1)]
+    assert (got[7].version, got[7].hop, got[7].routers) == (0, 0, None)
     assert not holder.left
 
 
-def test_a_unit_that_is_not_there_is_named(served):
-    _, server, clients = served
+def test_a_unit_that_is_not_there_is_named(server, clients):
     with pytest.raises(ServiceUnavailable, match="unit 9 of slot 1 is not here"):
         clients.pull(server.address, 1, [9], lambda *_: None)
 
 
-def test_without_the_token_of_the_job_nothing_is_given_or_taken(served):
-    holder, server, _ = served
-    stranger = StateClients("guess", 10.0)
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_single_keys_of_several_units_come_in_one_call_and_stay_where_they_are(holder, server, clients):
+    found = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (6, 9, [1])], [])
+    assert [stay for stay, _ in found] == [(4, 9), (5, 9), (6, 9)]
+    assert [content([batch]) for _, batch in found] == [{3: value(3), 5: value(5)}, {}, {}]
+    assert len(holder.lent[4, 9]) == 20
+
+
+def test_keys_that_have_moved_are_forgotten_before_others_are_given(holder, server, clients):
+    found = clients.keys(server.address, [(4, 9, [3, 6])], [(4, 9, [3, 5])])
+    assert content([found[0][1]]) == {6: value(6)}
+    assert len(holder.lent[4, 9]) == 18
+
+
+def test_the_rest_of_units_comes_in_parts_and_is_marked_with_its_unit(server, clients):
+    got = {}
+    clients.rest(server.address, [(4, 9), (5, 9)], got.__setitem__)
+    assert content(got[4, 9]) == {key: value(key) for key in range(20)}
+    assert len(got[4, 9]) > 5
+    assert content(got[5, 9]) == {}
+
+
+def test_keys_that_were_used_elsewhere_come_back_and_are_there_when_the_call_returns(holder, server, clients):
+    new = rows.pack(SCHEMA, [(3, (1, b"new")), (88, (2, b"newer"))])
+    clients.write(server.address, [((4, 9), new, [5]), ((5, 9), rows.pack(SCHEMA, []), [1])])
+    assert holder.lent[4, 9].get(3) == (1, b"new") and holder.lent[4, 9].get(88) == (2, b"newer")
+    assert holder.lent[4, 9].get(5) is None
+    assert len(holder.lent[5, 9]) == 0
+
+
+# -- copies and messages -----------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(holder, server, clients):
+    clients.copy(server.address, 2, 4, 0, list(state(*range(20)).export(150)), [])
+    clients.copy(server.address, 2, 4, 1, [rows.pack(SCHEMA, [(3, (1, b"new"))])], [5])
+    clients.copy(server.address, 2, 4, 2, [], [6])
+    assert holder.copies == [
+        (2, 4, 0, {key: value(key) for key in range(20)}, []),
+        (2, 4, 1, {3: (1, b"new")}, [5]),
+        (2, 4, 2, {}, [6]),
+    ]
+
+
+def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
+    clients.tell(server.address, "units", {"slot": 2, "wanted": [[4, 9, 1]], "opened": []})
+    assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1]], "opened": []})]
+
+
+# -- trouble -----------------------------------------------------------------------------------------------------------
+
+CALLS = {
+    "push": lambda c, a: c.push(a, 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, lambda *_: None),
+    "pull": lambda c, a: c.pull(a, 1, [7], lambda *_: None),
+    "keys": lambda c, a: c.keys(a, [(4, 9, [3])], [(4, 9, [4])]),
+    "rest": lambda c, a: c.rest(a, [(4, 9)], lambda *_: None),
+    "write": lambda c, a: c.write(a, [((4, 9), rows.pack(SCHEMA, [(3, (1, b"new"))]), [])]),
+    "copy": lambda c, a: c.copy(a, 2, 4, 0, [], []),
+    "tell": lambda c, a: c.tell(a, "units", {}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_without_the_token_of_the_job_nothing_is_given_or_taken(call, holder, server):
+    stranger = StateClients("guess", 10.0, SCHEMA, 150)
     with pytest.raises(ServiceUnavailable, match="token"):
-        stranger.pull(server.address, 1, [7], lambda *_: None)
-    with pytest.raises(ServiceUnavailable, match="token"):
-        stranger.push(server.address, 2, SCHEMA, [(3, state(1))], 150, lambda *_: None, lambda *_: None)
+        call(stranger, server.address)
     stranger.close()
-    assert not holder.arrived
+    assert not holder.parcels and not holder.copies and not holder.messages
     assert (1, 7) in holder.left
+    assert len(holder.lent[4, 9]) == 20 and holder.lent[4, 9].get(3) == value(3)
 
 
-def test_state_of_another_shape_is_refused(served):
-    holder, server, clients = served
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_place_where_nobody_listens_is_named(call, server, clients):
+    address = server.address
+    server.shutdown()
+    with pytest.raises(ServiceUnavailable, match=address):
+        call(clients, address)
+
+
+@pytest.mark.parametrize("name", ["push", "keys", "rest", "write", "copy", "tell"])
+def test_trouble_at_the_other_side_is_trouble_here(name, holder, server, clients):
+    def fails(*_):
+        raise RuntimeError("the disk is full")
+
+    for method in ("receive", "keys", "rest", "forget", "write", "copy", "message"):
+        setattr(holder, method, fails)
+    with pytest.raises(ServiceUnavailable, match="the disk is full"):
+        CALLS[name](clients, server.address)
+
+
+def test_state_of_another_shape_is_refused(holder, server):
     other = pa.schema([pa.field("key", pa.int64()), pa.field("sum", pa.float64())])
+    clients = StateClients("secret", 10.0, other, 150)
     with pytest.raises(ServiceUnavailable, match="not those of this job"):
-        clients.push(
-            server.address, 2, other, [(3, MemoryState(other.remove(0)))], 150, lambda *_: None, lambda *_: None
-        )
-    assert not holder.arrived
+        push(clients, server, Parcel(3, state=MemoryState(other.remove(0))))
+    clients.close()
+    assert not holder.parcels

@@ -231,15 +231,6 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs)))) if ax is None else ax
     drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     front = drawn[drawn["front"]]
-    ax.plot(
-        front["completion_s"],
-        front["spike_ms"],
-        color="#BBBBBB",
-        linewidth=6,
-        alpha=0.5,
-        solid_capstyle="round",
-        zorder=1,
-    )
     handles: list[Artist] = [_cost(ax, row) for row in drawn.to_dict("records")]
     for column, line, dashes, text in (
         ("p99_before_ms", ax.axhline, ":", "P99 before: {:.3g} ms"),
@@ -251,7 +242,9 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
             line(value, zorder=1, **style)
             handles.append(Line2D([], [], label=text.format(value), **style))
     if len(front) > 1:
-        handles.append(Line2D([], [], color="#BBBBBB", alpha=0.5, linewidth=6, label="nobody is better in both"))
+        ribbon: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.5, "linewidth": 6, "solid_capstyle": "round"}
+        ax.plot(front["completion_s"], front["spike_ms"], zorder=1, **ribbon)
+        handles.append(Line2D([], [], label="nobody is better in both", **ribbon))
     if drawn["stays"].any():
         handles.append(Line2D([], [], linestyle="", label="* part of the state stays behind"))
     for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):

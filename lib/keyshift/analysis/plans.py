@@ -67,7 +67,8 @@ def modelled(
             what = (number, move.unit, move.source, move.destination, size, step.mode.gate, asked_for)
             rows.append((*what, start, end, begin))
         begin = max(free.values(), default=agreed)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    kinds = dict.fromkeys(("bytes", "begin_s", "end_s", "step_begin_s"), "float64") | {"asked_for": "bool"}
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(kinds)  # a plan without moves has these types too
 
 
 def plan_table(plans: Mapping[str, pd.DataFrame], copied_bytes: Mapping[str, float] | None = None) -> pd.DataFrame:

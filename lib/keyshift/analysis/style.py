@@ -5,8 +5,8 @@ share one, line and marker tell them apart.
 """
 
 import io
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from zlib import crc32
 
@@ -64,9 +64,10 @@ def look(strategy: str) -> Look:
     return Look(colour, "-.", marker, strategy)
 
 
-def theme() -> AbstractContextManager[None]:
+@contextmanager
+def theme() -> Iterator[None]:
     """A context in which figures are made in the project's style; others are left alone."""
-    return mpl.rc_context(
+    with mpl.rc_context(
         {
             **sns.axes_style("whitegrid"),
             **sns.plotting_context("notebook", font_scale=0.85),
@@ -75,7 +76,12 @@ def theme() -> AbstractContextManager[None]:
             "savefig.dpi": 150,
             "svg.hashsalt": "keyshift",  # the same figure gives the same bytes
         }
-    )
+    ):
+        yield
+        interactive = mpl.is_interactive()
+    # The first figure loads a notebook's backend, which turns this on; were it turned off again with the rest of the
+    # context, the notebook would show no figure but that first one.
+    mpl.interactive(interactive)
 
 
 def save(figure: Figure, name: str, data: pd.DataFrame, svg: bool = False) -> dict[str, bytes]:

@@ -179,7 +179,7 @@ def hand_over_table(runs: Sequence[Run], minimum_bytes: float) -> str:
         return f"{text}\ntoo few hand-overs to tell how the time depends on the dirty bytes"
     (few, quick), (many, slow) = points[0], points[-1]
     growth = f"; {many / few:.1f} times the bytes took {slow / quick:.1f} times as long" if few and quick else ""
-    formula = f"{line.fixed_ms:.0f} ms + {line.ms_per_mib:.2f} ms per dirty MiB (R² {line.explained:.2f})"
+    formula = f"{line.fixed_ms:z.0f} ms + {line.ms_per_mib:.2f} ms per dirty MiB (R² {line.explained:.2f})"
     return f"{text}\nhand-over = {formula}{growth}"
 
 

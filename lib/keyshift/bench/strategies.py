@@ -43,7 +43,7 @@ STEP_S, LEAST_S, SETTLE_S = (
 )  # measured time after the trigger: for each step, at least, and for recovery
 COPIES = 4  # bare copies after a run, of which the first has cold connections and does not count
 QUICK_PRESETS = ["fluid", "order_unaware", "all_at_once", "stop_restart"]
-DIRTYING_RATES_PER_S = (250.0, 1000.0, 4000.0)  # events per second since the copy was made: a few to most keys
+DIRTYING = (1 / 256, 1 / 64, 1 / 16)  # events per key and second since the copy was made: few to many keys get dirty
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ def spec_of(load: Load, strategy: str, **changes: Any) -> RunSpec:
 
 def hand_over_specs(load: Load) -> list[RunSpec]:
     """Moves over copies that are not brought up to date any more: the faster events come, the more keys are dirty."""
-    never = {"copy_every_s": 3600.0, "copy_lag_keys": load.mib * MIB // STATE_BYTES}
-    return [spec_of(load, "replicated", replicate=1, rate=rate, **never) for rate in DIRTYING_RATES_PER_S]
+    keys = load.mib * MIB // STATE_BYTES
+    never = {"copy_every_s": 3600.0, "copy_lag_keys": keys}
+    return [spec_of(load, "replicated", replicate=1, rate=keys * share, **never) for share in DIRTYING]
 
 
 def run_presets(lab: Lab, load: Load, specs: Sequence[RunSpec]) -> Iterator[Run]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pyarrow.flight as flight
 
 from keyshift.bench.figures import Row
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.pipeline import WORKER_ENVIRONMENT
 from keyshift.executor.transfer import Holder, Parcel, StateClients, StateServer
 from keyshift.lab.spec import make_spec
 from keyshift.state import UnitState, backends
@@ -78,7 +80,12 @@ def _serve() -> None:
 def _other_process(token: str) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
     command = [sys.executable, "-m", "keyshift.bench.transfer"]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | WORKER_ENVIRONMENT,
     )
     try:
         assert process.stdin is not None and process.stdout is not None

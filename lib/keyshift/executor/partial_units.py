@@ -200,6 +200,7 @@ class PartialUnits:
                 for errand in errands:
                     if errand.written is not None and errand.keys is not None:
                         self._written(errand.stay, errand.keys)
+            errands[:] = [e for e in errands if e.written is None]  # a repetition begins behind them
         asked = [(*e.stay, e.keys) for e in errands if e.keys is not None and e.written is None]
         if asked:
             moved = self._moved.pop(address, [])

@@ -20,6 +20,14 @@ from keyshift.executor.config import ROW_SCHEMA, JobConfig
 
 # Measured on 2 cores (docs/performance.md): C2 competes with the job for half a minute, G1's threads for ever.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A worker keeps the memory it frees, and takes all of it from one heap: to get memory anew from the kernel costs more
+# than to send the state that lands in it (docs/performance.md).
+WORKER_ENVIRONMENT = {
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.malloc.{name}" for name in ("arena_max=1", f"trim_threshold={1 << 32}", f"mmap_threshold={1 << 30}")
+    ),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
 OPTIONS: dict[str, Any] = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
     "spark.python.udf.pipelined.enabled": "true",  # else input and output of a Python task wait for each other
@@ -28,6 +36,7 @@ OPTIONS: dict[str, Any] = {
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": 1,
     "spark.sql.streaming.realTimeMode.minBatchDuration": 1000,
     "spark.python.daemon.module": "keyshift.executor.daemon",
+    **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     "spark.sql.shuffle.partitions": 1,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

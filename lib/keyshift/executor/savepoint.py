@@ -49,6 +49,7 @@ class SavepointStore:
             secure=endpoints.secure,
             http_client=urllib3.PoolManager(timeout=urllib3.Timeout(connect=5, read=60), retries=retries),
         )
+        self._where = endpoints.minio
         self._bucket = endpoints.bucket
         self._prefix = f"savepoints/{job}/"
 
@@ -82,7 +83,9 @@ class SavepointStore:
                 response.close()
                 response.release_conn()
         except (MinioException, urllib3.exceptions.HTTPError) as error:
-            raise ServiceUnavailable(f"savepoint segment {place.segment} cannot be read: {error}") from error
+            raise ServiceUnavailable(
+                f"savepoint segment {place.segment} cannot be read: {self._words(error)}"
+            ) from error
         if zlib.crc32(data) != place.crc:
             raise ServiceUnavailable(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
         end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
@@ -103,7 +106,7 @@ class SavepointStore:
                 response.close()
                 response.release_conn()
         except (MinioException, urllib3.exceptions.HTTPError) as error:
-            raise ServiceUnavailable(f"savepoint {savepoint} cannot be read: {error}") from error
+            raise ServiceUnavailable(f"savepoint {savepoint} cannot be read: {self._words(error)}") from error
 
     def places(self, savepoint: str) -> dict[int, Place]:
         """Where the state of each unit is."""
@@ -118,13 +121,18 @@ class SavepointStore:
             for error in self._client.remove_objects(self._bucket, doomed):
                 raise ServiceUnavailable(f"a savepoint object could not be removed: {error}")
         except (MinioException, urllib3.exceptions.HTTPError) as error:
-            raise ServiceUnavailable(f"savepoints could not be removed: {error}") from error
+            raise ServiceUnavailable(f"savepoints could not be removed: {self._words(error)}") from error
+
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, urllib3.exceptions.HTTPError):
+            return f"MinIO at {self._where} does not answer ({type(error).__name__}); see its log"
+        return str(error)
 
     def _put(self, name: str, data: bytes | bytearray) -> None:
         try:
             self._client.put_object(self._bucket, self._prefix + name, io.BytesIO(data), len(data))
         except (MinioException, urllib3.exceptions.HTTPError) as error:
-            raise ServiceUnavailable(f"savepoint object {name} cannot be written: {error}") from error
+            raise ServiceUnavailable(f"savepoint object {name} cannot be written: {self._words(error)}") from error
 
 
 def _to_bytes(state: UnitState, chunk_bytes: int) -> bytes:

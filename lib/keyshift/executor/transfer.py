@@ -4,14 +4,12 @@ A stream of units carries the state of one after the other: chunks whose metadat
 its last; timers travel with the last chunk. The receiver acknowledges each unit when it is installed.
 """
 
-import contextlib
 import hmac
 import json
-import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -20,8 +18,6 @@ from keyshift.errors import ServiceUnavailable
 from keyshift.state import UnitState, rows
 
 Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
-Item = TypeVar("Item")
-AHEAD_CHUNKS = 2
 _LENGTH_BYTES = 4
 
 
@@ -215,34 +211,6 @@ def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tu
     yield held if held is not None else empty(schema), True
 
 
-def _ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items, the next ones made in another thread while one is in use: extracting and sending overlap."""
-    made: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=AHEAD_CHUNKS)
-    unwanted = threading.Event()
-
-    def make() -> None:
-        try:
-            for item in items:
-                made.put((True, item))
-                if unwanted.is_set():
-                    return
-            made.put((False, None))
-        except BaseException as error:
-            made.put((False, error))
-
-    threading.Thread(target=make, name="keyshift-extract", daemon=True).start()
-    try:
-        while (taken := made.get())[0]:
-            yield taken[1]
-        if taken[1] is not None:
-            raise taken[1]
-    finally:
-        unwanted.set()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                made.get_nowait()  # lets the maker see that nobody wants more
-
-
 def empty(schema: pa.Schema) -> pa.RecordBatch:
     """No rows."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
@@ -330,7 +298,7 @@ class StateClients:
             acks = threading.Thread(target=read_acks, name="keyshift-acks", daemon=True)
             acks.start()
             with writer:
-                for batch, info in _ahead(chunks):
+                for batch, info in chunks:
                     writer.write_with_metadata(batch, info)
                 writer.done_writing()
                 acks.join(self._deadline_s)

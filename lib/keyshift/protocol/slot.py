@@ -451,9 +451,8 @@ class SlotMachine(Generic[Record]):
         return bool(step.leaving or step.sending or step.arriving.keys() & self.expected)
 
     def _switched(self, step: _ActiveStep) -> bool:
-        """Whether any router did, as far as this slot can know: a barrier came, or state that was final elsewhere."""
-        heard = step.version in self._heard.values()
-        return heard or not step.arriving.keys() <= self.expected
+        """Whether any router did, as far as this slot can know: a barrier came, or state, which leaves behind one."""
+        return step.version in self._heard.values() or bool(step.hops)
 
     def _drop(self, step: _ActiveStep) -> None:
         """Forget a step that did not switch: nothing came for it yet."""

@@ -15,6 +15,7 @@ from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
 
+_SAMPLE_ROWS = 64  # built to learn how large a row is
 _GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
 
 
@@ -66,8 +67,8 @@ class MemoryState:
             if batch.num_rows:
                 yield from _cut(batch, chunk_bytes)
         keys, values = iter(self._values), iter(self._values.values())
-        sample = list(islice(self._values.items(), 1))
-        rows = _rows_for(chunk_bytes, self._build(*zip(*sample, strict=True)), 1) if sample else 1
+        sample = list(islice(self._values.items(), _SAMPLE_ROWS))
+        rows = _rows_for(chunk_bytes, self._build(*zip(*sample, strict=True)), len(sample)) if sample else 1
         while some := list(islice(keys, rows)):
             batch = self._build(some, list(islice(values, rows)))
             yield from _cut(batch, chunk_bytes)
@@ -110,6 +111,8 @@ class _Values(dict[int, Value]):
 
     def arrived_rows(self) -> pa.Table:
         """The rows that were neither touched nor replaced."""
+        if not self and len(self.untouched) == self.arrived.num_rows:
+            return self.arrived
         rows = pa.array((row for key, row in self.untouched.items() if key not in self), pa.int64())
         return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
 

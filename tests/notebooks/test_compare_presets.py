@@ -1,0 +1,66 @@
+"""The comparison of all presets as a user runs it, only smaller: three presets, little state, everything at its end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from keyshift.lab.notebook import summaries
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_compare_presets.ipynb"
+PRESETS = ["fluid", "lazy", "order_unaware"]
+SMALL = {
+    "presets": '["fluid", "lazy", "order_unaware"]',
+    "rate": "1000",
+    "keys": "2000",
+    "state_bytes": "256",
+    "key_groups": "16",
+    "affected": "4",
+    "slots": "2",
+    "warmup_s": "1",
+    "seconds": "9",
+    "trigger_s": "3",
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    settings = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
+    done = subprocess.run(
+        [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOK), *settings],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=os.environ | {"KEYSHIFT_HOME": str(home)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return next(home.glob("notebooks/*/02_compare_presets.ipynb"))
+
+
+def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
+    rows = summaries(nbformat.read(copy, as_version=4))
+    assert [row["strategy"] for row in rows] == PRESETS
+    assert {row["verdict"] for row in rows} == {"ok"}
+    assert {row["events"] for row in rows} == {10_000}
+    assert {row["units_moved"] for row in rows} == {4}
+    assert [row["steps"] for row in rows] == [4, 1, 1]
+
+
+def test_there_are_a_pareto_figure_and_the_timelines(copy):
+    for name in ("02_compare_presets.html", "figure-1.png", "figure-2.png"):
+        assert (copy.parent / name).stat().st_size > 10_000
+    assert not (copy.parent / "figure-3.png").exists()
+
+
+def test_table_and_conclusion_come_from_the_runs(copy):
+    outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
+    table = next(data["text/html"] for data in outputs if "text/html" in data)
+    for name in (*PRESETS, "P99 spike (× before)", "had to move (MiB)", "silence (ms)", "verdict"):
+        assert name in table
+    said = "\n".join(data.get("text/markdown", "") for data in outputs)
+    assert "All 3 runs are correct" in said
+    assert "the floor, a bare copy of the same bytes" in said

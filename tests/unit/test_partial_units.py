@@ -1,0 +1,444 @@
+"""Units whose keys are elsewhere, over a real server: every record meets its key once, in order, in every mode."""
+
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor.config import JobConfig
+from keyshift.executor.partial_units import PartialUnits
+from keyshift.executor.slot_host import SlotHost
+from keyshift.executor.transfer import Parcel, StateClients
+from keyshift.keys import Mode
+from keyshift.state import rows
+from keyshift.state.memory import MemoryState
+from keyshift.state.timers import EVENT
+
+DEADLINE_S = 10.0
+UNIT = 3
+VERSIONS = itertools.count(9)  # each test has its own: what another one left under way does not reach it
+CONFIG = JobConfig(
+    job="job",
+    attempt=0,
+    endpoints=Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"),
+    workload="keycount",
+    parameters={"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0},
+    routers=1,
+    slots=2,
+    key_groups=4,
+    token="secret",
+    chunk_bytes=1000,
+)
+VALUE = CONFIG.make_workload().operator().state_schema
+ACCESS, REMOTE = Mode(transfer="access", background=False), Mode(transfer="remote", background=False)
+CACHED = Mode(transfer="remote", background=False, cache=True)
+
+
+def until(condition, meanwhile=lambda: None, within_s=DEADLINE_S):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        meanwhile()
+        time.sleep(0.001)
+
+
+def state(counts):
+    made = MemoryState(VALUE)
+    for key, count in counts.items():
+        made.put(key, (count, b"payload"))
+    return made
+
+
+def counts(made):
+    return {key: made.get(key)[0] for key in sorted(made.keys())}
+
+
+class Recorded(StateClients):
+    """Clients that remember what was asked of them, and fail when they are told to."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.calls, self.failing = [], Counter()
+
+    def _note(self, name, what):
+        self.calls.append((name, what))
+        if self.failing[name]:
+            self.failing[name] -= 1
+            raise ServiceUnavailable(f"{name} fails")
+
+    def keys(self, address, stays, *more):
+        self._note("keys", stays)
+        return super().keys(address, stays, *more)
+
+    def rest(self, address, stays, arrived):
+        self._note("rest", stays)
+        return super().rest(address, stays, arrived)
+
+    def write(self, address, writes):
+        self._note("write", writes)
+        return super().write(address, writes)
+
+    def asked(self):
+        return [key for name, stays in self.calls if name == "keys" for *_, keys in stays for key in keys]
+
+
+class Slot:
+    """A slot that counts events per key, as ``slot_task`` does it: unit 3 has come, its keys are at ``host``."""
+
+    def __init__(self, host, mode, there, uses_time=False):
+        self.host, self.lock = host, threading.Lock()
+        self.clients = Recorded(CONFIG.token, 10.0, host.state_schema, CONFIG.chunk_bytes)
+        self.states = {UNIT: state({})}
+        self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
+        self.sent = 0
+        self.partial = PartialUnits(host, self.clients, self.states, self.lock, uses_time, self.failures.append)
+        self.arrive(mode, there)
+
+    def arrive(self, mode, there):
+        self.version = next(VERSIONS)
+        self.stay = UNIT, self.version
+        self.host.lent[self.stay] = state(there)
+        with self.lock:
+            self.partial.open(Parcel(UNIT, self.version, partial=True, home=self.host.server.address), mode)
+            self.partial.opened(UNIT, self.states[UNIT])
+
+    def events(self, *keys, watermark=0):
+        with self.lock:
+            made = [{"key": key, "unit": UNIT, "number": self.sent + i} for i, key in enumerate(keys)]
+            self.sent += len(keys)
+            self._process(pa.RecordBatch.from_pylist(made), (0, self.version, 0, watermark))
+            self.partial.ask()
+
+    def _process(self, events, where, known=False):
+        if not known:
+            events = self.partial.hold_back(events, where, where[3], 0)
+        for key, number in zip(events["key"].to_pylist(), events["number"].to_pylist(), strict=True):
+            count, payload = self.states[UNIT].get(key) or (0, b"payload")
+            self.states[UNIT].put(key, (count + 1, payload))
+            self.done.append((number, key))
+        self.partial.used([UNIT])
+
+    def drain(self, most=16):
+        with self.lock:
+            waiting, whole = self.partial.drain(most, 0)
+            for record in waiting:
+                self._process(*record, known=True)
+            self.whole += whole
+            self.partial.ask()
+
+    def fetch_rest(self):
+        with self.lock:
+            if UNIT not in self.whole:
+                self.partial.fetch_rest(UNIT)
+
+    def until_done(self):
+        until(lambda: len(self.done) == self.sent, self.drain)
+
+    def until_whole(self):
+        until(lambda: UNIT in self.whole, self.drain)
+
+    def until_written(self):
+        until(lambda: not any(self.partial._writing.values()))
+
+    def home(self):
+        """What lives there, by now."""
+        with self.host._lock:
+            return counts(self.host.lent[self.stay]) if self.stay in self.host.lent else None
+
+
+@pytest.fixture(scope="module")
+def host():
+    host = SlotHost(CONFIG)
+    yield host
+    host.server.shutdown()
+
+
+@pytest.fixture
+def make(host):
+    made = []
+
+    def slot(mode, there, uses_time=False):
+        made.append(Slot(host, mode, there, uses_time))
+        return made[-1]
+
+    yield slot
+    for each in made:
+        each.partial.close()
+        each.clients.close()
+        assert not each.failures
+    host.lent.clear()
+
+
+# -- all modes ---------------------------------------------------------------------------------------------------------
+
+MODES = [
+    *(Mode(transfer="access", background=background) for background in (False, True)),
+    *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
+]
+
+
+@pytest.mark.parametrize("uses_time", [False, True], ids=["", "timers"])
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}")
+def test_every_event_is_counted_once_and_in_order_and_the_unit_is_whole_in_the_end(make, mode, uses_time):
+    rng = random.Random(7)
+    there = {key: 100 * key for key in range(12)}
+    slot = make(mode, there, uses_time)
+    while slot.sent < 300:
+        slot.events(*(rng.randrange(20) for _ in range(rng.randint(1, 7))))  # some keys are new
+        for _ in range(rng.randint(0, 2)):
+            slot.drain(rng.choice((1, 3, 16)))
+    slot.until_done()
+    slot.fetch_rest()
+    slot.until_whole()
+    times = Counter(key for _, key in slot.done)
+    assert counts(slot.states[UNIT]) == {key: there.get(key, 0) + times[key] for key in sorted({*there, *times})}
+    for key in times:
+        numbers = [number for number, of in slot.done if of == key]
+        assert numbers == sorted(set(numbers))
+    if uses_time:
+        assert slot.done == sorted(slot.done), "records of a unit do not overtake each other"
+    assert not slot.partial
+    until(lambda: slot.home() is None)
+
+
+def test_records_of_other_keys_do_not_wait(make):
+    slot = make(ACCESS, {1: 10, 2: 20})
+    slot.events(1)
+    slot.until_done()
+    slot.events(2, 1, 2, 1)
+    assert [key for _, key in slot.done] == [1, 1, 1]
+    slot.until_done()
+    assert counts(slot.states[UNIT]) == {1: 13, 2: 22}
+
+
+def test_if_time_counts_records_of_the_same_unit_do_wait(make):
+    slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
+    slot.events(1)
+    slot.until_done()
+    slot.events(2)
+    slot.events(1)
+    assert slot.done == [(0, 1)]
+    slot.until_done()
+    assert slot.done == [(0, 1), (1, 2), (2, 1)]
+
+
+def test_units_that_are_not_partial_are_not_held_back(make):
+    slot = make(ACCESS, {})
+    slot.states[UNIT + 1] = state({1: 1})
+    other = pa.RecordBatch.from_pylist([{"key": 1, "unit": UNIT + 1, "number": 0}])
+    assert slot.partial.hold_back(other, (0, slot.version, 0, 0), 0, 0).equals(other)
+    assert slot.partial.may_advance(UNIT + 1, 10**9, 10**9)
+
+
+def test_a_key_is_asked_for_once_and_with_the_others_of_its_time(make):
+    slot = make(ACCESS, {1: 10, 2: 20})
+    slot.events(1, 2, 1, 9)
+    slot.events(2, 9)
+    slot.until_done()
+    assert sorted(slot.clients.asked()) == [1, 2, 9]
+    assert slot.clients.calls[0] == ("keys", [(*slot.stay, [1, 2, 9])])
+
+
+def test_what_went_over_the_wire_is_measured(make):
+    slot = make(REMOTE, {1: 10, 2: 20})
+    slot.events(1, 2, 9)
+    slot.until_done()
+    slot.until_written()
+    measures = slot.partial.measures()
+    assert measures["fetched_keys"] == 2
+    assert measures["fetched_bytes"] >= 2 * len(b"payload") and measures["written_bytes"] >= 3 * len(b"payload")
+
+
+# -- access: what is used moves ----------------------------------------------------------------------------------------
+
+
+def test_a_key_lives_where_it_was_used_and_the_others_stay(make):
+    slot = make(ACCESS, {1: 10, 2: 20, 3: 30})
+    slot.events(1)
+    slot.until_done()
+    assert counts(slot.states[UNIT]) == {1: 11}
+    slot.events(2)
+    slot.until_done()
+    assert slot.home() == {2: 20, 3: 30}, "the next request says what has moved"
+    assert slot.partial.measures()["written_bytes"] == 0
+    assert not slot.whole
+
+
+def test_the_rest_follows_in_the_background_without_any_record(make):
+    slot = make(Mode(transfer="access"), {key: key for key in range(500)})
+    slot.until_whole()
+    assert counts(slot.states[UNIT]) == {key: key for key in range(500)}
+    assert [name for name, _ in slot.clients.calls] == ["rest"]
+
+
+def test_the_rest_is_fetched_once_and_does_not_overwrite_what_was_used(make):
+    slot = make(ACCESS, {1: 10, 2: 20})
+    slot.events(1, 1)
+    slot.until_done()
+    slot.fetch_rest()
+    slot.fetch_rest()
+    slot.until_whole()
+    assert counts(slot.states[UNIT]) == {1: 12, 2: 20}
+    assert [name for name, _ in slot.clients.calls].count("rest") == 1
+
+
+def test_a_unit_that_has_no_keys_becomes_whole(make):
+    slot = make(Mode(transfer="access"), {})
+    slot.until_whole()
+    until(lambda: slot.home() is None)
+
+
+def test_answers_for_an_earlier_stay_are_not_taken(make):
+    """The unit left and has come again, under another version."""
+    slot = make(ACCESS, {1: 10})
+    before = slot.stay
+    slot.fetch_rest()
+    slot.until_whole()
+    slot.states[UNIT] = state({})
+    slot.arrive(ACCESS, {1: 50})
+    with slot.lock:
+        assert not slot.partial._arrived(before, [1], [rows.pack(slot.host.state_schema, [(1, (10, b"payload"))])])
+    slot.events(1)
+    slot.until_done()
+    assert counts(slot.states[UNIT]) == {1: 51}
+
+
+# -- remote: keys are used where they live -----------------------------------------------------------------------------
+
+
+def test_what_was_used_is_written_back_and_the_copy_goes(make):
+    slot = make(REMOTE, {1: 10, 2: 20})
+    slot.events(1, 1, 9)
+    slot.until_done()
+    slot.until_written()
+    assert slot.home() == {1: 12, 2: 20, 9: 1}
+    until(lambda: counts(slot.states[UNIT]) == {})
+    slot.events(1, 9)
+    slot.until_done()
+    slot.until_written()
+    assert slot.home() == {1: 13, 2: 20, 9: 2}
+
+
+def test_with_a_cache_the_copy_stays_and_every_change_is_written_through(make):
+    slot = make(CACHED, {1: 10, 2: 20})
+    slot.events(1)
+    slot.until_done()
+    for _ in range(5):
+        slot.events(1)
+    slot.until_done()
+    slot.until_written()
+    assert slot.home() == {1: 16, 2: 20}
+    assert counts(slot.states[UNIT]) == {1: 16}
+    assert slot.clients.asked() == [1]
+
+
+def test_a_key_that_is_deleted_here_is_deleted_there(make):
+    slot = make(REMOTE, {1: 10, 2: 20})
+    slot.events(1)
+    slot.until_done()
+    slot.until_written()
+    with slot.lock:
+        slot.states[UNIT].delete(2)
+        slot.partial.used([UNIT])
+    slot.until_written()
+    assert slot.home() == {1: 11}
+
+
+def test_what_only_arrives_is_not_written_back(make):
+    slot = make(CACHED, {1: 10})
+    slot.fetch_rest()
+    slot.until_whole()
+    with slot.lock:
+        slot.partial.used([UNIT])
+    assert [name for name, _ in slot.clients.calls] == ["rest"]
+
+
+def test_a_copy_is_not_dropped_while_a_later_value_is_on_its_way(make):
+    slot = make(REMOTE, {1: 10})
+    slot.events(1)
+    slot.until_done()
+    slot.until_written()
+    for _ in range(50):
+        slot.events(1)
+        slot.drain()
+    slot.until_done()
+    slot.until_written()
+    assert slot.home() == {1: 61}
+
+
+# -- timers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_timer_that_is_due_waits_for_its_key_and_asks_for_it(make):
+    slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
+    slot.states[UNIT].timers.set(EVENT, 50, 2)
+    with slot.lock:
+        assert slot.partial.may_advance(UNIT, 49, 0)
+        assert not slot.partial.may_advance(UNIT, 50, 0)
+        slot.partial.ask()
+    until(lambda: slot.partial.may_advance(UNIT, 50, 0))
+    assert slot.clients.asked() == [2]
+    assert slot.states[UNIT].timers.due(EVENT, 50) == [(50, 2)], "nobody has taken it"
+
+
+def test_records_behind_a_timer_that_misses_its_key_wait_although_their_own_is_here(make):
+    slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
+    slot.events(1)
+    slot.until_done()
+    slot.states[UNIT].timers.set(EVENT, 50, 2)
+    slot.events(1, watermark=49)
+    assert len(slot.done) == 2
+    slot.events(1, watermark=50)
+    assert len(slot.done) == 2
+    assert not slot.partial.may_advance(UNIT, 49, 0), "no time passes before they are processed"
+    slot.until_done()
+    assert slot.clients.asked() == [1, 2]
+
+
+# -- trouble -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}")
+def test_a_home_that_does_not_answer_for_a_while_costs_nothing(make, mode):
+    slot = make(mode, dict.fromkeys(range(6), 100))
+    for call in ("keys", "write", "rest"):
+        slot.clients.failing[call] = 1
+    for number in range(60):
+        slot.events(number % 6, 7)
+        slot.drain()
+    slot.until_done()
+    slot.fetch_rest()
+    slot.until_whole()
+    assert counts(slot.states[UNIT]) == dict.fromkeys(range(6), 110) | {7: 60}
+
+
+def test_what_was_written_before_a_failure_counts_as_written_once(make):
+    """Or it is not known any more when the last value has arrived, and the copy may go."""
+    slot = make(REMOTE, {2: 20})
+    door, write = threading.Event(), slot.clients.write
+
+    def slow(*arguments):
+        assert door.wait(DEADLINE_S)
+        write(*arguments)
+
+    slot.clients.write = slow
+    with slot.lock:
+        slot.states[UNIT].put(9, (1, b"payload"))
+        slot.partial.used([UNIT])
+    slot.clients.failing["keys"] = 1
+    slot.events(2)
+    with slot.lock:
+        slot.states[UNIT].put(9, (2, b"payload"))
+        slot.partial.used([UNIT])
+    door.set()
+    slot.until_done()
+    until(lambda: slot.home() == {2: 21, 9: 2})
+    slot.events(9)
+    slot.until_done()
+    until(lambda: counts(slot.states[UNIT]) == {}, within_s=3.0)

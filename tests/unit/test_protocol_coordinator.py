@@ -1,0 +1,351 @@
+"""The coordinator alone, one sentence of the protocol at a time; how all behave together is in tests/property."""
+
+from itertools import count
+
+import pytest
+
+from keyshift.errors import ProtocolViolation
+from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.protocol import CoordinatorMachine
+from keyshift.protocol.coordinator import (
+    CancelStep,
+    MigrationDone,
+    MigrationFailed,
+    PlanNext,
+    PublishAssignment,
+    PublishStep,
+)
+
+
+def step(*moves: tuple[int, int, int], mode: Mode = Mode()) -> Step:  # noqa: B008
+    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode)
+
+
+def assignment(version: int, *owner: int) -> Assignment:
+    return Assignment(version, tuple(map(SlotId, owner)))
+
+
+SWAP = step((0, 0, 1), (3, 1, 2))
+BACK = step((0, 1, 0))
+PAUSING = step((0, 0, 1), mode=Mode(gate="router"))
+
+
+def coordinator() -> CoordinatorMachine:
+    return CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+
+
+def switched(*steps: Step) -> CoordinatorMachine:
+    machine = coordinator()
+    machine.start(steps or (SWAP, BACK), now_ms=0)
+    for slot in (0, 1, 2):
+        machine.acknowledged("prepared", 8, slot, now_ms=10)
+    assert machine.assignment.version == 8
+    return machine
+
+
+def finish(machine: CoordinatorMachine, now_ms: float = 20) -> list:
+    """The effects of the last acknowledgement of SWAP."""
+    for phase, slot in (("installed", 1), ("released", 0), ("released", 1)):
+        assert machine.acknowledged(phase, 8, slot, now_ms) == []
+    return machine.acknowledged("installed", 8, 2, now_ms)
+
+
+def test_a_step_is_prepared_published_and_acknowledged_before_the_next_begins():
+    machine = coordinator()
+    assert machine.start((SWAP, BACK), 0) == [PublishStep(8, SWAP)]
+    assert machine.busy
+    assert machine.acknowledged("prepared", 8, 0, 1) == []
+    assert machine.acknowledged("prepared", 8, 2, 1) == []
+    assert machine.assignment.version == 7, "nothing is switched before all are prepared"
+    assert machine.acknowledged("prepared", 8, 1, 1) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
+    assert machine.assignment == assignment(8, 1, 0, 1, 2)
+    assert finish(machine) == [PublishStep(9, BACK)]
+    machine.acknowledged("prepared", 9, 0, 30)
+    assert machine.acknowledged("prepared", 9, 1, 30) == [PublishAssignment(assignment(9, 0, 0, 1, 2))]
+    assert machine.acknowledged("released", 9, 1, 40) == []
+    assert machine.acknowledged("installed", 9, 0, 40) == [MigrationDone()]
+    assert not machine.busy
+
+
+def test_a_published_step_says_what_comes_after_it():
+    machine = coordinator()
+    (published,) = machine.start((SWAP, BACK), 0)
+    assert published.rest == (BACK,)
+
+
+def test_a_migration_without_steps_is_done_at_once():
+    machine = coordinator()
+    assert machine.start((), 0) == [MigrationDone()]
+    assert not machine.busy
+
+
+def test_repeated_and_outdated_acknowledgements_change_nothing():
+    machine = switched()
+    for version, slot in ((8, 0), (8, 1), (7, 0), (6, 2)):
+        assert machine.acknowledged("prepared", version, slot, 11) == []
+    assert machine.acknowledged("installed", 7, 1, 11) == []
+    for _ in range(2):
+        assert machine.acknowledged("released", 8, 0, 12) == []
+        assert machine.acknowledged("released", 8, 1, 12) == []
+        assert machine.acknowledged("installed", 8, 1, 12) == []
+    assert machine.acknowledged("installed", 8, 2, 12) == [PublishStep(9, BACK)]
+    assert machine.acknowledged("installed", 8, 2, 13) == []
+    assert coordinator().acknowledged("prepared", 8, 0, 0) == [], "nothing is under way"
+
+
+def test_state_that_moved_before_the_switch_is_a_violation():
+    machine = coordinator()
+    machine.start((SWAP,), 0)
+    with pytest.raises(ProtocolViolation, match="slot 1 reports 'installed' before the switch to 8"):
+        machine.acknowledged("installed", 8, 1, 1)
+    assert machine.tick(101) != [], "still preparing"
+
+
+def test_a_second_migration_is_refused_while_one_is_under_way():
+    machine = switched()
+    with pytest.raises(ProtocolViolation, match="another is under way"):
+        machine.start((BACK,), 11)
+    assert machine.acknowledged("released", 8, 0, 12) == []
+
+
+def test_slots_of_a_step_with_the_routers_gate_are_paused_until_it_is_complete():
+    machine = coordinator()
+    machine.start((PAUSING, BACK), 0)
+    machine.acknowledged("prepared", 8, 0, 1)
+    after = assignment(8, 1, 0, 1, 1)
+    assert machine.acknowledged("prepared", 8, 1, 1) == [PublishAssignment(after, frozenset({0, 1}))]
+    machine.acknowledged("released", 8, 0, 2)
+    assert machine.acknowledged("installed", 8, 1, 2) == [PublishAssignment(after), PublishStep(9, BACK)]
+
+
+# -- deadlines ------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_is_not_prepared_in_time_is_rolled_back():
+    machine = coordinator()
+    machine.start((SWAP, BACK), 0)
+    machine.acknowledged("prepared", 8, 1, 5)
+    assert machine.tick(100) == [], "the deadline itself is still in time"
+    assert machine.tick(101) == [CancelStep(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
+    assert machine.assignment == assignment(7, 0, 0, 1, 1)
+    assert not machine.busy
+    assert machine.acknowledged("prepared", 8, 0, 102) == []
+    assert machine.tick(1000) == []
+
+
+def test_a_version_is_not_used_again_after_a_rollback():
+    """A slot that missed the cancellation, or an old acknowledgement, would take one step for the other."""
+    machine = coordinator()
+    machine.start((SWAP,), 0)
+    machine.tick(101)
+    again = step((1, 0, 2))
+    assert machine.start((again,), 200) == [PublishStep(9, again)]
+    assert machine.acknowledged("prepared", 8, 0, 201) == []
+    assert machine.acknowledged("prepared", 8, 2, 201) == []
+    machine.acknowledged("prepared", 9, 0, 201)
+    assert machine.acknowledged("prepared", 9, 2, 201) == [PublishAssignment(assignment(9, 0, 2, 1, 1))]
+
+
+def test_a_step_that_is_late_after_its_switch_has_failed_and_goes_forward():
+    machine = switched()
+    machine.acknowledged("released", 8, 0, 20)
+    machine.acknowledged("installed", 8, 2, 20)
+    assert machine.tick(110) == [], "the deadline is counted from the switch"
+    assert machine.tick(111) == [MigrationFailed(8, "transfer", (1,), rolled_back=False)]
+    assert machine.assignment.version == 8
+    assert not machine.busy
+    assert machine.tick(1000) == [], "said once"
+    machine.acknowledged("released", 8, 1, 1001)
+    assert machine.acknowledged("installed", 8, 1, 1001) == [], "the steps after it were dropped"
+    assert machine.start((BACK,), 1002) == [PublishStep(9, BACK)]
+
+
+def test_a_migration_after_a_late_step_begins_when_that_step_is_complete():
+    machine = switched()
+    machine.tick(111)
+    later = step((1, 0, 2))
+    assert machine.start((later,), 200) == []
+    assert machine.busy
+    with pytest.raises(ProtocolViolation, match="another is under way"):
+        machine.start((later,), 201)
+    assert finish(machine, 210) == [PublishStep(9, later)]
+
+
+def test_a_late_step_has_its_time_again_when_a_migration_waits_for_it():
+    machine = switched()
+    machine.tick(111)
+    machine.start((BACK,), 200)
+    assert machine.tick(300) == []
+    assert machine.tick(301) == [MigrationFailed(8, "transfer", (0, 1, 2), rolled_back=False)]
+    assert finish(machine, 310) == [], "what waited was dropped with it"
+
+
+def test_a_late_step_resumes_what_it_had_paused():
+    machine = switched(PAUSING)
+    machine.tick(111)
+    machine.acknowledged("released", 8, 0, 200)
+    assert machine.acknowledged("installed", 8, 1, 200) == [PublishAssignment(assignment(8, 1, 0, 1, 1))]
+    assert not machine.busy
+
+
+def test_requests_that_waited_are_dropped_with_the_migration_that_failed():
+    machine = switched()
+    machine.submit("one", 11)
+    machine.tick(111)
+    assert finish(machine, 200) == []
+    assert machine.submit("two", 201) == [PlanNext("two")]
+
+
+# -- requests that overlap -------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_planned_at_once_if_nothing_is_under_way():
+    assert coordinator().submit("one", 0) == [PlanNext("one")]
+
+
+def test_requests_during_a_migration_wait_their_turn_in_their_order():
+    machine = switched(SWAP)
+    assert machine.submit("one", 11) == []
+    assert machine.submit("two", 12) == []
+    assert finish(machine) == [MigrationDone(), PlanNext("one")]
+    assert machine.start((), 21) == [MigrationDone(), PlanNext("two")]
+    assert machine.start((), 22) == [MigrationDone()]
+
+
+def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not_begun():
+    machine = switched(SWAP, BACK, SWAP)
+    machine.submit("one", 11)
+    assert machine.submit("two", 12, replace=True) == []
+    assert finish(machine) == [MigrationDone(cancelled=2), PlanNext("two")]
+    assert machine.start((), 21) == [MigrationDone()], "what was cancelled is told once"
+
+
+def test_cancelling_finishes_a_step_that_has_switched_and_takes_back_the_rest():
+    machine = switched(SWAP, BACK)
+    machine.submit("one", 11)
+    assert machine.cancel(12) == []
+    assert machine.busy
+    assert finish(machine) == [MigrationDone(cancelled=1)]
+    assert machine.assignment == assignment(8, 1, 0, 1, 2)
+
+
+def test_cancelling_rolls_back_a_step_that_has_not_switched():
+    machine = coordinator()
+    machine.start((SWAP, BACK), 0)
+    machine.acknowledged("prepared", 8, 0, 1)
+    assert machine.cancel(2) == [CancelStep(8), MigrationDone(cancelled=2)]
+    assert machine.assignment == assignment(7, 0, 0, 1, 1)
+    assert not machine.busy
+    for slot in (1, 2):
+        assert machine.acknowledged("prepared", 8, slot, 3) == []
+    assert machine.start((SWAP,), 4) == [PublishStep(9, SWAP)], "under a version of its own"
+
+
+def test_cancelling_nothing_changes_nothing():
+    machine = coordinator()
+    assert machine.cancel(0) == []
+    assert machine.submit("one", 1) == [PlanNext("one")]
+
+
+# -- a coordinator that takes over -----------------------------------------------------------------------------------
+
+
+class Job:
+    """What is written down of a job, and its slots: they say what is expected of them, one thing after the other."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.machine = coordinator()
+        self.step: tuple[int, Step | None] | None = None
+        self.rest: tuple[Step, ...] = ()
+        self.assignment, self.paused = self.machine.assignment, frozenset()
+        self.said: list[tuple[str, int, int]] = []  # phase, version, slot
+        self.to_say: list[tuple[str, int, int]] = []
+        self.versions: dict[int, Step] = {}
+        self.done = 0
+        self.carry_out(self.machine.start(steps, 0))
+
+    def carry_out(self, effects) -> None:
+        for effect in effects:
+            match effect:
+                case PublishStep(version, made, rest):
+                    assert self.versions.setdefault(version, made) == made, "a version means one step"
+                    self.step, self.rest = (version, made), rest
+                    slots = sorted({slot for move in made.moves for slot in (move.source, move.destination)})
+                    self.to_say += [("prepared", version, slot) for slot in slots]
+                case PublishAssignment(published, paused):
+                    assert published.version >= self.assignment.version
+                    if published.version > self.assignment.version:
+                        moves = self.versions[published.version].moves
+                        self.to_say += [("released", published.version, slot) for slot in {m.source for m in moves}]
+                        self.to_say += [
+                            ("installed", published.version, slot) for slot in {m.destination for m in moves}
+                        ]
+                    self.assignment, self.paused = published, paused
+                case CancelStep(version):
+                    self.step, self.rest = (version, None), ()
+                case MigrationDone():
+                    self.done += 1
+
+    def take_over(self) -> None:
+        assert self.step is not None
+        version, made = self.step
+        self.machine = CoordinatorMachine(self.assignment, 100)
+        done = [(phase, slot) for phase, of, slot in self.said if of == version]
+        self.carry_out(self.machine.recover(version, made, self.rest, done, 0))
+
+
+THREE = (PAUSING, step((3, 1, 2), (1, 0, 2)), step((0, 1, 2), (3, 2, 0)))
+
+
+def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_is_replaced():
+    deaths = 0
+    for at in count():
+        job, died = Job(THREE), False
+        for message in count():
+            if not job.to_say:
+                break
+            phase, version, slot = job.to_say.pop(0)
+            job.said.append((phase, version, slot))
+            effects = job.machine.acknowledged(phase, version, slot, 0)
+            if message == at // 3 and not died:
+                died = True
+                job.carry_out(effects[: at % 3])
+                job.take_over()
+            else:
+                job.carry_out(effects)
+        assert job.assignment.owner == assignment(0, 2, 2, 1, 0).owner, f"died at {at}"
+        assert job.paused == frozenset() and not job.machine.busy and job.done >= 1
+        deaths += died
+        if not died:
+            break
+    assert deaths == 3 * 17, "once per message and part"
+
+
+def test_what_was_acknowledged_before_counts_for_the_one_who_takes_over():
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    done = [("prepared", 0), ("prepared", 1)]
+    assert machine.recover(8, SWAP, (BACK,), done, 0) == []
+    assert machine.busy
+    assert machine.acknowledged("prepared", 8, 2, 1) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
+    assert finish(machine) == [PublishStep(9, BACK)]
+
+
+def test_a_switch_that_was_decided_but_not_published_is_published_by_the_next():
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    done = [("prepared", 0), ("prepared", 1), ("prepared", 2)]
+    assert machine.recover(8, SWAP, (), done, 0) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
+
+
+def test_after_a_step_that_was_taken_back_the_rest_begins_under_a_version_that_was_never_used():
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    assert machine.recover(9, None, (SWAP,), [], 0) == [PublishStep(10, SWAP)]
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    assert machine.recover(9, None, (), [("prepared", 0)], 0) == [MigrationDone()]
+    assert machine.start((SWAP,), 1) == [PublishStep(10, SWAP)]
+
+
+def test_what_is_taken_over_has_a_deadline_too():
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    machine.recover(8, SWAP, (), [("prepared", 1)], 1000)
+    assert machine.tick(1100) == []
+    assert machine.tick(1101) == [CancelStep(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]

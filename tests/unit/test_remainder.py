@@ -1,0 +1,165 @@
+"""Keys that are elsewhere: what waits, what is asked for once, what may be dropped, and when a unit is whole."""
+
+from keyshift.protocol.remainder import Remainders
+
+
+def opened() -> Remainders[str]:
+    made: Remainders[str] = Remainders()
+    made.open(4)
+    return made
+
+
+def held() -> Remainders[str]:
+    """Records a, b for key 1 and c for key 2 wait; both keys were asked for."""
+    made = opened()
+    for key, record in ((1, "a"), (1, "b"), (2, "c")):
+        made.hold(4, key, record)
+    assert made.requests() == {4: [1, 2]}
+    return made
+
+
+def test_units_that_arrived_with_all_their_keys_are_not_known():
+    made = opened()
+    assert 4 in made and 5 not in made
+    assert made.lacks(5, [1]) == set()
+    made.arrived(5, [1])
+    assert made.evict(5, [1]) == set()
+
+
+def test_records_wait_for_keys_that_are_not_here():
+    made = opened()
+    assert made.admit(4, [1, 2]) == {1, 2}
+    made.arrived(4, [2])
+    assert made.admit(4, [1, 2]) == {1}
+
+
+def test_a_key_is_asked_for_once_however_many_records_wait_for_it():
+    made = held()
+    made.hold(4, 1, "d")
+    made.want(4, 2)
+    assert made.requests() == {}
+    assert made.waiting == 4
+
+
+def test_a_key_can_be_wanted_without_a_record():
+    made = opened()
+    made.want(4, 7)
+    made.want(4, 7)
+    assert made.requests() == {4: [7]}
+    assert made.waiting == 0
+    made.arrived(4, [7])
+    made.want(4, 7)
+    assert made.requests() == {}
+
+
+def test_requests_are_by_unit():
+    made = opened()
+    made.open(9)
+    made.hold(4, 1, "a")
+    made.hold(9, 2, "b")
+    made.hold(4, 3, "c")
+    assert made.requests() == {4: [1, 3], 9: [2]}
+
+
+def test_records_come_out_in_the_order_of_their_key_when_it_is_here():
+    made = held()
+    assert made.drain(9) == ([], [])
+    made.arrived(4, [1])
+    assert made.drain(9) == (["a", "b"], [])
+    assert made.waiting == 1
+    made.arrived(4, [2])
+    assert made.drain(9) == (["c"], [])
+
+
+def test_a_slice_is_as_large_as_asked_and_what_is_left_is_not_overtaken():
+    made = held()
+    made.arrived(4, [1, 2])
+    assert made.drain(1) == (["a"], [])
+    assert made.admit(4, [1]) == {1}, "b still waits: what comes now goes behind it"
+    made.hold(4, 1, "d")
+    assert made.requests() == {}, "the key is here"
+    assert made.drain(2) == (["b", "d"], [])
+    assert made.drain(2) == (["c"], [])
+    assert made.admit(4, [1, 2]) == set()
+
+
+def test_a_key_that_exists_nowhere_counts_as_here_when_the_answer_has_come():
+    made = held()
+    made.arrived(4, [1, 2])
+    assert made.lacks(4, [1, 2]) == set()
+
+
+def test_what_comes_of_keys_that_are_here_is_older_than_what_is_here():
+    made = held()
+    made.arrived(4, [1])
+    assert made.lacks(4, [1, 2, 3]) == {2, 3}
+
+
+def test_the_rest_is_fetched_once():
+    made = opened()
+    assert made.fetch_rest(4)
+    assert not made.fetch_rest(4)
+
+
+def test_a_unit_is_whole_when_the_rest_and_all_that_was_asked_for_is_here():
+    made = held()
+    made.fetch_rest(4)
+    made.arrived_whole(4)
+    assert made.admit(4, [2, 3]) == {2, 3}, "an answer is on its way: what comes with it must not be too late"
+    assert made.drain(9) == ([], [])
+    made.arrived(4, [1, 2])
+    assert made.lacks(4, [3]) == set()
+    assert made.drain(9) == (["a", "b", "c"], [4])
+    assert 4 not in made
+
+
+def test_a_unit_is_not_done_while_records_wait():
+    made = opened()
+    made.arrived_whole(4)
+    made.hold(4, 1, "a")
+    assert made.requests() == {}, "nothing is elsewhere"
+    made.hold(4, 1, "b")
+    assert made.drain(1) == (["a"], [])
+    assert 4 in made
+    assert made.drain(1) == (["b"], [4])
+
+
+def test_a_unit_without_keys_and_records_is_done_when_the_rest_is_here():
+    made = opened()
+    assert made.drain(9) == ([], [])
+    made.arrived_whole(4)
+    assert made.drain(9) == ([], [4])
+
+
+def test_a_unit_may_come_again():
+    made = opened()
+    made.arrived_whole(4)
+    made.drain(1)
+    made.open(4)
+    assert made.admit(4, [1]) == {1}
+
+
+def test_a_copy_that_is_dropped_is_asked_for_again():
+    made = held()
+    made.arrived(4, [1, 2])
+    made.drain(9)
+    assert made.evict(4, [1]) == {1}
+    assert made.admit(4, [1, 2]) == {1}
+    made.hold(4, 1, "d")
+    assert made.requests() == {4: [1]}
+
+
+def test_a_copy_is_kept_while_records_wait_for_it():
+    made = held()
+    made.arrived(4, [1, 2])
+    assert made.evict(4, [1, 2, 3]) == set()
+
+
+def test_no_copy_is_dropped_once_the_rest_is_on_its_way():
+    """What comes may be older than what was written back."""
+    made = opened()
+    made.want(4, 1)
+    made.arrived(4, [1])
+    made.fetch_rest(4)
+    assert made.evict(4, [1]) == set()
+    assert made.lacks(4, [1]) == set()
