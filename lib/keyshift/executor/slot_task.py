@@ -60,6 +60,7 @@ class SlotTask:
         self._operator = workload.operator()
         self._event_schema = slot_schema(workload)
         self._result_schema = result_schema(workload)
+        self._label_types = {name: self._result_schema.field(name).type for name in ("router", "offset", "version")}
         self._new_state: Callable[[pa.Schema], UnitState] = backends.get(config.backend)[0]
         self._host = host_for(config)
         self._states: dict[int, UnitState] = {}
@@ -243,13 +244,13 @@ class SlotTask:
                 return []
         unit_column = events["unit"].to_numpy()
         units = np.unique(unit_column).tolist()
-        results = [fired for unit in units for fired in self._advance(unit, watermark, now)]
+        uses_time = self._operator.uses_time
+        results = [fired for unit in units for fired in self._advance(unit, watermark, now)] if uses_time else []
         self._heat += np.bincount(unit_column, minlength=len(self._heat))
         out = self._operator.process(events, self._state_of, watermark)
         results.append(self._result(out, router, version, offset))
-        for unit in units:
-            if len(self._states[unit].timers):
-                self._timed.add(unit)
+        if uses_time:
+            self._timed.update(unit for unit in units if len(self._states[unit].timers))
         if self._partial:
             self._partial.used(units)
         return results
@@ -265,20 +266,18 @@ class SlotTask:
         self._heat += np.bincount(units, minlength=len(self._heat))
         out = self._operator.process(events, self._state_of, 0)
         self._partial.used(np.unique(units).tolist())
-        return [self._labelled(out, {"router": router, "offset": offset, "version": version})]
+        labels = {"router": router, "offset": offset, "version": version}
+        return [self._labelled(out, {name: pa.array(labels[name], kind) for name, kind in self._label_types.items()})]
 
     def _result(self, out: pa.RecordBatch, router: int, version: int, offset: int) -> pa.RecordBatch:
-        rows = out.num_rows
         labels = {"router": router, "offset": offset, "version": version}
-        return self._labelled(out, {name: np.full(rows, value) for name, value in labels.items()})
+        types = self._label_types
+        return self._labelled(
+            out, {name: pa.repeat(pa.scalar(labels[name], types[name]), out.num_rows) for name in types}
+        )
 
-    def _labelled(self, out: pa.RecordBatch, labels: dict[str, Any]) -> pa.RecordBatch:
-        columns = [
-            pa.array(labels[field.name].astype(field.type.to_pandas_dtype()))
-            if field.name in labels
-            else out[field.name]
-            for field in self._result_schema
-        ]
+    def _labelled(self, out: pa.RecordBatch, labels: dict[str, pa.Array]) -> pa.RecordBatch:
+        columns = [labels[name] if name in labels else out[name] for name in self._result_schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
 
     def _advance(self, unit: int, watermark: int, now: int) -> list[pa.RecordBatch]:
