@@ -134,13 +134,14 @@ def all_frames(kafka: str, topic: str, partition: int) -> list[tuple[pa.RecordBa
     where = TopicPartition(topic, partition)
     consumer = KafkaConsumer(bootstrap_servers=kafka, auto_offset_reset="earliest", enable_auto_commit=False)
     consumer.assign([where])
-    end, found, deadline = consumer.end_offsets([where])[where], [], time.monotonic() + DEADLINE_S
+    end, values, deadline = consumer.end_offsets([where])[where], [], time.monotonic() + DEADLINE_S
     while consumer.position(where) < end:
         assert time.monotonic() < deadline
         for records in consumer.poll(timeout_ms=500).values():
-            found += [frames.decode(record.value, WORKLOAD.event_schema) for record in records]
+            values += [record.value for record in records]
     consumer.close()
-    return found
+    assert set(values[1::2]) == {frames.NUDGE}, "one message behind each frame pushes it through Spark's lookahead"
+    return [frames.decode(value, WORKLOAD.event_schema) for value in values[::2]]
 
 
 def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_ticks(stack, start, topic):

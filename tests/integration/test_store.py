@@ -28,6 +28,7 @@ TABLES = {
         | {"bytes": [7]}
         | {name: [float("nan")] for name in MOMENTS},
     ),
+    "decisions": make_table("decisions", {"migration": [0], "unit": [3], "step": [-1], "reason": ["put off"]}),
 }
 
 
@@ -80,9 +81,8 @@ def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     page = tmp_path / "page.html"
     page.write_text("<p>hello")
     stored = store.put_run(run(), TABLES, {"figures/latency.png": b"\x89PNG", "page.html": page})
-    assert stored.files == [
-        "figures/latency.png", "latency.parquet", "metrics.parquet", "migration.parquet", "page.html",
-    ]  # fmt: skip
+    tables = ["latency.parquet", "metrics.parquet", "migration.parquet"]
+    assert stored.files == ["decisions.parquet", "figures/latency.png", *tables, "page.html"]
     assert store.get_manifest(stored.run_id) == stored
     assert stored.model_copy(update={"files": []}) == run()
     for name, table in TABLES.items():

@@ -110,6 +110,10 @@ def _touched(schema: pa.Schema) -> Units:
     for unit in range(UNITS):
         state = backends.get(SPEC.backend)[0](operator.state_schema)
         operator.initial(unit, state)
+        for key in list(state.keys()):
+            value = state.get(key)
+            assert value is not None
+            state.put(key, value)
         states.append((unit, state))
     return states
 

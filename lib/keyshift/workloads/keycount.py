@@ -94,9 +94,7 @@ class KeyCountOperator:
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, with count 0."""
-        keys = self._workload.keys_of(unit)
-        for key, payload in zip(keys.tolist(), self._workload.payloads(keys, np.zeros_like(keys)), strict=True):
-            state.put(key, (0, payload.tobytes()))
+        state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
         """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on."""

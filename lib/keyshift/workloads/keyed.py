@@ -3,12 +3,14 @@
 Every key exists from the beginning; its payload gives the state the wanted size and can be checked byte for byte.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.keys import hash_keys, units_of
@@ -53,6 +55,19 @@ class Keyed(BaseModel):
         rows[:, 1] = keys
         rows[:, 2:] = hash_keys(keys[:, None] * words + np.arange(2, words))
         return rows.view(np.uint8)[:, : self.state_bytes]
+
+    def fresh(self, unit: int, schema: pa.Schema, value: Sequence[Any]) -> pa.RecordBatch:
+        """Every key of ``unit`` with ``value`` and the payload of count 0, as a state installs it.
+
+        As columns, so that a key which no event ever touches costs nothing but its bytes. A unit may have up to 2 GiB.
+        """
+        keys = self.keys_of(unit)
+        payloads = self.payloads(keys, np.zeros_like(keys))
+        ends = pa.py_buffer(np.arange(len(keys) + 1, dtype=np.int32) * self.state_bytes)
+        payload = pa.Array.from_buffers(pa.binary(), len(keys), [None, ends, pa.py_buffer(payloads.tobytes())])
+        columns = [pa.array([part] * len(keys), field.type) for part, field in zip(value, schema, strict=False)]
+        whole = pa.schema([pa.field("key", pa.int64()), *schema])
+        return pa.RecordBatch.from_arrays([pa.array(keys), *columns, payload], schema=whole)
 
     def slices(self, final: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """The final state in parts whose payloads are a few tens of MiB at most."""

@@ -98,9 +98,7 @@ class WindowCountOperator:
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, without a window."""
-        keys = self._workload.keys_of(unit)
-        for key, payload in zip(keys.tolist(), self._workload.payloads(keys, np.zeros_like(keys)), strict=True):
-            state.put(key, ([], [], [], 0, payload.tobytes()))
+        state.install([self._workload.fresh(unit, self.state_schema, ([], [], [], 0))])
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
         """One result per event. A key whose state is missing begins anew: the verdict tells, the job goes on."""
