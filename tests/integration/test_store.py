@@ -164,7 +164,7 @@ def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatc
     assert len(store.list_runs()) == 1
     # Files without a manifest, as a killed process leaves them, are not a run.
     keys.client.remove_object(store._bucket, f"{store._prefix}/{stored.run_id}/manifest.json")
-    assert len(keys()) == 3 and store.list_runs().empty
+    assert len(keys()) == len(TABLES) and store.list_runs().empty
 
 
 @pytest.mark.parametrize(
