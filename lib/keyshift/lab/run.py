@@ -44,7 +44,7 @@ from keyshift.lab.manifest import (
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.store import ResultStore
-from keyshift.planner import Decision, make_plan
+from keyshift.planner import Decision, Strategy, make_plan
 
 READY_S = 120.0  # until every router and slot has put a first row through
 CATCH_UP_S = 60.0  # until the results of everything offered have come
@@ -267,17 +267,16 @@ class _Run:
 
     def _copy_ahead(self) -> None:
         """Copies that are kept all the time: the planner is told the target in advance, if the copies go there."""
-        if self._point.phase(0).replicas == "periodic":
-            self._copy(
-                make_plan(self._point, self._job.assignment, self._target(0), self._heat(), self._spec.seed).copies
-            )
+        point = self._point.phase(0)
+        if point.replicas == "periodic":
+            plan = make_plan(point, self._job.assignment, self._target(0), self._heat(), self._spec.seed)
+            self._copy(plan.copies, point)
 
-    def _copy(self, copies: tuple[Move, ...]) -> None:
+    def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
         spec = self._spec
         if copies:
-            whole = self._point.handover == "whole"
             self._copies = copies
-            self._copying = self._job.copy(copies, spec.copy_every_s, spec.copy_lag_keys, whole)
+            self._copying = self._job.copy(copies, spec.copy_every_s, spec.copy_lag_keys, point.handover == "whole")
 
     def _migrate_at(self, trigger: float, end: float) -> tuple[dict[str, Any], list[int]]:
         """Let the job run to its end and migrate at the trigger, and again. The migration table's columns; what moved.
@@ -310,11 +309,11 @@ class _Run:
         if plan.copies and point.replicas == "warm_up":
             self._set_phase("copying")
             copying = time.perf_counter()
-            self._copy(plan.copies)
+            self._copy(plan.copies, point)
             self._job.await_copies(self._copying or "", {move.source for move in plan.copies})
             self._replicate_s = (self._replicate_s or 0.0) + time.perf_counter() - copying
         elif number and plan.copies:
-            self._copy(plan.copies)
+            self._copy(plan.copies, point)
         return plan.steps
 
     def _target(self, number: int, current: Assignment | None = None, heat: Sequence[float] = ()) -> Assignment:
