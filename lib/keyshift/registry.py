@@ -1,6 +1,6 @@
 """Names to things: strategies, workloads, state backends. One line registers, one error explains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Generic, TypeVar
 
@@ -14,6 +14,15 @@ def unknown(kind: str, name: str, known: list[str]) -> BadInput:
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
+
+
+def named_values(pairs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Name and text of each ``name=value``, as given to ``--set``. Raises BadInput if there is no ``=``."""
+    for pair in pairs:
+        name, equals, raw = pair.partition("=")
+        if not equals:
+            raise BadInput(f"--set {pair!r}: expected name=value")
+        yield name, raw
 
 
 class Registry(Generic[T]):

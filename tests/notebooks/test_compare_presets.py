@@ -1,16 +1,10 @@
 """The comparison of all presets as a user runs it, only smaller: three presets, little state, everything at its end."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import nbformat
 import pytest
 
 from keyshift.lab.notebook import summaries
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02_compare_presets.ipynb"
 PRESETS = ["fluid", "lazy", "order_unaware"]
 SMALL = {
     "presets": '["fluid", "lazy", "order_unaware"]',
@@ -27,18 +21,9 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    settings = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOK), *settings],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        env=os.environ | {"KEYSHIFT_HOME": str(home)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return next(home.glob("notebooks/*/02_compare_presets.ipynb"))
+def copy(execute_small):
+    _, executed, _ = execute_small("02_compare_presets.ipynb", SMALL, 500)
+    return executed
 
 
 def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):

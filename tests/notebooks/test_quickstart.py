@@ -25,19 +25,8 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    settings = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOK), *settings],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        env=os.environ | {"KEYSHIFT_HOME": str(home)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    copy = next(home.glob("notebooks/*/00_quickstart.ipynb"))
-    return home, copy, done
+def executed(execute_small):
+    return execute_small(NOTEBOOK.name, SMALL, 400)
 
 
 def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(executed):

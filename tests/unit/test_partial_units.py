@@ -8,34 +8,18 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from small_job import CONFIG, DEADLINE_S, counts, state
 
-from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.config import JobConfig
 from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Mode
 from keyshift.state import rows
-from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT
 
-DEADLINE_S = 10.0
 UNIT = 3
 VERSIONS = itertools.count(9)  # each test has its own: what another one left under way does not reach it
-CONFIG = JobConfig(
-    job="job",
-    attempt=0,
-    endpoints=Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"),
-    workload="keycount",
-    parameters={"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0},
-    routers=1,
-    slots=2,
-    key_groups=4,
-    token="secret",
-    chunk_bytes=1000,
-)
-VALUE = CONFIG.make_workload().operator().state_schema
 ACCESS, REMOTE = Mode(transfer="access", background=False), Mode(transfer="remote", background=False)
 CACHED = Mode(transfer="remote", background=False, cache=True)
 
@@ -46,17 +30,6 @@ def until(condition, meanwhile=lambda: None, within_s=DEADLINE_S):
         assert time.monotonic() < deadline, "it did not happen"
         meanwhile()
         time.sleep(0.001)
-
-
-def state(counts):
-    made = MemoryState(VALUE)
-    for key, count in counts.items():
-        made.put(key, (count, b"payload"))
-    return made
-
-
-def counts(made):
-    return {key: made.get(key)[0] for key in sorted(made.keys())}
 
 
 class Recorded(StateClients):

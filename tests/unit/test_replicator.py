@@ -6,31 +6,15 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
 
-from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError
-from keyshift.executor.config import JobConfig
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.slot_host import Copies, SlotHost
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.state import rows
-from keyshift.state.memory import MemoryState
 
-DEADLINE_S = 10.0
 HOLDER = 1
-CONFIG = JobConfig(
-    job="job",
-    attempt=0,
-    endpoints=Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"),
-    workload="keycount",
-    parameters={"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0},
-    routers=1,
-    slots=2,
-    key_groups=4,
-    token="secret",
-    chunk_bytes=1000,
-)
-VALUE = CONFIG.make_workload().operator().state_schema
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
 
 
@@ -39,17 +23,6 @@ def until(condition):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.002)
-
-
-def state(content):
-    made = MemoryState(VALUE)
-    for key, count in content.items():
-        made.put(key, (count, b"payload"))
-    return made
-
-
-def counts(made):
-    return {key: made.get(key)[0] for key in sorted(made.keys())}
 
 
 class Slot:
@@ -72,7 +45,7 @@ class Slot:
 
         host.copies.add = copied
         self.replicator = Replicator(
-            CONFIG,
+            SCHEMA,
             clients,
             self.states,
             self.lock,

@@ -1,8 +1,6 @@
 """``python -m keyshift.bench``: measure, print the table, write it as JSON if asked."""
 
 import json
-import signal
-import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -11,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.bench import pipeline, transfer
+from keyshift.bench.entry import run_app
 from keyshift.bench.figures import Row, table
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.errors import BadInput
 from keyshift.lab.folders import write_whole
 from keyshift.lab.jars import require_java
 from keyshift.lab.manifest import describe_machine, describe_versions
@@ -70,15 +69,5 @@ def bench(
     typer.echo(table(rows))
 
 
-def main() -> None:
-    """The entry point: errors become one line and an exit status, as with ``keyshift``."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same orderly way out as Ctrl-C
-    try:
-        app()
-    except KeyshiftError as error:
-        sys.stderr.write(f"keyshift.bench: {error}\n")
-        sys.exit(2 if isinstance(error, BadInput) else 3)
-
-
 if __name__ == "__main__":
-    main()
+    run_app(app, "keyshift.bench")

@@ -4,8 +4,6 @@ What being able to migrate costs while nothing migrates is part a of ``python -m
 """
 
 import json
-import signal
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -20,6 +18,7 @@ from keyshift.analysis.figures import pareto
 from keyshift.analysis.style import save
 from keyshift.analysis.tables import tradeoffs
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, moved_minimum_bytes, preset_table
+from keyshift.bench.entry import run_app
 from keyshift.bench.figures import table
 from keyshift.bench.ring_copy import open_ring
 from keyshift.errors import BadInput, KeyshiftError
@@ -200,15 +199,5 @@ def _draw(summaries: list[dict[str, Any]], path: Path) -> None:
     path.write_bytes(save(drawn, path.stem, costs)[f"{path.stem}.png"])
 
 
-def main() -> None:
-    """The entry point: errors become one line and an exit status, as with ``keyshift``."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same orderly way out as Ctrl-C
-    try:
-        app()
-    except KeyshiftError as error:
-        sys.stderr.write(f"keyshift.bench.strategies: {error}\n")
-        sys.exit(2 if isinstance(error, BadInput) else 3)
-
-
 if __name__ == "__main__":
-    main()
+    run_app(app, "keyshift.bench.strategies")

@@ -86,7 +86,10 @@ class Job:
 
         Raises MigrationFailed if a slot does not answer.
         """
-        return self._ask("measure", {}, "measured", set(range(self.config.slots)))
+        assert self._coordination is not None
+        name = secrets.token_hex(3)
+        self._coordination.publish("measure", {"id": name})
+        return self._answers(f"measured/{name}", set(range(self.config.slots)), "measure")
 
     def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> str:
         """Keep copies of units at other slots from now on (unit, owner, holder); gives a name to ask about them by."""
@@ -100,12 +103,6 @@ class Job:
     def await_copies(self, name: str, owners: set[int]) -> dict[int, dict[str, Any]]:
         """Until the copies of all units of ``owners`` are close; what each owner measured. Raises MigrationFailed."""
         return self._answers(f"copied/{name}", owners, "copying")
-
-    def _ask(self, path: str, body: dict[str, Any], answers: str, slots: set[int]) -> dict[int, dict[str, Any]]:
-        assert self._coordination is not None
-        name = secrets.token_hex(3)
-        self._coordination.publish(path, body | {"id": name})
-        return self._answers(f"{answers}/{name}", slots, path)
 
     def _answers(self, path: str, slots: set[int], what: str) -> dict[int, dict[str, Any]]:
         assert self._coordination is not None

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.config import JobConfig
 from keyshift.executor.slot_host import SLICE_KEYS
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.state import UnitState, rows
@@ -39,7 +38,7 @@ class Replicator:
 
     def __init__(
         self,
-        config: JobConfig,
+        state_schema: pa.Schema,
         clients: StateClients,
         states: dict[int, UnitState],
         lock: threading.Lock,
@@ -47,8 +46,7 @@ class Replicator:
         acknowledge: Callable[[str, dict[str, Any]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        operator = config.make_workload().operator()
-        self._schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
+        self._schema = state_schema  # with the key
         self._clients, self._states, self._lock = clients, states, lock
         self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
         self._copies: dict[int, _Copy] = {}

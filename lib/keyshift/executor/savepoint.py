@@ -18,9 +18,11 @@ from minio import Minio
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
 
+from keyshift import frames
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
 from keyshift.state import UnitState
+from keyshift.state.timers import TIMER_SCHEMA
 
 SEGMENT_BYTES = 64 << 20
 _LENGTH_BYTES = 8
@@ -89,7 +91,7 @@ class SavepointStore:
         if zlib.crc32(data) != place.crc:
             raise ServiceUnavailable(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
         end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
-        timers = pa.ipc.open_stream(data[_LENGTH_BYTES:end]).read_next_batch()
+        timers, _ = frames.decode(data[_LENGTH_BYTES:end], TIMER_SCHEMA)
         return (list(pa.ipc.open_stream(data[end:])) if len(data) > end else []), timers
 
     def commit(self, savepoint: str, manifest: dict[str, Any]) -> None:
@@ -136,7 +138,7 @@ class SavepointStore:
 
 
 def _to_bytes(state: UnitState, chunk_bytes: int) -> bytes:
-    timers = _stream([state.timers.export()])
+    timers = frames.encode(state.timers.export())
     return len(timers).to_bytes(_LENGTH_BYTES, "big") + timers + _stream(state.export(chunk_bytes))
 
 

@@ -94,7 +94,13 @@ class SlotTask:
             host, self._clients, self._states, self._lock, self._operator.uses_time, self._failed
         )
         self._replicator = Replicator(
-            config, self._clients, self._states, self._lock, self._address_of, self._acknowledge_copies, self._failed
+            host.state_schema,
+            self._clients,
+            self._states,
+            self._lock,
+            self._address_of,
+            self._acknowledge_copies,
+            self._failed,
         )
         handover = self._coordination.read(f"handover/{self.slot}")
         host.tenants[self.slot] = self

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.state import UnitState, rows
+from keyshift.state.timers import TIMER_SCHEMA
 
 Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
 _LENGTH_BYTES = 4
@@ -116,19 +118,14 @@ def _options(token: str, timeout_s: float | None = None) -> flight.FlightCallOpt
 
 def _pack(info: dict[str, Any], timers: pa.RecordBatch | None = None) -> pa.Buffer:
     head = json.dumps(info).encode()
-    tail = b""
-    if timers is not None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, timers.schema) as writer:
-            writer.write_batch(timers)
-        tail = sink.getvalue().to_pybytes()
+    tail = frames.encode(timers) if timers is not None else b""
     return pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
 
 
 def _unpack(buffer: pa.Buffer) -> tuple[dict[str, Any], pa.RecordBatch | None]:
     raw = buffer.to_pybytes()
     end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
-    timers = pa.ipc.open_stream(raw[end:]).read_next_batch() if len(raw) > end else None
+    timers = frames.decode(raw[end:], TIMER_SCHEMA)[0] if len(raw) > end else None
     return json.loads(raw[_LENGTH_BYTES:end]), timers
 
 
@@ -208,12 +205,7 @@ def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tu
         if held is not None:
             yield held, False
         held = batch
-    yield held if held is not None else empty(schema), True
-
-
-def empty(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows."""
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    yield held if held is not None else frames.empty(schema), True
 
 
 class StateClients:

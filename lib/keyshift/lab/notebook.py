@@ -18,7 +18,7 @@ from papermill.exceptions import PapermillExecutionError
 from keyshift.errors import BadInput
 from keyshift.lab.manifest import Manifest
 from keyshift.lab.store import ResultStore
-from keyshift.registry import unknown
+from keyshift.registry import named_values, unknown
 
 MIME = "application/vnd.keyshift.summaries+json"
 
@@ -106,10 +106,7 @@ def keep(executed: Executed, store: ResultStore) -> None:
 def parameters_from(pairs: list[str]) -> dict[str, Any]:
     """``name=value`` strings, each value as JSON or else as text. Raises BadInput."""
     values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, raw = pair.partition("=")
-        if not equals:
-            raise BadInput(f"--set {pair!r}: expected name=value")
+    for name, raw in named_values(pairs):
         values[name] = raw
         with contextlib.suppress(json.JSONDecodeError):
             values[name] = json.loads(raw)

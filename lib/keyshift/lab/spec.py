@@ -10,7 +10,7 @@ from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.planner import Strategy, change, in_units, settings, strategies, targets
 from keyshift.protocol import faults
-from keyshift.registry import unknown
+from keyshift.registry import named_values, unknown
 from keyshift.state import backends
 from keyshift.workloads import Workload, workloads
 
@@ -199,10 +199,7 @@ def make_spec(values: dict[str, Any]) -> RunSpec:
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """``name=value`` strings by the declared type of each name. Raises BadInput."""
     values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, raw = pair.partition("=")
-        if not equals:
-            raise BadInput(f"--set {pair!r}: expected name=value")
+    for name, raw in named_values(pairs):
         field = RunSpec.model_fields.get(name)
         if field is None:
             raise unknown("parameter", name, list(RunSpec.model_fields))

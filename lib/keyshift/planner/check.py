@@ -9,7 +9,7 @@ from keyshift.keys import Mode
 from keyshift.planner.batches import batches
 from keyshift.planner.model import MODE_SETTINGS, Strategy
 from keyshift.planner.orders import orders
-from keyshift.registry import unknown
+from keyshift.registry import named_values, unknown
 
 _KINDS: dict[str, Any] = {
     name: kind
@@ -39,10 +39,7 @@ def change(strategy: Strategy, overrides: Mapping[str, Any]) -> Strategy:
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """``name=value`` strings as values for ``change``, by the type of each setting. Raises BadInput."""
     values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, raw = pair.partition("=")
-        if not equals:
-            raise BadInput(f"--set {pair!r}: expected name=value")
+    for name, raw in named_values(pairs):
         value: Any = raw
         if _KINDS.get(name) is bool:
             value = {"true": True, "false": False}.get(raw, raw)

@@ -44,15 +44,12 @@ class Remainders(Generic[Record]):
 
     def hold(self, unit: int, key: int, record: Record) -> None:
         """Queue a record of a key that ``admit`` said must wait; the key is asked for, once."""
-        part = self._units[unit]
-        part.queues.setdefault(key, deque()).append(record)
+        self._units[unit].queues.setdefault(key, deque()).append(record)
         self.waiting += 1
-        if not part.whole and key not in part.here and key not in part.asked:
-            part.asked.add(key)
-            self._wanted.setdefault(unit, []).append(key)
+        self.want(unit, key)
 
     def want(self, unit: int, key: int) -> None:
-        """``key`` is needed, although no record waits for it."""
+        """``key`` is needed, whether a record waits for it or not; it is asked for, once."""
         part = self._units[unit]
         if not part.whole and key not in part.here and key not in part.asked:
             part.asked.add(key)

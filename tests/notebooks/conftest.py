@@ -1,0 +1,30 @@
+"""Notebooks as a user executes them: by the command, in a home of their own, nothing up before."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+@pytest.fixture(scope="module")
+def execute_small(tmp_path_factory):
+    """Executes a notebook with some parameters; gives its home, the executed copy, and the ended command."""
+
+    def execute(name, parameters, timeout_s):
+        home = tmp_path_factory.mktemp("home")
+        settings = [part for item in parameters.items() for part in ("--set", "=".join(item))]
+        done = subprocess.run(
+            [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOKS / name), *settings],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=os.environ | {"KEYSHIFT_HOME": str(home)},
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return home, next(home.glob(f"notebooks/*/{name}")), done
+
+    return execute

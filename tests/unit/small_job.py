@@ -1,0 +1,31 @@
+"""What the tests of state that travels between slots share: a small job, and state for it."""
+
+from keyshift.endpoints import Endpoints
+from keyshift.executor.config import JobConfig
+from keyshift.state.memory import MemoryState
+
+DEADLINE_S = 10.0
+CONFIG = JobConfig(
+    job="job",
+    attempt=0,
+    endpoints=Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"),
+    workload="keycount",
+    parameters={"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0},
+    routers=1,
+    slots=2,
+    key_groups=4,
+    token="secret",
+    chunk_bytes=1000,
+)
+VALUE = CONFIG.make_workload().operator().state_schema
+
+
+def state(counts):
+    made = MemoryState(VALUE)
+    for key, count in counts.items():
+        made.put(key, (count, b"payload"))
+    return made
+
+
+def counts(made):
+    return {key: made.get(key)[0] for key in sorted(made.keys())}
