@@ -38,13 +38,13 @@ def machine(make):
 
         @rule(key=KEYS, value=VALUES)
         def put(self, key, value):
-            self.state.put(key, value)
+            self.state.values[key] = value
             self.model[key] = value
             self.touched(key)
 
         @rule(key=KEYS)
         def get(self, key):
-            assert self.state.get(key) == self.model.get(key)
+            assert self.state.values[key] == self.model.get(key)
 
         @rule(key=KEYS)
         def delete(self, key):
@@ -75,7 +75,7 @@ def machine(make):
         def install_more(self, content, chunk_bytes):
             other = make(SCHEMA)
             for key, value in content.items():
-                other.put(key, value)
+                other.values[key] = value
             self.state.install(other.export(chunk_bytes))
             self.model |= content
 
@@ -102,14 +102,14 @@ def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(make):
 def test_an_export_holds_every_key_once_whatever_the_size_of_its_parts(name, content, chunk_bytes):
     state = backends.get(name)[0](SCHEMA)
     for key, value in content.items():
-        state.put(key, value)
+        state.values[key] = value
     assert exported(state, chunk_bytes) == content
 
 
 def test_the_parts_of_an_export_are_about_as_large_as_asked(make):
     state = make(SCHEMA)
     for key in range(1000):
-        state.put(key, (key, bytes(100)))
+        state.values[key] = (key, bytes(100))
     sizes = [batch.nbytes for batch in state.export(10_000)]
     assert max(sizes) <= 12_000
     assert 10 <= len(sizes) <= 20
@@ -118,7 +118,7 @@ def test_the_parts_of_an_export_are_about_as_large_as_asked(make):
 def test_a_value_larger_than_a_part_is_exported_in_a_part_of_its_own_size(make):
     state = make(SCHEMA)
     for key in range(3):
-        state.put(key, (key, bytes(10_000)))
+        state.values[key] = (key, bytes(10_000))
     assert exported(state, 100) == {key: (key, bytes(10_000)) for key in range(3)}
 
 
@@ -131,10 +131,10 @@ def test_an_empty_unit_exports_no_batch_and_installs_nothing(make):
 
 def test_what_was_handed_over_does_not_change_with_what_happens_later_at_the_source(make):
     source, destination = make(SCHEMA), make(SCHEMA)
-    source.put(1, (1, b"old"))
+    source.values[1] = (1, b"old")
     destination.install(source.export(1000))
-    source.put(1, (2, b"new"))
-    source.put(2, (1, b"new"))
+    source.values[1] = (2, b"new")
+    source.values[2] = (1, b"new")
     assert exported(destination, 1000) == {1: (1, b"old")}
 
 
@@ -143,24 +143,24 @@ def test_values_of_several_columns_of_lists_come_back_as_they_were_put(make):
     source, destination = make(lists), make(lists)
     content = {1: ([], []), 2: ([5, -7], [1, 2]), 3: ([0], [9])}
     for key, value in content.items():
-        source.put(key, value)
+        source.values[key] = value
     destination.install(source.export(10))
-    assert {key: destination.get(key) for key in content} == content
+    assert {key: destination.values[key] for key in content} == content
 
 
 def filled(make, content):
     state = make(SCHEMA)
     for key, value in content.items():
-        state.put(key, value)
+        state.values[key] = value
     return state
 
 
 def test_keys_that_arrived_are_known_before_anybody_touches_them(make):
     state = make(SCHEMA)
-    state.put(1, (1, b"old"))
+    state.values[1] = (1, b"old")
     state.install(filled(make, {1: (2, b"new"), 5: (3, b"")}).export(1000))
     assert sorted(state.keys()) == [1, 5]
-    state.get(5)
+    state.values[5]
     state.delete(1)
     assert state.keys() == [5]
 
@@ -169,14 +169,14 @@ def test_changes_are_the_keys_put_or_deleted_since_they_are_tracked_and_told_onc
     state = filled(make, {1: (1, b"before"), 2: (1, b"before"), 3: (1, b"before")})
     state.track()
     assert state.changes() == set()
-    state.put(1, (2, b"new"))
-    state.put(1, (3, b"newer"))
-    state.put(9, (1, b"more"))
+    state.values[1] = (2, b"new")
+    state.values[1] = (3, b"newer")
+    state.values[9] = (1, b"more")
     state.delete(2)
-    state.get(3)
+    state.values[3]
     assert state.changes() == {1, 2, 9}
     assert state.changes() == set()
-    state.put(3, (2, b"new"))
+    state.values[3] = (2, b"new")
     assert state.changes() == {3}
 
 
@@ -185,7 +185,7 @@ def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
     state.track()
     state.install(filled(make, {1: (1, b"a"), 2: (1, b"b")}).export(1000))
     assert state.changes() == set()
-    state.put(1, (2, b"a"))
+    state.values[1] = (2, b"a")
     state.delete(2)
     assert state.changes() == {1, 2}
 
@@ -193,7 +193,7 @@ def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
 def test_changes_are_those_of_the_unit_here_and_do_not_travel(make):
     source, destination = filled(make, {1: (1, b"a")}), make(SCHEMA)
     source.track()
-    source.put(1, (2, b"b"))
+    source.values[1] = (2, b"b")
     destination.install(source.export(1000))
     destination.track()
     assert destination.changes() == set()
@@ -205,8 +205,8 @@ def test_a_delta_brings_an_older_copy_up_to_date(make):
     copy = make(SCHEMA)
     copy.install(source.export(500))
     source.track()
-    source.put(5, (5, b"new"))
-    source.put(200, (200, b"new"))
+    source.values[5] = (5, b"new")
+    source.values[200] = (200, b"new")
     source.delete(7)
     schema = pa.schema([pa.field("key", pa.int64()), *SCHEMA])
     changed = source.changes()
@@ -232,7 +232,7 @@ def test_a_new_unit_has_no_timers(make):
 
 def test_timers_move_apart_from_the_values_and_without_them(make):
     source, destination = make(SCHEMA), make(SCHEMA)
-    source.put(1, (1, b"value"))
+    source.values[1] = (1, b"value")
     source.timers.set(EVENT, 10, 1)
     source.timers.set(PROCESSING, 20, 2)
     source.timers.reach(5, 6)

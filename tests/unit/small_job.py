@@ -23,9 +23,9 @@ VALUE = CONFIG.make_workload().operator().state_schema
 def state(counts):
     made = MemoryState(VALUE)
     for key, count in counts.items():
-        made.put(key, (count, b"payload"))
+        made.values[key] = (count, b"payload")
     return made
 
 
 def counts(made):
-    return {key: made.get(key)[0] for key in sorted(made.keys())}
+    return {key: made.values[key][0] for key in sorted(made.keys())}

@@ -119,7 +119,9 @@ def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
     batch = batch.append_column("position", [np.int32(0)]).append_column("unit", units_of(batch["key"].to_numpy(), 8))
     answer = operator.process(batch, lambda unit: empty, 0)
     assert answer.column("count").to_pylist() == [1]
-    assert empty.get(batch["key"][0].as_py())[1] == workload.payloads(batch["key"].to_numpy(), np.array([1])).tobytes()
+    assert (
+        empty.values[batch["key"][0].as_py()][1] == workload.payloads(batch["key"].to_numpy(), np.array([1])).tobytes()
+    )
 
 
 @pytest.mark.parametrize("column, by", [("count", 1), ("count", -1), ("stamp", -1), ("stamp", 1000)])

@@ -92,8 +92,8 @@ class Slot:
         if not known:
             events = self.partial.hold_back(events, where, where[3], 0)
         for key, number in zip(events["key"].to_pylist(), events["number"].to_pylist(), strict=True):
-            count, payload = self.states[UNIT].get(key) or (0, b"payload")
-            self.states[UNIT].put(key, (count + 1, payload))
+            count, payload = self.states[UNIT].values[key] or (0, b"payload")
+            self.states[UNIT].values[key] = (count + 1, payload)
             self.done.append((number, key))
         self.partial.used([UNIT])
 
@@ -402,12 +402,12 @@ def test_what_was_written_before_a_failure_counts_as_written_once(make):
 
     slot.clients.write = slow
     with slot.lock:
-        slot.states[UNIT].put(9, (1, b"payload"))
+        slot.states[UNIT].values[9] = (1, b"payload")
         slot.partial.used([UNIT])
     slot.clients.failing["keys"] = 1
     slot.events(2)
     with slot.lock:
-        slot.states[UNIT].put(9, (2, b"payload"))
+        slot.states[UNIT].values[9] = (2, b"payload")
         slot.partial.used([UNIT])
     door.set()
     slot.until_done()

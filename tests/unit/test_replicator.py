@@ -61,7 +61,7 @@ class Slot:
     def put(self, content, unit=3):
         with self.lock:
             for key, count in content.items():
-                self.states[unit].put(key, (count, b"payload"))
+                self.states[unit].values[key] = (count, b"payload")
 
     def leave(self, destination=HOLDER, unit=3, **more):
         with self.lock:
@@ -149,8 +149,8 @@ def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(slot):
     until(lambda: slot.acknowledged)
     with slot.lock:  # a round cannot come between
         state = slot.states[3]
-        state.put(5, (7, b"payload"))
-        state.put(1000, (1, b"payload"))
+        state.values[5] = (7, b"payload")
+        state.values[1000] = (1, b"payload")
         state.delete(6)
         expected = counts(state)
         del slot.states[3]
@@ -216,7 +216,7 @@ def test_if_so_wished_a_unit_that_has_changed_is_sent_whole(slot):
     until(lambda: slot.acknowledged)
     with slot.lock:
         dirty, clean = slot.states.pop(3), slot.states.pop(4)
-        dirty.put(5, (7, b"payload"))
+        dirty.values[5] = (7, b"payload")
         assert slot.replicator.shrink(Parcel(3, state=dirty), HOLDER).delta_of is None
         assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of == 0
 
@@ -251,7 +251,7 @@ def test_a_copy_under_load_arrives_as_the_unit_was(slot):
             with slot.lock:
                 unit = slot.states.get(3)
                 if unit is not None:
-                    unit.put(number % 700, (number, b"payload"))
+                    unit.values[number % 700] = (number, b"payload")
                     unit.delete((number * 7) % 700)
             time.sleep(0.0005)
 

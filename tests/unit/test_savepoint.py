@@ -73,7 +73,7 @@ def store_of(job="job"):
 def state(unit, keys=3, timers=2):
     made = MemoryState(VALUE)
     for key in range(keys):
-        made.put(key, (unit, bytes([unit]) * 50))
+        made.values[key] = (unit, bytes([unit]) * 50)
     for number in range(timers):
         made.timers.set(EVENT, 100 * unit + number, number)
         made.timers.set(PROCESSING, 7 * unit + number, number)
@@ -91,7 +91,7 @@ def restored(store, place):
 
 def everything(made):
     timers = made.timers
-    values = {key: made.get(key) for key in list(made.keys())}
+    values = {key: made.values[key] for key in list(made.keys())}
     return values, timers.watermark, timers.clock, timers.due(EVENT, 10**9), timers.due(PROCESSING, 10**9)
 
 

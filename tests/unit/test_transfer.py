@@ -22,7 +22,7 @@ def value(key: int) -> tuple[int, bytes]:
 def state(*keys: int) -> MemoryState:
     made = MemoryState(VALUE)
     for key in keys:
-        made.put(key, value(key))
+        made.values[key] = value(key)
     return made
 
 
@@ -62,7 +62,7 @@ class Holder:
 
     def write(self, stay, batch, deleted):
         for key, new in rows.unpack(batch):
-            self.lent[stay].put(key, new)
+            self.lent[stay].values[key] = new
         for key in deleted:
             self.lent[stay].delete(key)
 

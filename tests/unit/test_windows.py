@@ -136,7 +136,7 @@ def test_a_window_counts_its_events_and_fires_once_when_the_watermark_passes_its
     assert unit.advance(129.999, 0) == []
     assert unit.advance(130, 0) == [(WINDOW, 1, 100, 2), (WINDOW, 2, 100, 1)]
     assert unit.advance(1000, 0) == []
-    assert unit.state.get(1)[:3] == ([], [], [])
+    assert unit.state.values[1][:3] == ([], [], [])
 
 
 def test_an_event_behind_the_watermark_less_the_lag_is_late_and_changes_nothing():
@@ -223,7 +223,7 @@ def test_a_key_whose_state_is_missing_begins_anew_and_its_timers_are_no_trouble(
     unit.state.delete(1)
     assert unit.advance(130, 1000) == [(IDLE, 1, 100, 0)]
     assert unit.process(130, (1, 130, 130)) == [(120, False, 1, 0)]
-    assert unit.state.get(1)[4] == make(key_groups=1).payloads(np.array([1]), np.array([0])).tobytes()
+    assert unit.state.values[1][4] == make(key_groups=1).payloads(np.array([1]), np.array([0])).tobytes()
 
 
 # -- oracle ----------------------------------------------------------------------------------------------------------

@@ -111,9 +111,9 @@ def _touched(schema: pa.Schema) -> Units:
         state = backends.get(SPEC.backend)[0](operator.state_schema)
         operator.initial(unit, state)
         for key in list(state.keys()):
-            value = state.get(key)
+            value = state.values[key]
             assert value is not None
-            state.put(key, value)
+            state.values[key] = value
         states.append((unit, state))
     return states
 

@@ -231,7 +231,7 @@ class PartialUnits:
             self._fetched_keys += batch.num_rows
             for key, value in rows.unpack(batch):
                 if key in lacking:
-                    state.put(key, value)
+                    state.values[key] = value
         if self._homes[unit].mode.transfer == "remote":
             state.changes()  # what came is not what has to be written back
 

@@ -103,7 +103,7 @@ class SlotHost:
         with self._lock:
             if (state := self.lent.get(stay)) is not None:
                 for key, value in rows.unpack(batch):
-                    state.put(key, value)
+                    state.values[key] = value
                 for key in deleted:
                     state.delete(key)
 

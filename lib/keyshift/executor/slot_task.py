@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -221,7 +222,7 @@ class SlotTask:
     def _admit(self, events: pa.RecordBatch, where: Where) -> list[pa.RecordBatch]:
         router, version, _, _ = where
         units = events["unit"]
-        held = self._machine.admit(router, version, set(units.to_pylist()))
+        held = self._machine.admit(router, version, set(np.flatnonzero(self._counts(units)).tolist()))
         if not held:
             return self._process(events, where)
         for unit in held:
@@ -248,11 +249,11 @@ class SlotTask:
             events = self._partial.hold_back(events, where, watermark, now)
             if not events.num_rows:
                 return []
-        unit_column = events["unit"].to_numpy()
-        units = np.unique(unit_column).tolist()
+        counts = self._counts(events["unit"])
+        units = np.flatnonzero(counts).tolist()
         uses_time = self._operator.uses_time
         results = [fired for unit in units for fired in self._advance(unit, watermark, now)] if uses_time else []
-        self._heat += np.bincount(unit_column, minlength=len(self._heat))
+        self._heat += counts
         out = self._operator.process(events, self._state_of, watermark)
         results.append(self._result(out, router, version, offset))
         if uses_time:
@@ -261,6 +262,10 @@ class SlotTask:
             self._partial.used(units)
         return results
 
+    def _counts(self, units: pa.Array) -> npt.NDArray[np.int64]:
+        """How many records of each unit: shape (units,)."""
+        return np.bincount(units.to_numpy(), minlength=len(self._heat))
+
     def _process_waiting(self, records: list[tuple[pa.RecordBatch, Where]], now: int) -> list[pa.RecordBatch]:
         """Results of records whose keys have come: all of them at once, unless each meets a watermark of its own."""
         if self._operator.uses_time or len(records) < 2:
@@ -268,10 +273,10 @@ class SlotTask:
         sizes = [events.num_rows for events, _ in records]
         events = pa.concat_batches([events for events, _ in records])
         router, version, offset, _ = (np.repeat(part, sizes) for part in zip(*(w for _, w in records), strict=True))
-        units = events["unit"].to_numpy()
-        self._heat += np.bincount(units, minlength=len(self._heat))
+        counts = self._counts(events["unit"])
+        self._heat += counts
         out = self._operator.process(events, self._state_of, 0)
-        self._partial.used(np.unique(units).tolist())
+        self._partial.used(np.flatnonzero(counts).tolist())
         labels = {"router": router, "offset": offset, "version": version}
         return [self._labelled(out, {name: pa.array(labels[name], kind) for name, kind in self._label_types.items()})]
 

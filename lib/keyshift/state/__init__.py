@@ -17,16 +17,24 @@ from keyshift.state.timers import Timers
 Value = tuple[Any, ...]
 
 
+class Values(Protocol):
+    """The values of one unit by key, in brackets: an operator does this for every event."""
+
+    def __getitem__(self, key: int, /) -> Value | None:
+        """The value of ``key``, or None. Not to be changed in place: make another one and set it."""
+
+    def __setitem__(self, key: int, value: Value, /) -> None:
+        """Set the value of ``key``."""
+
+
 class UnitState(Protocol):
     """The state of one unit. Not thread-safe: one owner at a time."""
 
     timers: Timers  # none at first
 
-    def get(self, key: int) -> Value | None:
-        """The value of ``key``, or None. Not to be changed in place: make another one and ``put`` it."""
-
-    def put(self, key: int, value: Value) -> None:
-        """Set the value of ``key``."""
+    @property
+    def values(self) -> Values:
+        """What to read from and write to; the same object as long as the state lives."""
 
     def delete(self, key: int) -> None:
         """Forget ``key``; nothing happens if it is not there."""
@@ -38,10 +46,10 @@ class UnitState(Protocol):
         """The keys, in no order."""
 
     def track(self) -> None:
-        """Remember from now on which keys are put or deleted. Costs a little on each ``put``, so not by default."""
+        """Remember from now on which keys are set or deleted. Costs a little on each of them, so not by default."""
 
     def changes(self) -> set[int]:
-        """The keys put or deleted since ``track``, or since this was called last; not what ``install`` brought."""
+        """The keys set or deleted since ``track``, or since this was called last; not what ``install`` brought."""
 
     def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
         """The whole state as batches with columns ``key`` and the schema's fields, each about ``chunk_bytes`` or less

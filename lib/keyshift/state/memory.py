@@ -4,7 +4,7 @@ What arrives stays in the columns it came in, and a row becomes a Python value w
 installed in the time it takes to index its keys, and rows nobody touched leave again without any work per value.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -30,33 +30,28 @@ class MemoryState:
         self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
         self._values = _Values(self._schema)
         self.timers = Timers()
-        # The hottest calls of all: no extra frame. ``__getitem__`` gives None for a key that is nowhere.
-        self.get = self._values.__getitem__
-        self.put: Callable[[int, Value], None] = self._values.__setitem__
-        self._changed: set[int] | None = None
+
+    @property
+    def values(self) -> "_Values":  # noqa: D102
+        return self._values
 
     def delete(self, key: int) -> None:  # noqa: D102
         self._values.pop(key, None)
         self._values.untouched.pop(key, None)
-        if self._changed is not None:
-            self._changed.add(key)
+        if isinstance(self._values, _TrackedValues):
+            self._values.changed.add(key)
 
     def keys(self) -> list[int]:  # noqa: D102
         return list(self._values.keys() | self._values.untouched.keys())
 
     def track(self) -> None:  # noqa: D102
-        set_value, changed = self._values.__setitem__, set()
-
-        def put(key: int, value: Value) -> None:
-            set_value(key, value)
-            changed.add(key)
-
-        self.put, self._changed = put, changed
+        self._values.changed.clear()
+        self._values.__class__ = _TrackedValues  # in place: whoever holds the values writes to these from now on
 
     def changes(self) -> set[int]:  # noqa: D102
-        assert self._changed is not None, "changes() before track()"
-        found = set(self._changed)
-        self._changed.clear()
+        assert isinstance(self._values, _TrackedValues), "changes() before track()"
+        found = set(self._values.changed)
+        self._values.changed.clear()
         return found
 
     def __len__(self) -> int:
@@ -99,12 +94,14 @@ class _Values(dict[int, Value]):
         self._nothing = schema.empty_table()
         self.arrived = self._nothing
         self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
+        self.changed: set[int] = set()
 
     def __missing__(self, key: int) -> Value | None:
         row = self.untouched.pop(key, None)
         if row is None:
             return None
-        value = self[key] = tuple(column[row].as_py() for column in self.arrived.columns[1:])
+        value = tuple(column[row].as_py() for column in self.arrived.columns[1:])
+        dict.__setitem__(self, key, value)  # it was touched, but nobody changed it
         if not self.untouched:
             self.arrived = self._nothing
         return value
@@ -115,6 +112,14 @@ class _Values(dict[int, Value]):
             return self.arrived
         rows = pa.array((row for key, row in self.untouched.items() if key not in self), pa.int64())
         return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
+
+
+class _TrackedValues(_Values):
+    """The same, with a note of every key that is set."""
+
+    def __setitem__(self, key: int, value: Value) -> None:
+        super().__setitem__(key, value)
+        self.changed.add(key)
 
 
 def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:

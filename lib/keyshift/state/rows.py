@@ -29,4 +29,5 @@ def unpack(batch: pa.RecordBatch) -> Iterator[tuple[int, Value]]:
 
 def take(state: "UnitState", keys: Iterable[int]) -> list[tuple[int, Value]]:
     """Those of ``keys`` that ``state`` has, with their values."""
-    return [(key, value) for key in keys if (value := state.get(key)) is not None]
+    values = state.values
+    return [(key, value) for key in keys if (value := values[key]) is not None]

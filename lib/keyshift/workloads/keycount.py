@@ -99,14 +99,14 @@ class KeyCountOperator:
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
         """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on."""
         counts, stamps = [], []
-        for key, unit in zip(
-            events.column("key").to_numpy().tolist(), events.column("unit").to_numpy().tolist(), strict=True
-        ):
-            state = state_of(unit)
-            count, payload = state.get(key) or self._fresh(key)
+        keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
+        values_of = {unit: state_of(unit).values for unit in set(units)}
+        for key, unit in zip(keys, units, strict=True):
+            values = values_of[unit]
+            count, payload = values[key] or self._fresh(key)
             stamps.append(int.from_bytes(payload[:WORD], "little"))
             count += 1
-            state.put(key, (count, count.to_bytes(WORD, "little") + payload[WORD:]))
+            values[key] = count, count.to_bytes(WORD, "little") + payload[WORD:]
             counts.append(count)
         return pa.RecordBatch.from_arrays(
             [

@@ -117,7 +117,7 @@ class WindowCountOperator:
 
     def _answer(self, state: UnitState, key: int, at: int, start: int, delay: int) -> tuple[Any, ...]:
         timers = state.timers
-        starts, counts, sums, last, payload = state.get(key) or self._fresh(key)
+        starts, counts, sums, last, payload = state.values[key] or self._fresh(key)
         late = at < timers.watermark - self._lag_us
         count = total = 0
         if not late:
@@ -132,7 +132,7 @@ class WindowCountOperator:
         if self._idle_us and timers.clock != last:
             timers.delete(PROCESSING, last + self._idle_us, key)
             timers.set(PROCESSING, timers.clock + self._idle_us, key)
-        state.put(key, (starts, counts, sums, timers.clock, payload))
+        state.values[key] = starts, counts, sums, timers.clock, payload
         return ANSWER, start, late, count, total, timers.watermark, timers.clock
 
     def advance(self, unit: int, state: UnitState, watermark: int, now_us: int) -> pa.RecordBatch | None:
@@ -156,12 +156,12 @@ class WindowCountOperator:
 
     def _close(self, state: UnitState, key: int, start: int) -> tuple[int, bool, int, int] | None:
         """Takes a window out of the state; None if it is not there, which the verdict will notice."""
-        starts, counts, sums, last, payload = state.get(key) or self._fresh(key)
+        starts, counts, sums, last, payload = state.values[key] or self._fresh(key)
         if start not in starts:
             return None
         i = starts.index(start)
         others = ([*column[:i], *column[i + 1 :]] for column in (starts, counts, sums))
-        state.put(key, (*others, last, payload))
+        state.values[key] = *others, last, payload
         return start, False, counts[i], sums[i]
 
     def _results(self, of_event: list[pa.Array], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
