@@ -190,6 +190,20 @@ class ResultStore:
         head = manifest.model_dump(include=set(HEAD))
         return {**summary, **head}
 
+    # Files of a folder that is no run, such as the records of a batch
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in ``folder``, sorted; empty if there is none."""
+        return sorted(name for found, name in self._objects(f"{folder}/") if found == folder)
+
+    def read(self, folder: str, name: str) -> bytes:
+        """The bytes of a file. Raises BadInput if it is not there."""
+        return self._get(folder, name)
+
+    def write(self, folder: str, name: str, content: bytes | Path) -> None:
+        """Store a file, or replace one. Raises BadInput for a name that cannot be used."""
+        self._put(folder, _file_name(name), _content(content))
+
     # Objects: each call to the service is inside _talking
 
     def _manifest(self, run_id: str) -> Manifest:
