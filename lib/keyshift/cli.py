@@ -40,6 +40,16 @@ LIST_COLUMNS = {
 }
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME|FILE",
+        help="Where: local, kubernetes or a YAML file.",
+        envvar="KEYSHIFT_PROFILE",
+        show_default="local",
+    ),
+]
 Settings = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
 
 
@@ -111,6 +121,7 @@ def run(
     workload: Annotated[str, typer.Option(help="A name from `keyshift workloads`.")] = "keycount",
     strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
     settings: Settings = [],  # noqa: B006 - typer wants a list
+    profile: Where = None,
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
     from keyshift.lab.open import open_lab, tell
@@ -120,7 +131,7 @@ def run(
     spec = make_spec({"workload": workload, "strategy": strategy} | parse_settings(settings))
     tell("parameters: " + ", ".join(f"{name}={value}" for name, value in spec.model_dump().items()))
     verdicts = []
-    with open_lab([spec]) as lab:
+    with open_lab([spec], profile) as lab:
         for manifest in run_all(lab, [spec]):
             assert manifest.summary is not None and manifest.verdict is not None
             for example in manifest.verdict.examples:
@@ -134,18 +145,21 @@ def run(
 def notebook(
     path: Annotated[Path, typer.Argument(help="The notebook to execute.")],
     settings: Settings = [],  # noqa: B006 - typer wants a list
+    profile: Where = None,
 ) -> None:
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
     from keyshift.lab import notebook as notebooks
     from keyshift.lab.jars import require_java
     from keyshift.lab.open import open_services, tell
+    from keyshift.lab.profile import use_profile
     from keyshift.lab.stack import Stack
     from keyshift.lab.store import ResultStore
 
+    use_profile(profile)
     parameters = notebooks.parameters_from(settings)
     notebooks.check_parameters(path, parameters)
     require_java()
-    with open_services(tell) as endpoints:
+    with open_services(profile, tell) as endpoints:
         executed = notebooks.execute(path, parameters, Stack().home)
         notebooks.keep(executed, ResultStore(endpoints))
     for label, files in (("notebook", [executed.notebook]), ("HTML", [executed.html]), ("figure", executed.figures)):
@@ -159,17 +173,46 @@ def notebook(
 
 
 @app.command()
+def batch(
+    file: Annotated[Path, typer.Argument(help="A YAML file: name, notebook, and what varies (data/README.md).")],
+    again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
+    profile: Where = None,
+    as_json: Json = False,
+) -> None:
+    """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
+    from keyshift.lab import batch as batches
+    from keyshift.lab.jars import require_java
+    from keyshift.lab.open import open_services, tell
+    from keyshift.lab.profile import use_profile
+    from keyshift.lab.stack import Stack
+    from keyshift.lab.store import ResultStore
+
+    folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
+    use_profile(profile)
+    prepared = batches.prepare(file, folder)
+    require_java()
+    with open_services(profile, tell) as endpoints:
+        runs, records = ResultStore(endpoints), ResultStore(endpoints, batches.PREFIX)
+        done = batches.run_batch(prepared, runs, records, Stack().home, tell, again)
+    _print_rows(batches.table(prepared, done), as_json)
+    raise typer.Exit(batches.exit_status(done))
+
+
+@app.command()
 def lab(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of JupyterLab; the next free one is taken.")] = 8888,
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    profile: Where = None,
 ) -> None:
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
     from keyshift.lab.jars import require_java
     from keyshift.lab.open import open_services, tell
+    from keyshift.lab.profile import use_profile
 
+    use_profile(profile)
     require_java()
     folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
-    with open_services(tell):
+    with open_services(profile, tell):
         command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
         command += [f"--ServerApp.root_dir={folder}"] + ([] if browser else ["--no-browser"])
         # Nothing here asks the internet for news.
@@ -267,13 +310,14 @@ def list_results(
     limit: Annotated[int, typer.Option(min=1, help="How many at the most, newest first.")] = 20,
     workload: Annotated[str | None, typer.Option(help="Only this workload.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Only this strategy.")] = None,
+    profile: Where = None,
     as_json: Json = False,
 ) -> None:
     """Stored runs, newest first."""
     from keyshift.lab.open import open_services
     from keyshift.lab.store import ResultStore
 
-    with open_services() as endpoints:
+    with open_services(profile) as endpoints:
         rows = ResultStore(endpoints).list_runs(limit=limit, workload=workload, strategy=strategy)
         if not as_json:
             rows = rows[list(LIST_COLUMNS)].rename(columns=LIST_COLUMNS)
@@ -283,12 +327,14 @@ def list_results(
 
 
 @results.command("show")
-def show_result(run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")]) -> None:
+def show_result(
+    run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")], profile: Where = None
+) -> None:
     """The manifest of one run, as JSON."""
     from keyshift.lab.open import open_services
     from keyshift.lab.store import ResultStore
 
-    with open_services() as endpoints:
+    with open_services(profile) as endpoints:
         typer.echo(ResultStore(endpoints).get_manifest(run_id).model_dump_json(indent=2))
 
 

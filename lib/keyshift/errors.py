@@ -13,6 +13,10 @@ class ServiceUnavailable(KeyshiftError):
     """A service (Kafka, ZooKeeper, MinIO, Java, Spark) is missing, refused us, or did not answer in time."""
 
 
+class QueryDied(ServiceUnavailable):
+    """The Spark query has ended by itself; the message has its last words. The job may start another attempt."""
+
+
 class PlanRejected(KeyshiftError):
     """A strategy proposed a step that breaks an invariant of the plan; the message names which."""
 

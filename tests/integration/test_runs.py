@@ -1,7 +1,9 @@
 """Whole runs on real Spark, Kafka, ZooKeeper and MinIO: small ones, judged by the oracle, read back from the store."""
 
+import psutil
 import pytest
 
+from keyshift.errors import QueryDied
 from keyshift.lab.jars import jars
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
@@ -119,6 +121,45 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
     assert manifest.status == "bad"
     assert manifest.verdict.wrong > 0
     assert manifest.verdict.examples
+
+
+def workers():
+    """The Python workers of Spark: each runs one router or one slot."""
+    below = psutil.Process().children(recursive=True)
+    return [p for p in below if "keyshift.executor.daemon" in p.cmdline() and not p.children()]
+
+
+def killer(line, when, lines):
+    """What a lab says; the first time it says ``line``, kill a worker."""
+
+    def say(text):
+        lines.append(text)
+        if line in text and not when:
+            when.append(text)
+            workers()[0].kill()
+
+    return say
+
+
+@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored"), ("lazy", "steady")])
+def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, strategy, moment):
+    run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
+    when, lines = [], []
+    with Lab(stack, jars("spark"), tmp_path, 6, "local", killer(moment, when, lines)) as lab:
+        manifest = lab.run(run)
+        assert when
+        assert manifest.status == "ok", manifest.verdict.examples
+        assert any("the query died" in note for note in manifest.notes)
+        assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+
+
+def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, tmp_path):
+    with Lab(stack, jars("spark"), tmp_path, 6, "local", killer("steady", [], [])) as lab:
+        with pytest.raises(QueryDied, match="the Spark query has ended"):
+            lab.run(spec(recoveries=0))
+        latest = lab.store.list_runs(limit=1).iloc[0]
+    assert latest["status"] == "died"
+    assert "QueryDied" in latest["error"]
 
 
 def test_nothing_relies_on_one_process(stack, tmp_path):

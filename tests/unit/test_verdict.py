@@ -172,15 +172,15 @@ def test_nothing_offered_nothing_answered_and_untouched_state_is_ok():
     only(judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:0], untouched, run.assignments))
 
 
-def test_equal_results_of_a_replay_do_not_count(run):
-    again = run.results.iloc[100:].assign(slot=9, version=2, arrived_us=10**12)
-    only(verdict(run, pd.concat([run.results, again]), replayed=True))
+def test_what_an_attempt_gave_that_died_does_not_count(run):
+    before = run.results.iloc[:100].assign(version=0, count=7, slot=9)
+    only(verdict(run, pd.concat([before, run.results]), revoked={0}))
+    assert not verdict(run, pd.concat([before, run.results])).ok
 
 
-def test_a_replay_with_another_result_is_wrong(run):
-    again = run.results.iloc[[100, 101]].assign(arrived_us=10**12, log_offset=10**6)
-    again.loc[100, "count"] += 1
-    only(verdict(run, pd.concat([run.results, again]), replayed=True), wrong=1)
+def test_what_only_an_attempt_gave_that_died_is_lost(run):
+    run.results.loc[run.results.index[:100], "version"] = 0
+    assert verdict(run, run.results, revoked={0}).lost == 100
 
 
 WINDOWS = WindowCount(
@@ -229,13 +229,10 @@ def test_a_timer_of_a_slot_that_was_not_the_owner_is_foreign(timed):
     only(timed_verdict(timed, timed.results), foreign=1)
 
 
-def test_a_timer_that_fired_again_in_a_replay_does_not_count_and_one_that_differs_does(timed):
-    again = timed.results[timed.results["router"] == -1].iloc[[5, 6]].assign(slot=0, version=1, arrived_us=10**12)
-    again["slot"] = timed.assignments[0].slot_of[WINDOWS.units[again["key"]]]
-    only(timed_verdict(timed, pd.concat([timed.results, again]), replayed=True))
-    again["count"] += 1
-    found = timed_verdict(timed, pd.concat([timed.results, again]), replayed=True)
-    assert found.wrong >= 2
+def test_a_timer_of_an_attempt_that_died_does_not_count(timed):
+    before = timed.results[timed.results["router"] == -1].iloc[[5, 6]].assign(version=0)
+    only(timed_verdict(timed, pd.concat([before, timed.results]), revoked={0}))
+    assert not timed_verdict(timed, pd.concat([before, timed.results])).ok
 
 
 def test_a_verdict_without_assignments_is_refused(run):

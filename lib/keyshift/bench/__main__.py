@@ -53,7 +53,7 @@ def bench(
         rows += transfer.measure(3 if quick else 15)
     if parts & {"a", "c"}:
         require_java()
-        with open_services(tell) as endpoints:
+        with open_services("local", tell) as endpoints:
             rows += pipeline.measure(parts, effort, endpoints, Stack().home, tell)
     rows.sort(key=lambda row: row.part)
     if out is not None:

@@ -150,7 +150,7 @@ def bench(
         if out is not None:
             write_whole(out, json.dumps(_report(started, load, runs, hand_overs), indent=1) + "\n")
 
-    with open_lab([*specs, *over_copies], _without_seconds) as lab:
+    with open_lab([*specs, *over_copies], say=_without_seconds) as lab:
         for run in run_presets(lab, load, specs):
             runs.append(run)
             report()

@@ -30,7 +30,7 @@ class JobConfig:
     bins: int = 1
     backend: str = "memory"
     token: str = field(default="", repr=False)  # what Flight calls must present
-    host: str = "127.0.0.1"  # where slots of this job listen
+    host: str = "127.0.0.1"  # where slots of this job listen, unless their executor is a pod with an address
     chunk_bytes: int = 4 << 20  # of state, per message
     reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in
     queue_bytes: int = 64 << 20  # of records that wait in one slot, or in one router: more of them wait in Kafka

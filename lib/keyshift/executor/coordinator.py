@@ -2,7 +2,7 @@
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,19 +60,15 @@ class Coordinator:
         """What the routers route by, or were told to."""
         return self._machine.assignment
 
-    def serve(
-        self, wishes: Iterable[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]
-    ) -> list[StepRecord]:
-        """Lead until ``until_s`` (monotonic), or as much longer as migrations take; gives the steps that were begun.
+    def serve(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
+        """Lead until ``until_s`` (monotonic), or as much longer as migrations take; ``records`` has what happened.
 
-        Each wish is granted when its moment comes. ``say`` hears the phase, ``check`` may raise if the job has died.
-        A step that is late is rolled back, or left to go forward (``troubles``); the job goes on.
+        Each of ``wishes`` is granted when its moment comes, and is taken out of the list then. ``say`` hears the phase,
+        ``check`` may raise if the job has died. A step that is late is rolled back, or left to go forward
+        (``troubles``); the job goes on.
         """
-        first = len(self.records)
-        self._coordination.lead(
-            self._name, lambda: self._lead(sorted(wishes, key=lambda w: w.at_s), until_s, say, check)
-        )
-        return self.records[first:]
+        wishes.sort(key=lambda wish: wish.at_s)
+        self._coordination.lead(self._name, lambda: self._lead(wishes, until_s, say, check))
 
     def _lead(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
         effects = [] if self._began else self._take_over()

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.errors import MigrationFailed, ServiceUnavailable
+from keyshift.errors import MigrationFailed, QueryDied
 from keyshift.executor.config import JobConfig
 from keyshift.executor.coordination import Coordination
 from keyshift.executor.coordinator import Coordinator, StepRecord, Wish
@@ -45,7 +45,11 @@ class Job:
         self._query: StreamingQuery | None = None
         self._coordination: Coordination | None = None
         self._coordinator: Coordinator | None = None
+        self._begun_from: Savepoint | None = None
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
+        self.records: list[StepRecord] = []  # every step that was begun
+        self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
+        self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
 
     @property
     def assignment(self) -> Assignment:
@@ -62,24 +66,19 @@ class Job:
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
 
     def check(self) -> None:
-        """Raises ServiceUnavailable with the first telling line if the query has died."""
+        """Raises QueryDied with the first telling line if the query has died."""
         if self._query is None or self._query.isActive:
             return
         error = self._query.exception()
-        raise ServiceUnavailable(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
 
-    def serve(self, wishes: list[Wish], until_s: float, say: Say, check: Callable[[], None]) -> list[StepRecord]:
-        """Let the query run until ``until_s`` (monotonic seconds) and migrate when it is wished; gives the steps begun.
+    def serve(self, wishes: list[Wish], until_s: float, say: Say, check: Callable[[], None]) -> None:
+        """Let the query run until ``until_s`` (monotonic seconds) and migrate when it is wished; see ``Coordinator``.
 
         ``check`` is called now and then and may raise.
         """
         assert self._coordinator is not None
-        return self._coordinator.serve(wishes, until_s, say, check)
-
-    @property
-    def troubles(self) -> list[str]:
-        """One line for each migration of this attempt that did not go as planned."""
-        return self._coordinator.troubles if self._coordinator else []
+        self._coordinator.serve(wishes, until_s, say, check)
 
     def measure(self) -> dict[int, dict[str, Any]]:
         """What each slot has seen since its batch began: ``seconds``, ``records`` (rows of unit, count), and bytes.
@@ -152,6 +151,8 @@ class Job:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
         if self._coordinator:
             self.assignments += self._coordinator.history
+            self.records += self._coordinator.records
+            self.troubles += self._coordinator.troubles
             self._coordinator = None
         if self._query is not None:
             query, self._query = self._query, None
@@ -165,7 +166,21 @@ class Job:
         self.config = dataclasses.replace(
             self.config, attempt=self.config.attempt + 1, slots=slots, restore=savepoint.name
         )
+        self._begun_from = savepoint
         self.start(assignment, savepoint.offsets)
+
+    def recover(self) -> None:
+        """After the death of the query: the next attempt, from where the one that died had begun.
+
+        That is the savepoint it was started from, or else the beginning of the input. The newest assignment holds,
+        as every unit is made anew wherever it belongs; steps that had not switched are not repeated.
+        """
+        newest = self.assignment
+        first = len(self.assignments)
+        self.stop()
+        self.revoked.update(assignment.version for assignment in self.assignments[first:])
+        self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1)
+        self.start(Assignment(newest.version + 1, newest.owner), self._begun_from.offsets if self._begun_from else None)
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them)."""

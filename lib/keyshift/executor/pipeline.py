@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,20 @@ def _stderr_to(log: Path) -> Iterator[None]:
         os.close(saved)
 
 
-def session(master: str, jars: list[Path], work: Path, log: Path, extra: dict[str, str] | None = None) -> SparkSession:
+def session(
+    master: str,
+    jars: list[Path],
+    work: Path,
+    log: Path,
+    extra: Mapping[str, Any] | None = None,
+    python: str = sys.executable,
+) -> SparkSession:
     """A Spark session for jobs; ``work`` takes Spark's temporary files, ``log`` what it has to say.
 
-    ``master`` must have a core for every task of a query: routers and slots all run at once. Raises ServiceUnavailable
-    if Spark does not start.
+    ``master`` must have a core for every task of a query: routers and slots all run at once. ``extra``: more settings;
+    ``python``: the interpreter of the executors. Raises ServiceUnavailable if Spark does not start.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
     builder = SparkSession.builder.master(master).appName("keyshift")
     options = OPTIONS | {
         "spark.jars": ",".join(map(str, jars)),
@@ -74,7 +81,7 @@ def session(master: str, jars: list[Path], work: Path, log: Path, extra: dict[st
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    for name, value in (options | (extra or {})).items():
+    for name, value in (options | dict(extra or {})).items():
         builder = builder.config(name, str(value))
     handler = signal.getsignal(signal.SIGINT)
     others = set(psutil.Process().children(recursive=True))

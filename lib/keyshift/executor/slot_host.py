@@ -1,5 +1,6 @@
 """What outlives a batch in a Python worker: its Flight server, and the state that is here for others to fetch."""
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from keyshift.executor.config import JobConfig
 from keyshift.executor.transfer import Parcel, StateServer, Stay
 from keyshift.state import UnitState, backends, rows
 
+POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
 SLICE_KEYS = 256  # read from or written to live state at a time, so that nobody waits long for it
 
 
@@ -69,7 +71,8 @@ class SlotHost:
         self.copies = Copies(config, self.value_schema)
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
-        self.server = StateServer(self, config.host, config.token, config.chunk_bytes)
+        host = os.environ.get(POD_ADDRESS) or config.host
+        self.server = StateServer(self, host, config.token, config.chunk_bytes)
 
     def receive(self, slot: int, parcel: Parcel) -> bool:  # noqa: D102
         return self._tenant(slot).parcel_arrived(parcel)

@@ -9,7 +9,6 @@ import queue
 import resource
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import partial
@@ -56,7 +55,6 @@ class SlotTask:
         self.slot = slot
         self._config = config
         self._batch_id = batch_id
-        self._incarnation = uuid.uuid4().hex[:8]
         workload = config.make_workload()
         self._operator = workload.operator()
         self._event_schema = slot_schema(workload)
@@ -132,7 +130,7 @@ class SlotTask:
         self._coordination.watch("measure", self._measures_wanted)
         self._coordination.watch("copies", self._copies_wanted)
         self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
-        self._set_marker({"marker": "ready", "batch": self._batch_id, "incarnation": self._incarnation})
+        self._set_marker({"marker": "ready", "attempt": config.attempt, "batch": self._batch_id})
         self._background(self._warm_up)
         self._worker = threading.Thread(target=self._work, name=f"keyshift-slot-{self.slot}", daemon=True)
         self._worker.start()

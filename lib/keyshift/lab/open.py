@@ -1,5 +1,6 @@
 """The front door for notebooks and the command line: services, jars and Spark, opened together and closed together."""
 
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,10 +8,14 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from keyshift.endpoints import Endpoints
+from keyshift.errors import ServiceUnavailable
 from keyshift.lab.jars import jars, require_java
+from keyshift.lab.profile import Profile, load_profile
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stack import Stack
+
+ANSWER_S = 5.0
 
 
 def tell(line: str) -> None:
@@ -19,8 +24,15 @@ def tell(line: str) -> None:
 
 
 @contextmanager
-def open_services(say: Callable[[str], None] = tell) -> Iterator[Endpoints]:
-    """The embedded services; those that were down are stopped again at the end, if all were."""
+def open_services(profile: str | None = None, say: Callable[[str], None] = tell) -> Iterator[Endpoints]:
+    """The services of a profile (see ``load_profile``); embedded ones that were down are stopped again at the end.
+
+    Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
+    """
+    place = load_profile(profile)
+    if place.services != "embedded":
+        yield _reached(place.endpoints())
+        return
     stack = Stack()
     mine = not stack.running()
     try:
@@ -30,12 +42,27 @@ def open_services(say: Callable[[str], None] = tell) -> Iterator[Endpoints]:
             stack.down(say=say)
 
 
+def _reached(endpoints: Endpoints) -> Endpoints:
+    for name in ("kafka", "zookeeper", "minio"):
+        address = getattr(endpoints, name)
+        host, port = address.rsplit(":", 1)
+        try:
+            socket.create_connection((host, int(port)), ANSWER_S).close()
+        except (OSError, OverflowError) as error:
+            raise ServiceUnavailable(f"{name} at {address} cannot be reached: {error}") from error
+    return endpoints
+
+
 @contextmanager
-def open_lab(specs: list[RunSpec], say: Callable[[str], None] = tell) -> Iterator[Lab]:
-    """A lab in which each of ``specs`` can run. Raises KeyshiftError before anything is started if Java is missing."""
+def open_lab(specs: list[RunSpec], profile: str | None = None, say: Callable[[str], None] = tell) -> Iterator[Lab]:
+    """A lab in which each of ``specs`` can run. Raises KeyshiftError before anything is started if Java is missing,
+    the profile is not right, or a run does not fit into it.
+    """
+    place: Profile = load_profile(profile)
+    place.require_cores(max(spec.cores for spec in specs))
     require_java()
     with (
-        open_services(say) as endpoints,
+        open_services(profile, say) as endpoints,
         Lab(
             endpoints,
             jars("spark", say),
@@ -43,6 +70,7 @@ def open_lab(specs: list[RunSpec], say: Callable[[str], None] = tell) -> Iterato
             max(spec.cores for spec in specs),
             specs[0].master,
             say,
+            place.spark,
         ) as lab,
     ):
         yield lab

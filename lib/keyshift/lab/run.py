@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 from tqdm import tqdm
 
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
-from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.errors import KeyshiftError, QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.coordinator import StepRecord, Wish
 from keyshift.executor.job import Job, Savepoint
@@ -41,6 +42,8 @@ from keyshift.lab.manifest import (
     make_table,
     new_run_id,
 )
+from keyshift.lab.pods import Pods
+from keyshift.lab.profile import Spark as SparkPlace
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.store import ResultStore
@@ -57,35 +60,63 @@ Say = Callable[[str], None]
 class Lab:
     """A Spark session and the services around it, for one or more runs. A context manager.
 
-    ``cores``: logical cores of the session, the largest that any of the runs needs.
+    ``cores``: logical cores of the session, the largest that any of the runs needs. ``master``: of a RunSpec, for
+    sessions on this machine; ``place``: the profile's Spark.
     """
 
-    def __init__(self, endpoints: Endpoints, jars: list[Path], home: Path, cores: int, master: str, say: Say) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        jars: list[Path],
+        home: Path,
+        cores: int,
+        master: str,
+        say: Say,
+        place: SparkPlace | None = None,
+    ) -> None:
         self._endpoints, self._jars, self._home, self._say = endpoints, jars, home, say
-        self._cores, self._kind = cores, master
+        self._cores, self._kind, self._place = cores, master, place or SparkPlace()
         self.store = ResultStore(endpoints)
 
     def __enter__(self) -> "Lab":
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
         require_room(self._home, ROOM_BYTES, "name another folder with KEYSHIFT_HOME")
-        self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
+        with contextlib.ExitStack() as stack:
+            self._work = Path(tempfile.mkdtemp(prefix="spark-", dir=self._home))
+            stack.callback(shutil.rmtree, self._work, ignore_errors=True)
+            self._spark = self._start_spark()
+            stack.callback(self._spark.stop)
+            self.await_executors()
+            self._copy_bytes_per_s = floor.bytes_per_s(self._home / "floor.json")
+            self._closing = stack.pop_all()
+        return self
+
+    def _start_spark(self) -> SparkSession:
+        place = self._place
+        log = self._home / "spark.log"
+        if place.on_kubernetes:
+            self._pods = Pods(place)
+            self._pods.require_rights()
+            self._say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
+            return session(place.master, self._jars, self._work, log, place.options(), place.python)
         master = f"local[{self._cores}]"
         if self._kind == "local-cluster":
             master = f"local-cluster[2,{math.ceil(self._cores / 2)},1024]"
         self._say(f"starting Spark, {master}")
-        try:
-            self._spark = session(master, self._jars, self._work, self._home / "spark.log")
-        except BaseException:
-            shutil.rmtree(self._work, ignore_errors=True)
-            raise
-        self._copy_bytes_per_s = floor.bytes_per_s(self._home / "floor.json")
-        return self
+        return session(master, self._jars, self._work, log, place.options())
+
+    def await_executors(self) -> None:
+        """On a cluster: until all executors are there. Raises ServiceUnavailable with what their pods say."""
+        if self._place.on_kubernetes:
+            context = self._spark.sparkContext
+
+            def registered() -> int:  # the driver is one of them
+                return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+            self._pods.await_executors(context.applicationId, registered, self._say)
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._spark.stop()
-        finally:
-            shutil.rmtree(self._work, ignore_errors=True)
+        self._closing.close()
 
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
@@ -103,7 +134,7 @@ class Lab:
         }
         self._say(f"run {run_id}")
         try:
-            with _Run(self._spark, self._endpoints, spec, run_id, self._work, self._say) as run:
+            with _Run(self._spark, self._endpoints, spec, run_id, self._work, self._say, self.await_executors) as run:
                 tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
@@ -145,8 +176,18 @@ class Lab:
 class _Run:
     """One run from its topics to its verdict; leaves nothing behind."""
 
-    def __init__(self, spark: Any, endpoints: Endpoints, spec: RunSpec, run_id: str, work: Path, say: Say) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        endpoints: Endpoints,
+        spec: RunSpec,
+        run_id: str,
+        work: Path,
+        say: Say,
+        await_executors: Callable[[], None],
+    ) -> None:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
+        self._await_executors = await_executors
         self._workload = spec.make_workload()
         self._point = spec.point()
         self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
@@ -177,6 +218,9 @@ class _Run:
         self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._seconds: list[dict[str, Any]] = []
         self._received = 0
+        self._count_from = 0  # the first second whose results count as received
+        self._received_by_savepoint = 0
+        self._deaths = 0
         self._offered: int | None = None
         self._phase = "warming up"
         self._children: list[Child] = []
@@ -220,14 +264,18 @@ class _Run:
             self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
             with tqdm(total=round(load_s), unit="s", desc=spec.strategy, leave=False, disable=None) as bar:
                 self._bar = bar
-                self._pass_until(start + spec.warmup_s)
+                self._surviving(lambda: self._pass_until(start + spec.warmup_s))
                 self._phase = "steady"
                 self._copy_ahead()
                 trigger, end = start + spec.warmup_s + spec.trigger_s, start + load_s
-                migration, moved = self._restart_at(trigger) if self._restarts else self._migrate_at(trigger, end)
-                self._pass_until(end)
+                restarted: dict[str, Any] | None = None
+                if self._restarts:
+                    restarted = self._restart_at(trigger)
+                else:
+                    self._migrate_at(trigger, end)
+                self._surviving(lambda: self._pass_until(end))
             self._phase = "catching up"
-            self._await_results()
+            self._surviving(self._await_results)
             measures = self._job.measure()
             copied = self._copied()
             final = self._job.savepoint(self._set_phase)
@@ -240,7 +288,12 @@ class _Run:
             self._endpoints.kafka, self._config.events_topic, self._workload.event_schema, spec.routers
         )
         results = pq.read_table(self._output).to_pandas()
-        found = verdict.judge(self._workload, events, results, self._final_state(final), self._job.assignments)
+        job = self._job
+        found = verdict.judge(self._workload, events, results, self._final_state(final), job.assignments, job.revoked)
+        self._notes += job.troubles
+        migration = restarted or _migration_columns(job.records, self._trigger_us)
+        places = (migration[name] for name in ("unit", "source", "destination"))
+        moved = {unit for unit, source, destination in zip(*places, strict=True) if source != destination}
         tables = {
             "latency": self._latency(results),
             "metrics": self._metrics(sampler, measures),
@@ -278,11 +331,8 @@ class _Run:
             self._copies = copies
             self._copying = self._job.copy(copies, spec.copy_every_s, spec.copy_lag_keys, point.handover == "whole")
 
-    def _migrate_at(self, trigger: float, end: float) -> tuple[dict[str, Any], list[int]]:
-        """Let the job run to its end and migrate at the trigger, and again. The migration table's columns; what moved.
-
-        Both times in seconds since the epoch.
-        """
+    def _migrate_at(self, trigger: float, end: float) -> None:
+        """Let the job run to its end and migrate at the trigger, and again. Times in seconds since the epoch."""
         spec = self._spec
         monotonic = time.monotonic() - time.time()
         wishes = []
@@ -292,10 +342,7 @@ class _Run:
             at_s = monotonic + trigger + number * spec.gap_s
             wishes.append(Wish(at_s, request, replace=spec.on_overlap == "replace"))
         self._trigger_us = round(trigger * SECOND_US)
-        records = self._job.serve(wishes, monotonic + end, self._set_phase, self._check)
-        self._notes += self._job.troubles
-        columns = _migration_columns(records, self._trigger_us)
-        return columns, sorted(set(columns["unit"]))
+        self._surviving(lambda: self._job.serve(wishes, monotonic + end, self._set_phase, self._check))
 
     def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
@@ -343,21 +390,22 @@ class _Run:
         migration, unit, step, reason = zip(*rows, strict=True) if rows else ([], [], [], [])
         return make_table("decisions", {"migration": migration, "unit": unit, "step": step, "reason": reason})
 
-    def _restart_at(self, trigger: float) -> tuple[dict[str, Any], list[int]]:
-        """Wait for the trigger (seconds since the epoch), plan and restart."""
-        self._pass_until(trigger)
+    def _restart_at(self, trigger: float) -> dict[str, Any]:
+        """Wait for the trigger (seconds since the epoch), plan and restart; the migration table's columns."""
+        self._surviving(lambda: self._pass_until(trigger))
         self._trigger_us = time.time_ns() // 1000
         begin = time.perf_counter()
         current, target = self._job.assignment, self._target(0)
         plan = make_plan(self._point, current, target)
         self._decisions += [(0, decision) for decision in plan.decisions]
         self._planned_s = time.perf_counter() - begin
-        return self._restart(current, target), [move.unit for step in plan.steps for move in step.moves]
+        return self._restart(current, target)
 
     def _restart(self, current: Assignment, target: Assignment) -> dict[str, Any]:
         """Savepoint, stop, start anew. Every unit is written and read again, whether it moves or not."""
         savepoint = self._job.savepoint(self._set_phase)
         self._await_sealed(savepoint)
+        self._received_by_savepoint = self._received
         aligned_us = time.time_ns() // 1000
         self._set_phase("stopping")
         self._job.stop()
@@ -393,6 +441,37 @@ class _Run:
         }
         return columns
 
+    # -- the death of the query ---------------------------------------------------------------------------------------
+
+    def _surviving(self, step: Callable[[], None]) -> None:
+        """``step``, and once more after each death of the query, as long as the run may survive it."""
+        while True:
+            try:
+                return step()
+            except QueryDied as death:
+                self._deaths += 1
+                if self._deaths > self._spec.recoveries:
+                    raise
+                self._recover(death)
+
+    def _recover(self, death: QueryDied) -> None:
+        died_s = time.time() - self._trigger_us / SECOND_US if self._trigger_us else math.nan
+        self._say(f"{death}; starting anew")
+        self._set_phase("recovering")
+        begin = time.perf_counter()
+        self._await_executors()
+        self._copying = None  # copies died too, and are not made again
+        self._count_from, self._received = math.ceil(time.time()), self._received_by_savepoint
+        self._job.recover()
+        self._wait_ready(self._job.config.slots, "")
+        self._job.troubles.append(
+            f"the query died {died_s:.1f} s after the trigger ({death}); everything since its "
+            f"{'savepoint' if self._job.config.restore else 'beginning'} was done again, which was under way after "
+            f"{time.perf_counter() - begin:.1f} s; steps that had not switched by then were left out; latency counts "
+            "the first result of an event"
+        )
+        self._set_phase("recovered")
+
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
@@ -420,14 +499,14 @@ class _Run:
                 return
 
     def _heard_markers(self, within_s: float, kind: str, missing: Callable[[], Any]) -> Iterator[dict[str, Any]]:
-        deadline = time.monotonic() + within_s
+        deadline, attempt = time.monotonic() + within_s, self._job.config.attempt
         while time.monotonic() < deadline:
             try:
                 marker = self._markers.get(timeout=0.2)
             except queue.Empty:
                 self._check()
                 continue
-            if marker["marker"] == kind:
+            if marker["marker"] == kind and marker.get("attempt", attempt) == attempt:
                 yield marker
         raise ServiceUnavailable(f"slots {missing()} did not say {kind!r} within {within_s:g} s")
 
@@ -462,7 +541,8 @@ class _Run:
             self._markers.put(report)
         elif "second" in report:
             self._seconds.append(report)
-            self._received += report["results"]
+            if report["second"] >= self._count_from:
+                self._received += report["results"]
             bar = getattr(self, "_bar", None)
             if bar is not None and not bar.disable:
                 bar.update(min(1, bar.total - bar.n))
@@ -475,6 +555,8 @@ class _Run:
 
     def _latency(self, results: pd.DataFrame) -> pa.Table:
         results = results[results["position"] >= 0]  # of events: nobody waits for a timer's result
+        if self._job.revoked:
+            results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position"])
         created = (results["t"].to_numpy() - self._trigger_us) / SECOND_US
         latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
         return make_table(

@@ -54,6 +54,7 @@ class RunSpec(BaseModel):
     queue_bytes: int = Field(64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router")
     copy_every_s: float = Field(1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(200, ge=0, description="changed keys per round at which copies count as close")
+    recoveries: int = Field(1, ge=0, le=100, description="how often the query may die and is started anew")
     seed: int = Field(1, ge=0, description="seed of the events")
     repetitions: int = Field(1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
     fault: str = Field("none", description="a deliberate protocol fault, to see the verdict notice it")

@@ -5,7 +5,7 @@ Compares what was offered (the events topic), what came out (the results, in the
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
@@ -73,7 +73,7 @@ def judge(
     results: pd.DataFrame,
     final: Iterable[pd.DataFrame],
     assignments: list[Assignment],
-    replayed: bool = False,
+    revoked: Collection[int] = (),
 ) -> Verdict:
     """The verdict on one run.
 
@@ -81,18 +81,16 @@ def judge(
     in the order of their log. Those of timers have router, offset and position -1: no event misses them, so whether
     they are right the workload decides, and here is only seen who gave them. ``final``: parts of the final state,
     columns unit, slot, key and the state fields. ``assignments``: every version that was in force, oldest first, at
-    least one. ``replayed``: the job was restarted, so an event may have several results as long as they are equal,
-    and so may a timer; different ones count as wrong.
+    least one. ``revoked``: versions whose results count for nothing, as the attempt that gave them died and all since
+    its beginning was done again.
     Raises BadInput if there is no assignment. Sorts the results a few times: seconds for millions of them.
     """
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
     found = _Findings()
-    stated = ["key", "t", *(field.name for field in workload.result_fields)]
+    results = results[~results["version"].isin(list(revoked))]
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
-    if replayed:
-        timers = timers.drop_duplicates(stated)
     results = results.assign(row=np.arange(len(results)))  # the order within a record is that of the log
     events = events.sort_values(list(_ORIGIN), ignore_index=True)
     place = _places(events, results)
@@ -112,14 +110,8 @@ def judge(
     results, place = results.iloc[order], place[order]
     again = np.zeros(len(place), bool)
     again[1:] = np.diff(place) == 0
-    if replayed:
-        first = np.maximum.accumulate(np.where(again, 0, np.arange(len(place))))
-        differs = _differs(results, results.iloc[first], stated)
-        text = "a replay gave another result for router {router} offset {offset} position {position} key {key}"
-        found.rows("wrong", text, results, again & differs)
-    else:
-        text = "slot {slot} gave router {router} offset {offset} position {position} key {key} once more"
-        found.rows("duplicated", text, results, again)
+    text = "slot {slot} gave router {router} offset {offset} position {position} key {key} once more"
+    found.rows("duplicated", text, results, again)
     results, place = results[~again], place[~again]
 
     found.rows(

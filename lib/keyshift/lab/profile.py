@@ -1,0 +1,188 @@
+"""Where runs take place: the services and Spark, from a profile in YAML. ``cluster/profiles`` has those that ship."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput
+from keyshift.lab.jars import resource
+from keyshift.registry import unknown
+
+VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
+KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")  # credentials of the store, never in a file of ours
+SHIPPED = ("local", "kubernetes")
+KUBERNETES = "k8s://"
+
+Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/]+:\d{1,5}$")]
+Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
+
+
+class Services(BaseModel):
+    """Services that somebody else runs. Addresses are host:port."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kafka: Address
+    zookeeper: Address
+    minio: Address = Field(description="any store that speaks S3")
+    bucket: str = Field(default="keyshift", min_length=3)
+    secure: bool = Field(default=False, description="TLS to the store")
+
+
+class Spark(BaseModel):
+    """Where Spark is. Everything but ``master`` and ``conf`` is for a cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master: str = Field(
+        default="local", pattern=r"^(local|k8s://https?://\S+)$", description="local, or k8s://https://…"
+    )
+    namespace: str = Field(default="default", min_length=1)
+    image: str = ""
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    service_account: str = Field(default="default", description="of the executors")
+    executors: int = Field(default=2, ge=1, le=1000)
+    cores: int = Field(default=4, ge=1, le=256, description="logical cores of one executor")
+    request_cpu: str = Field(default="1", pattern=r"^(\d+m|\d+(\.\d+)?)$", description="what its pod asks for")
+    memory: Size = Field(default="1g", description="JVM heap of one executor")
+    memory_overhead: Size = Field(default="1g", description="for the Python workers of one executor")
+    python: str = Field(default="/opt/keyshift/bin/python", description="the interpreter in the image")
+    driver_host: str = Field(default="", description="address of the driver that executors can reach")
+    driver_pod: str = Field(default="", description="the driver's own pod, if it is one: executors go when it goes")
+    pod_template: str = Field(default="", description="YAML file of a pod for executors: placement, security, volumes")
+    conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="more settings of Spark")
+
+    @property
+    def on_kubernetes(self) -> bool:
+        """Whether executors are pods."""
+        return self.master.startswith(KUBERNETES)
+
+    def options(self) -> dict[str, Any]:
+        """Settings for the session, by Spark's names."""
+        if not self.on_kubernetes:
+            return dict(self.conf)
+        pods = "spark.kubernetes"
+        options: dict[str, Any] = {
+            f"{pods}.namespace": self.namespace,
+            f"{pods}.container.image": self.image,
+            f"{pods}.container.image.pullPolicy": self.image_pull_policy,
+            f"{pods}.authenticate.executor.serviceAccountName": self.service_account,
+            f"{pods}.executor.request.cores": self.request_cpu,
+            "spark.executor.instances": self.executors,
+            "spark.executor.cores": self.cores,
+            "spark.executor.memory": self.memory,
+            "spark.executor.memoryOverhead": self.memory_overhead,
+            "spark.driver.host": self.driver_host,
+            # Executors dial the address that the driver is bound to (since Spark 4.1).
+            "spark.driver.bindAddress": self.driver_host,
+            # Whoever waits for executors can say why they do not come: not Spark.
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+        }
+        if self.driver_pod:
+            options[f"{pods}.driver.pod.name"] = self.driver_pod
+        if self.pod_template:
+            options[f"{pods}.executor.podTemplateFile"] = self.pod_template
+        return options | self.conf
+
+
+class Profile(BaseModel):
+    """One place to run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    services: Services | Literal["embedded"] = "embedded"
+    spark: Spark = Field(default_factory=Spark)
+
+    def endpoints(self) -> Endpoints:
+        """Of services that are not embedded. Raises BadInput if the credentials are not in the environment."""
+        assert isinstance(self.services, Services)
+        if missing := [name for name in KEYS if not os.environ.get(name)]:
+            raise BadInput(f"{' and '.join(missing)} must be set in the environment: the credentials of the store")
+        access_key, secret_key = (os.environ[name] for name in KEYS)
+        return Endpoints(**self.services.model_dump(), access_key=access_key, secret_key=secret_key)
+
+    def require_cores(self, needed: int) -> None:
+        """Raises BadInput if a run that needs so many logical cores does not fit."""
+        spark = self.spark
+        if spark.on_kubernetes and needed > spark.executors * spark.cores:
+            raise BadInput(
+                f"the run has {needed} routers and slots, which all need a core at once, but {spark.executors} "
+                f"executors with {spark.cores} logical cores have {spark.executors * spark.cores}; set spark.executors "
+                f"to {-(-needed // spark.cores)} in the profile, or more cores (they may exceed request_cpu)"
+            )
+
+
+def load_profile(name: str | None = None) -> Profile:
+    """The profile of a name that ships or of a YAML file; without a name $KEYSHIFT_PROFILE, else ``local``.
+
+    Raises BadInput, naming file and key, for a profile that does not exist or is not right.
+    """
+    name = name or os.environ.get(VARIABLE) or DEFAULT
+    path = resource(f"profiles/{name}.yaml") if name in SHIPPED else Path(name)
+    if not path.is_file():
+        raise unknown("profile", name, [*SHIPPED, "or the path of a YAML file"])
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"profile {name!r} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise BadInput(f"profile {name!r} is no mapping; it has the keys {', '.join(Profile.model_fields)}")
+    return _checked(name, _expanded(name, raw))
+
+
+def use_profile(name: str | None) -> None:
+    """Make a profile the one that is used when none is named, here and in every process started from here.
+
+    Raises BadInput as ``load_profile`` does.
+    """
+    load_profile(name)
+    if name:
+        os.environ[VARIABLE] = name if name in SHIPPED else str(Path(name).resolve())
+
+
+def _expanded(name: str, raw: Any) -> Any:
+    """``raw`` with each ${NAME} replaced."""
+    if isinstance(raw, dict):
+        return {key: _expanded(name, value) for key, value in raw.items()}
+    if not isinstance(raw, str):
+        return raw
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise BadInput(f"profile {name!r} needs {found[1]} in the environment")
+        return os.environ[found[1]]
+
+    return re.sub(r"\$\{(\w+)\}", value, raw)
+
+
+def _checked(name: str, raw: dict[str, Any]) -> Profile:
+    for section, model in (("services", Services), ("spark", Spark)):
+        given = raw.get(section)
+        for key in given if isinstance(given, dict) else ():
+            if key not in model.model_fields:
+                raise unknown(f"key of {section} in profile {name!r}", str(key), list(model.model_fields))
+    for key in raw:
+        if key not in Profile.model_fields:
+            raise unknown(f"key of profile {name!r}", str(key), list(Profile.model_fields))
+    if isinstance(raw.get("services"), str) and raw["services"] != "embedded":
+        raise BadInput(
+            f"profile {name!r}: services is {raw['services']!r}; it is the word embedded, or their addresses"
+        )
+    try:
+        profile = Profile.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part not in ("Services", "literal['embedded']"))
+        raise BadInput(f"profile {name!r}: {place}={first.get('input')!r}: {first['msg']}") from error
+    if profile.spark.on_kubernetes:
+        if profile.services == "embedded":
+            raise BadInput(f"profile {name!r}: executors in pods cannot reach embedded services; name their addresses")
+        for key in ("image", "driver_host"):
+            if not getattr(profile.spark, key):
+                raise BadInput(f"profile {name!r}: spark.{key} is needed on Kubernetes")
+    return profile
