@@ -12,9 +12,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := lib tests notebooks
 NOTEBOOKS := find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*'
 UV := uv==0.13.8
+DOCKER ?= docker
+# keyshift:TAG, the TAG from the version of the project and its lock; needs nothing installed.
+IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.lab.image)
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab up down test nightly lint format bench bench-strategies lock clean
+.PHONY: help run lab up down test nightly lint format bench bench-strategies lock clean image kind test-kubernetes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +64,25 @@ lock: ## pin the dependencies after a change in pyproject.toml (all anew: make l
 	$(PYTHON) -m venv "$$tools" && "$$tools/bin/python" -m pip install -q --disable-pip-version-check $(UV) && \
 	"$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra dev --extra build pyproject.toml -o requirements.lock $(ARGS)
+	@tag=$$(PYTHONPATH=lib $(PYTHON) -m keyshift.lab.image) && for file in charts/*/Chart.yaml cluster/sparkapplication.yaml; do \
+		sed -E "s/[0-9][0-9.]*-[0-9a-f]{12}/$$tag/" $$file > $$file.new && mv $$file.new $$file || exit 1; done
+
+image: ## build the container image (Docker, or DOCKER=podman)
+	@command -v $(DOCKER) >/dev/null || { \
+		echo "make image needs $(DOCKER) on PATH; cluster/README.md has a way without" >&2; exit 1; }
+	@image=$(IMAGE) && $(DOCKER) build -f cluster/Dockerfile -t "$$image" . && echo "built $$image"
+
+kind: ## try the charts on this machine: a cluster in containers (kind), with everything installed
+	@for tool in $(DOCKER) kind kubectl helm; do command -v $$tool >/dev/null || { \
+		echo "make kind needs $$tool on PATH; nothing was started" >&2; exit 1; }; done
+	@$(MAKE) --no-print-directory image
+	@kind get clusters 2>/dev/null | grep -qx keyshift || kind create cluster --config cluster/kind.yaml
+	@kind load docker-image $(IMAGE) --name keyshift
+	@helm upgrade --install keyshift charts/keyshift --kube-context kind-keyshift --wait --timeout 10m
+	@echo "Remove it with: kind delete cluster --name keyshift"
+
+test-kubernetes: $(READY) ## the tests that need a cluster: that of KUBECONFIG, with the image in it
+	@$(BIN)/python -m pytest -m kubernetes tests/kubernetes $(ARGS)
 
 clean: ## remove .venv, caches and build leftovers from this folder, and nothing outside it
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

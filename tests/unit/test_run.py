@@ -16,7 +16,7 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
     if given:  # what is handed over counts only where something is copied
         given |= {"replicate": 2}
     spec = make_spec({"strategy": "spacker_dynamic", "slots": 6, "to_slots": 2, "then_slots": "4,3"} | given)
-    run = _Run(None, ENDPOINTS, spec, "run", Path("nowhere"), print)
+    run = _Run(None, ENDPOINTS, spec, "run", Path("nowhere"), print, lambda: None)
     asked = []
     run._job = SimpleNamespace(assignment=spec.start(), copy=lambda *order: asked.append(order) or "name")
     run._plan(1, spec.target(spec.start(), 0))

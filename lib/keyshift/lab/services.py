@@ -1,6 +1,7 @@
-"""The three services of the embedded stack: how each is configured, started, and asked whether it is well.
+"""The three services: how each is configured, started, and asked whether it is well.
 
-Every path in a configuration is relative to the state folder, where the processes run: no folder name needs escaping.
+The embedded stack runs them on this machine for itself, ``keyshift.lab.serve`` one of them for others. Every path of
+the embedded stack is relative to the state folder, where the processes run: no folder name needs escaping.
 """
 
 import base64
@@ -14,6 +15,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -31,6 +33,7 @@ Command = list[str]
 Env = dict[str, str]
 
 HOST = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 BUCKET = "keyshift"
 ANSWER_S = 3.0  # how long a health check waits for an answer
 
@@ -38,6 +41,15 @@ ANSWER_S = 3.0  # how long a health check waits for an answer
 JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
 # Log4j without a configuration file: lines of this level and above go to the standard output, and so to our log.
 JVM += ["-Dorg.apache.logging.log4j.level=INFO", "-Djava.net.preferIPv4Stack=true", "-Djava.awt.headless=true"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a service is: by default where only this machine finds it."""
+
+    listen: str = HOST
+    advertise: str = HOST  # the name under which clients reach it
+    data: Path | None = None  # by default a folder in the state folder
 
 
 class Service(ABC):
@@ -48,8 +60,10 @@ class Service(ABC):
     default_ports: ClassVar[dict[str, int]]  # the first is the one clients use
     deadline_s: ClassVar[float]  # from its start to the first good check, on a busy machine
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, place: Place = Place()) -> None:
         self.home = home
+        self.place = place
+        self.data = place.data or Path("data", self.name)
         self.log = home / "logs" / f"{self.name}.log"
         self.pid_file = home / "pids" / f"{self.name}.json"
 
@@ -79,17 +93,18 @@ class Kafka(Service):
 
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
         """Write the properties, and format the data folder at the first start."""
+        controller = f"{HOST}:{ports['kafka_controller']}"  # always: the broker is the only one that speaks with it
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "listeners": f"BROKER://{HOST}:{ports['kafka']},CONTROLLER://{HOST}:{ports['kafka_controller']}",
-            "advertised.listeners": f"BROKER://{HOST}:{ports['kafka']}",
+            "listeners": f"BROKER://{self.place.listen}:{ports['kafka']},CONTROLLER://{controller}",
+            "advertised.listeners": f"BROKER://{self.place.advertise}:{ports['kafka']}",
             "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             # Static voters: their address is not in the data, so another port can be used at the next start.
-            "controller.quorum.voters": f"1@{HOST}:{ports['kafka_controller']}",
-            "log.dirs": "data/kafka",
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": self.data,
             "num.partitions": 1,
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": 0,
@@ -108,7 +123,7 @@ class Kafka(Service):
         settings |= {"transaction.state.log.min.isr": 1, "share.coordinator.state.topic.min.isr": 1}
         file = "conf/kafka.properties"
         write_whole(self.home / file, "".join(f"{name}={value}\n" for name, value in settings.items()))
-        if not (self.home / "data" / "kafka" / "meta.properties").is_file():
+        if not (self.home / self.data / "meta.properties").is_file():
             self._format(program, file, cancel)
         return [*program, "kafka.Kafka", file], dict(os.environ)
 
@@ -162,9 +177,9 @@ class ZooKeeper(Service):
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
         """Write zoo.cfg."""
         settings = {
-            "clientPortAddress": HOST,
+            "clientPortAddress": self.place.listen,
             "clientPort": ports["zookeeper"],
-            "dataDir": "data/zookeeper",
+            "dataDir": self.data,
             "tickTime": 500,  # a session may be as short as two ticks
             "maxSessionTimeout": 60_000,
             "maxClientCnxns": 0,  # no limit: every router, slot and client comes from this one address
@@ -192,6 +207,10 @@ class MinIO(Service):
     name, title, deadline_s = "minio", "MinIO", 60.0
     default_ports: ClassVar = {"minio": 19000}
 
+    def __init__(self, home: Path, place: Place = Place(), credentials: tuple[str, str] | None = None) -> None:
+        super().__init__(home, place)
+        self._given = credentials
+
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
         """The server program; building it is what takes minutes."""
         return [str(minio_binary(say, cancel))]
@@ -203,12 +222,16 @@ class MinIO(Service):
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MINIO_", "_MINIO_"))}
         env |= {"MINIO_ROOT_USER": access_key, "MINIO_ROOT_PASSWORD": secret_key}
         env |= {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}  # no console, no asking for updates
-        address = f"{HOST}:{ports['minio']}"
-        command = [*program, "server", "data/minio", "--address", address, "--quiet", "--certs-dir", "conf/minio"]
+        address = f"{self.place.listen}:{ports['minio']}"
+        command = [*program, "server", str(self.data), "--address", address, "--quiet", "--certs-dir", "conf/minio"]
         return command, env
 
     def credentials(self) -> tuple[str, str]:
-        """Access key and secret key, generated on first use and kept in a file only the user can read."""
+        """Access key and secret key: those given, else generated on first use and kept in a file only the user can
+        read.
+        """
+        if self._given:
+            return self._given
         file = self.home / "credentials.json"
         try:
             saved = json.loads(file.read_text())
@@ -230,9 +253,15 @@ class MinIO(Service):
         if answer.status != 200:
             raise ServiceUnavailable(f"MinIO says it is not live (HTTP {answer.status})")
         access_key, secret_key = self.credentials()
-        client = minio.Minio(f"{HOST}:{port}", access_key, secret_key, secure=False, http_client=pool)
-        if not client.bucket_exists(BUCKET):  # a signed request: also proves that the credentials fit
-            client.make_bucket(BUCKET)
+        make_bucket(minio.Minio(f"{HOST}:{port}", access_key, secret_key, secure=False, http_client=pool), BUCKET)
+
+
+def make_bucket(client: minio.Minio, bucket: str) -> bool:
+    """Make the bucket if it is not there; says whether it did."""
+    if client.bucket_exists(bucket):  # a signed request: also proves that the credentials fit
+        return False
+    client.make_bucket(bucket)
+    return True
 
 
 _quieting = threading.Lock()

@@ -1,0 +1,96 @@
+{{/* What every pod of keyshift has. */}}
+
+{{/* Values of the chart win over those for all charts (global.image), those over the chart's own version. */}}
+{{- define "common.image" -}}
+{{- $all := (.Values.global).image | default dict -}}
+{{- $own := .Values.image -}}
+{{- $repository := $own.repository | default $all.repository | default "keyshift" -}}
+{{- $tag := $own.tag | default $all.tag | default .Chart.AppVersion -}}
+{{- $digest := $own.digest | default $all.digest -}}
+{{- $repository }}:{{ $tag }}{{ with $digest }}@{{ . }}{{ end -}}
+{{- end }}
+
+{{- define "common.pullPolicy" -}}
+{{- .Values.image.pullPolicy | default ((.Values.global).image).pullPolicy | default "IfNotPresent" -}}
+{{- end }}
+
+{{- define "common.pullSecrets" -}}
+{{- with .Values.image.pullSecrets | default ((.Values.global).image).pullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "common.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 1000
+runAsGroup: 1000
+fsGroup: 1000
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "common.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* The root file system is read-only: these are all the places where a process can write. */}}
+{{- define "common.writableMounts" -}}
+- name: home
+  mountPath: /var/lib/keyshift
+- name: tmp
+  mountPath: /tmp
+{{- end }}
+
+{{- define "common.writableVolumes" -}}
+- name: home
+  emptyDir: {}
+- name: tmp
+  emptyDir: {}
+{{- end }}
+
+{{/* Where pods go: include "common.placement" .Values */}}
+{{- define "common.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The volume of a service's data: a claim of the StatefulSet (common.claim), else one that dies with the pod. */}}
+{{- define "common.dataVolume" -}}
+{{- if not .Values.persistence.enabled }}
+- name: data
+  emptyDir:
+    sizeLimit: {{ .Values.persistence.size }}
+{{- end }}
+{{- end }}
+
+{{- define "common.claim" -}}
+{{- if .Values.persistence.enabled }}
+volumeClaimTemplates:
+  - metadata:
+      name: data
+      labels:
+        {{- include "common.podLabels" . | nindent 8 }}
+    spec:
+      accessModes: [ReadWriteOnce]
+      {{- with .Values.persistence.storageClass }}
+      storageClassName: {{ . }}
+      {{- end }}
+      resources:
+        requests:
+          storage: {{ .Values.persistence.size }}
+{{- end }}
+{{- end }}

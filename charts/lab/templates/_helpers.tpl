@@ -1,0 +1,82 @@
+{{- define "lab.driverAccount" -}}
+{{- .Values.serviceAccounts.driver | default (include "common.sibling" (list . "driver")) -}}
+{{- end }}
+
+{{- define "lab.executorAccount" -}}
+{{- .Values.serviceAccounts.executor | default (include "common.sibling" (list . "executor")) -}}
+{{- end }}
+
+{{/* include "lab.address" (list . "kafka" 9092) */}}
+{{- define "lab.address" -}}
+{{- $name := index . 1 -}}
+{{- $port := index . 2 -}}
+{{- with index . 0 -}}
+{{- $given := index .Values.services $name -}}
+{{- if and .Chart.IsRoot (not $given) -}}
+{{- fail (printf "services.%s is empty: installed alone, this chart needs the host:port of each service" $name) -}}
+{{- end -}}
+{{- $given | default (printf "%s:%v" (include "common.sibling" (list . $name)) $port) -}}
+{{- end -}}
+{{- end }}
+
+{{/* What network policies and affinities tell apart: include "lab.role" (list . "driver") */}}
+{{- define "lab.role" -}}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/part-of: keyshift
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "lab.storeSecret" -}}
+{{- .Values.store.existingSecret.name | default (include "common.sibling" (list . "minio")) -}}
+{{- end }}
+
+{{/* Any pod that is a driver: Jupyter's and those of batches. */}}
+{{- define "lab.driverEnv" -}}
+- name: KEYSHIFT_PROFILE
+  value: /etc/keyshift/profile.yaml
+- name: KEYSHIFT_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . }}, key: {{ .Values.store.existingSecret.accessKey }}}}
+- name: KEYSHIFT_SECRET_KEY
+  valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . }}, key: {{ .Values.store.existingSecret.secretKey }}}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- end }}
+
+{{- define "lab.driverSpec" -}}
+serviceAccountName: {{ include "lab.driverAccount" . }}
+automountServiceAccountToken: true  # Spark asks the API server for executors
+enableServiceLinks: false
+terminationGracePeriodSeconds: 60  # to end a run and its executors
+{{- with include "common.pullSecrets" . }}
+{{ . }}
+{{- end }}
+securityContext:
+  {{- include "common.podSecurity" . | nindent 2 }}
+{{- with include "common.placement" .Values }}
+{{- . }}
+{{- end }}
+{{- end }}
+
+{{- define "lab.profileMount" -}}
+- name: profile
+  mountPath: /etc/keyshift
+  readOnly: true
+{{- end }}
+
+{{- define "lab.profileVolume" -}}
+- name: profile
+  configMap:
+    name: {{ include "common.sibling" (list . "profile") }}
+{{- end }}
+
+{{/* One term of a pod anti-affinity: include "lab.apartFrom" (list . "driver") */}}
+{{- define "lab.apartFrom" -}}
+topologyKey: kubernetes.io/hostname
+labelSelector:
+  matchLabels:
+    {{- include "lab.role" . | nindent 4 }}
+{{- end }}

@@ -1,0 +1,3 @@
+{{- define "minio.secret" -}}
+{{- .Values.existingSecret.name | default (include "common.name" .) -}}
+{{- end }}

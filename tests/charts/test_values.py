@@ -1,0 +1,468 @@
+"""Each value does what it says, and nothing else does; wrong ones are refused by name."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rendering import (
+    CHARTS,
+    MINIMUM,
+    NAMESPACE,
+    RELEASE,
+    Manifest,
+    call,
+    containers,
+    kinds,
+    manifests,
+    one,
+    pods,
+    profile_files,
+    refusal,
+    template,
+    values_file,
+)
+
+from keyshift.lab.profile import Services, Spark, load_profile
+
+SERVICES = ("kafka", "zookeeper", "minio")
+APP_VERSION = yaml.safe_load((CHARTS / "keyshift" / "Chart.yaml").read_text())["appVersion"]
+DRIVER_ENVIRONMENT = {
+    "POD_IP": "10.0.0.7",
+    "POD_NAME": "keyshift-lab-0",
+    "POD_NAMESPACE": NAMESPACE,
+    "KEYSHIFT_ACCESS_KEY": "key",
+    "KEYSHIFT_SECRET_KEY": "secret",
+}
+
+
+def stateful(chart: str, case: str | None = None) -> Manifest:
+    return one(manifests(chart, case), "StatefulSet", f"{RELEASE}-{chart}")
+
+
+def environment(container: Manifest) -> dict[str, Any]:
+    """Name -> value, or what it is taken from."""
+    return {e["name"]: e.get("value", e.get("valueFrom")) for e in container["env"]}
+
+
+def secret_key(name: str, key: str) -> dict[str, Any]:
+    return {"secretKeyRef": {"name": name, "key": key}}
+
+
+# --- all services
+
+
+@pytest.mark.parametrize(
+    ("chart", "arguments"),
+    [
+        ("kafka", ["kafka", "--advertise", f"{RELEASE}-kafka.{NAMESPACE}.svc", "--port", "9092", "--data", "/data"]),
+        ("zookeeper", ["zookeeper", "--port", "2181", "--data", "/data"]),
+        ("minio", ["minio", "--port", "9000", "--data", "/data"]),
+    ],
+)
+def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart: str, arguments: list[str]) -> None:
+    spec = stateful(chart)["spec"]
+    assert spec["replicas"] == 1
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["args"] == arguments
+    assert container["image"] == f"keyshift:{APP_VERSION}"
+    service = one(manifests(chart), "Service", spec["serviceName"])
+    assert [str(port["port"]) for port in service["spec"]["ports"]] == [
+        arguments[arguments.index("--port") + 1],
+    ]
+
+
+@pytest.mark.parametrize("chart", SERVICES)
+def test_data_is_in_the_pod_unless_it_shall_persist(chart: str) -> None:
+    for case, persists in ((None, False), ("persistent", True)):
+        spec = stateful(chart, case)["spec"]
+        volumes = {volume["name"]: volume for volume in spec["template"]["spec"]["volumes"]}
+        assert ("data" in volumes) is not persists
+        claims = spec.get("volumeClaimTemplates", [])
+        assert [claim["metadata"]["name"] for claim in claims] == (["data"] if persists else [])
+        for claim in claims:
+            assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+            assert claim["spec"]["storageClassName"] == "fast"
+    assert volumes.keys() == {"home", "tmp"}
+
+
+@pytest.mark.parametrize("chart", [*SERVICES, "lab"])
+def test_policies_and_the_budget_are_there_unless_switched_off(chart: str) -> None:
+    default = manifests("keyshift")
+    for kind, name in (("NetworkPolicy", "driver" if chart == "lab" else chart), ("PodDisruptionBudget", chart)):
+        assert f"{RELEASE}-{name}" in kinds(default, kind)
+        assert not kinds(manifests(chart, "open"), kind)
+
+
+@pytest.mark.parametrize("chart", SERVICES)
+def test_a_service_lets_in_keyshift_and_whom_the_values_name_and_asks_only_for_names(chart: str) -> None:
+    ours = {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "keyshift"}}}
+    for case, more in ((None, 0), ("placed", 2)):
+        (policy,) = kinds(manifests(chart, case), "NetworkPolicy").values()
+        (entry,) = policy["spec"]["ingress"]
+        assert entry["from"][0] == ours
+        assert len(entry["from"]) == 1 + more
+        assert len(entry["ports"]) == 1
+        names, itself = policy["spec"]["egress"]
+        assert {port["port"] for port in names["ports"]} == {53}
+        assert itself["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == chart
+
+
+@pytest.mark.parametrize("chart", SERVICES)
+def test_a_pod_goes_where_the_values_say_with_the_image_they_say(chart: str) -> None:
+    for name, pod in pods(manifests(chart, "placed")):
+        spec = pod["spec"]
+        assert spec["nodeSelector"] == {"keyshift/role": "services"}, name
+        assert spec["tolerations"][0]["key"] == "keyshift/role", name
+        assert spec["imagePullSecrets"] == [{"name": "registry"}], name
+        (container,) = spec["containers"]
+        assert container["image"].startswith("registry.example/lab/keyshift:0.1.0-abc@sha256:0123"), name
+        assert container["imagePullPolicy"] == "Always", name
+    for name, pod in pods(manifests(chart)):
+        assert not {"nodeSelector", "tolerations", "imagePullSecrets"} & pod["spec"].keys(), name
+
+
+# --- minio
+
+
+def test_minio_gets_generated_credentials_or_those_of_an_existing_secret() -> None:
+    for case, secret, user, password in (
+        (None, f"{RELEASE}-minio", "access-key", "secret-key"),
+        ("secret", "my-store", "user", "password"),
+    ):
+        found = manifests("minio", case)
+        assert list(kinds(found, "Secret")) == ([f"{RELEASE}-minio"] if case is None else [])
+        for _, pod in pods(found):  # the server and the test
+            values = environment(pod["spec"]["containers"][0]).values()
+            assert secret_key(secret, user) in values
+            assert secret_key(secret, password) in values
+    data = one(manifests("minio"), "Secret", f"{RELEASE}-minio")["data"]
+    assert {key: len(value) > 15 for key, value in data.items()} == {"access-key": True, "secret-key": True}
+
+
+def test_the_bucket_is_made_at_every_start() -> None:
+    (container,) = stateful("minio", "secret")["spec"]["template"]["spec"]["containers"]
+    assert container["lifecycle"]["postStart"]["exec"]["command"] == ["/opt/keyshift/entrypoint", "bucket"]
+    env = environment(container)
+    assert (env["KEYSHIFT_BUCKET"], env["KEYSHIFT_MINIO"]) == ("results-2026", "127.0.0.1:9000")
+    assert env["KEYSHIFT_SECRET_KEY"] == "$(MINIO_ROOT_PASSWORD)"
+    assert list(env).index("MINIO_ROOT_PASSWORD") < list(env).index("KEYSHIFT_SECRET_KEY"), "else it is not expanded"
+
+
+def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted() -> None:
+    for case, annotated, monitored in ((None, 0, 0), ("metrics", 1, 0), ("servicemonitor", 1, 1)):
+        found = manifests("minio", case)
+        pod = one(found, "StatefulSet", f"{RELEASE}-minio")["spec"]["template"]
+        assert ("prometheus.io/scrape" in pod["metadata"].get("annotations", {})) == annotated
+        assert ("MINIO_PROMETHEUS_AUTH_TYPE" in environment(pod["spec"]["containers"][0])) == annotated
+        assert len(kinds(found, "ServiceMonitor")) == monitored
+    (monitor,) = kinds(found, "ServiceMonitor").values()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["endpoints"][0]["interval"] == "15s"
+
+
+# --- lab
+
+
+def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, _ = profile_files(manifests("keyshift"))
+    assert set(raw) == {"services", "spark"}
+    assert set(raw["services"]) == set(Services.model_fields)
+    assert set(raw["spark"]) == set(Spark.model_fields) - {"python", "conf"}  # the image's default, and none
+    for name, value in DRIVER_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(raw))
+    profile = load_profile(str(tmp_path / "profile.yaml"))
+    endpoints, spark = profile.endpoints(), profile.spark
+    assert (endpoints.kafka, endpoints.zookeeper) == (f"{RELEASE}-kafka:9092", f"{RELEASE}-zookeeper:2181")
+    assert (endpoints.minio, endpoints.bucket, endpoints.secure) == (f"{RELEASE}-minio:9000", "keyshift", False)
+    assert (spark.namespace, spark.driver_host, spark.driver_pod) == (NAMESPACE, "10.0.0.7", "keyshift-lab-0")
+    assert spark.image == f"keyshift:{APP_VERSION}"
+    assert spark.service_account in kinds(manifests("keyshift"), "ServiceAccount")
+    assert (spark.executors, spark.cores, spark.request_cpu) == (2, 4, "0.5")
+    assert spark.options()["spark.kubernetes.executor.disableConfigMap"] == "true"
+
+
+def test_the_profile_says_what_the_values_say() -> None:
+    raw, _ = profile_files(manifests("lab", "placed"))
+    assert raw["services"] == {
+        "kafka": "kafka.example:9092",
+        "zookeeper": "zk.example:2181",
+        "minio": "s3.example:443",
+        "bucket": "results",
+        "secure": True,
+    }
+    spark = raw["spark"]
+    assert (spark["executors"], spark["cores"], spark["request_cpu"]) == (8, 2, "1500m")
+    assert (spark["memory"], spark["memory_overhead"]) == ("4g", "3g")
+    assert spark["image"] == "registry.example/lab/keyshift:0.1.0-abc"
+    assert spark["conf"]["spark.executor.extraJavaOptions"] == "-Xlog:gc"
+
+
+def test_the_driver_finds_profile_credentials_and_itself_where_it_looks() -> None:
+    jupyter = stateful("lab", "alone")["spec"]["template"]
+    (batch,) = kinds(manifests("lab", "batch"), "Job").values()
+    for pod in (jupyter, batch["spec"]["template"]):
+        (container,) = pod["spec"]["containers"]
+        env = environment(container)
+        assert env["KEYSHIFT_PROFILE"] == "/etc/keyshift/profile.yaml"
+        assert "/etc/keyshift" in {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert env["KEYSHIFT_ACCESS_KEY"] == secret_key("my-store", "user")
+        assert env["KEYSHIFT_SECRET_KEY"] == secret_key("my-store", "password")
+        assert env["POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+        assert env["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+        assert env["POD_NAMESPACE"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+        assert pod["spec"]["serviceAccountName"] == f"{RELEASE}-driver"
+
+
+def test_accounts_roles_and_the_token_are_made_unless_given() -> None:
+    made = manifests("lab", "alone")
+    assert set(kinds(made, "ServiceAccount")) == {f"{RELEASE}-driver", f"{RELEASE}-executor"}
+    assert set(kinds(made, "Role")) == set(kinds(made, "RoleBinding")) == {f"{RELEASE}-driver"}
+    (binding,) = kinds(made, "RoleBinding").values()
+    assert [subject["name"] for subject in binding["subjects"]] == [f"{RELEASE}-driver"]
+    assert set(kinds(made, "Secret")) == {f"{RELEASE}-lab"}
+    given = manifests("lab", "given")
+    for kind in ("ServiceAccount", "Role", "RoleBinding", "Secret"):
+        assert not kinds(given, kind)
+    pod = one(given, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "my-driver"
+    assert environment(pod["containers"][0])["JUPYTER_TOKEN"] == secret_key("my-token", "jupyter")
+    assert profile_files(given)[0]["spark"]["service_account"] == "my-executor"
+
+
+def test_executors_keep_apart_as_strictly_as_the_values_say() -> None:
+    def affinity(case: str) -> dict[str, Any]:
+        return profile_files(manifests("lab", case))[1]["spec"].get("affinity", {}).get("podAntiAffinity", {})
+
+    assert affinity("open") == {}
+    for case, strength, term in (("alone", "preferred", "podAffinityTerm"), ("placed", "required", None)):
+        (terms,) = (terms for key, terms in affinity(case).items() if key.startswith(strength))
+        roles = {(t[term] if term else t)["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] for t in terms}
+        assert roles == {"driver", "executor"}
+        assert len(affinity(case)) == 1
+
+
+def test_the_terms_that_keep_executors_apart_name_labels_that_drivers_and_executors_have() -> None:
+    found = manifests("lab", "batch")
+    labels = {name: pod["metadata"]["labels"] for name, pod in pods(found)}
+    _, executor = profile_files(found)
+    terms = executor["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    chosen = {
+        name
+        for name, has in labels.items()
+        for term in terms
+        if term["podAffinityTerm"]["labelSelector"]["matchLabels"].items() <= has.items()
+    }
+    assert {name.split("/")[0] for name in chosen} == {"StatefulSet", "Job", "executor"}
+
+
+def test_driver_and_executors_have_places_of_their_own() -> None:
+    found = manifests("lab", "placed")
+    _, executor = profile_files(found)
+    assert executor["spec"]["nodeSelector"] == {"keyshift/role": "executors"}
+    assert executor["spec"]["tolerations"][0]["value"] == "executors"
+    assert executor["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    driver = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]["spec"]
+    assert driver["nodeSelector"] == {"keyshift/role": "driver"}
+    assert {c["image"] for c in [*driver["containers"], *driver["initContainers"]]} == {
+        "registry.example/lab/keyshift:0.1.0-abc"
+    }
+
+
+def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted() -> None:
+    for case, persists in (("alone", False), ("placed", True)):
+        spec = stateful("lab", case)["spec"]
+        volumes = {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
+        assert ("data" in volumes) is not persists
+        assert len(spec.get("volumeClaimTemplates", [])) == persists
+        for container in containers(spec["template"]):
+            mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            assert mounts["data"] == "/var/lib/keyshift"
+
+
+def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_executors() -> None:
+    found = manifests("lab", "placed")
+    driver, executor = (one(found, "NetworkPolicy", f"{RELEASE}-{role}") for role in ("driver", "executor"))
+
+    def roles(policy: Manifest, entry: int) -> set[str]:
+        return {
+            peer["podSelector"]["matchLabels"].get("app.kubernetes.io/component", "?")
+            for peer in policy["spec"]["ingress"][entry]["from"]
+        }
+
+    assert roles(driver, 0) == {"executor"}
+    assert roles(executor, 0) == {"driver", "executor"}
+    assert len(executor["spec"]["ingress"]) == 1
+    assert driver["spec"]["ingress"][1]["ports"] == [{"port": 8888, "protocol": "TCP"}]  # those of extraFrom
+    assert len(one(manifests("lab", "alone"), "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]) == 1
+
+
+def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_for_neither() -> None:
+    for case, jobs, crons in (("alone", 0, 0), ("batch", 1, 0), ("cron", 0, 1)):
+        found = manifests("lab", case)
+        assert (len(kinds(found, "Job")), len(kinds(found, "CronJob"))) == (jobs, crons)
+        assert (f"{RELEASE}-lab-batch" in kinds(found, "ConfigMap")) is bool(jobs + crons)
+    (cron,) = kinds(found, "CronJob").values()
+    assert cron["spec"]["schedule"] == "0 22 * * *"
+    assert cron["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
+
+
+def test_a_batch_runs_its_file_and_is_tried_again_unless_its_verdicts_are_bad() -> None:
+    found = manifests("lab", "batch")
+    (job,) = kinds(found, "Job").values()
+    assert job["spec"]["backoffLimit"] == 2
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["keyshift", "batch", "/etc/keyshift-batch/batch.yaml"]
+    assert yaml.safe_load(one(found, "ConfigMap", f"{RELEASE}-lab-batch")["data"]["batch.yaml"])["grid"]
+    assert pod["restartPolicy"] == "Never"
+    stop = job["spec"]["podFailurePolicy"]["rules"][0]
+    assert (stop["action"], stop["onExitCodes"]["values"]) == ("FailJob", [1])
+    assert stop["onExitCodes"]["containerName"] == container["name"]
+
+
+def test_another_batch_is_another_job_and_the_same_one_the_same() -> None:
+    (first,) = kinds(manifests("lab", "batch"), "Job")
+    (other,) = kinds(manifests("lab", "batch", "--set", "batch.file=name: other"), "Job")
+    (again,) = kinds(manifests("lab", "batch", "--set", "batch.schedule="), "Job")
+    assert first == again != other
+
+
+# --- the umbrella
+
+
+def test_all_of_it_comes_with_one_command_and_idles_on_a_laptop() -> None:
+    found = manifests("keyshift")
+    sets = kinds(found, "StatefulSet")
+    assert set(sets) == {f"{RELEASE}-{chart}" for chart in (*SERVICES, "lab")}
+    requests = [m["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] for m in sets.values()]
+    assert sum(int(r["cpu"].removesuffix("m")) for r in requests) <= 1000
+    units = {"Mi": 1, "Gi": 1024}
+    assert sum(int(r["memory"][:-2]) * units[r["memory"][-2:]] for r in requests) <= 3 * 1024
+
+
+@pytest.mark.parametrize(
+    ("case", "left"),
+    [
+        ("external", {"lab"}),
+        ("results-apart", {"kafka", "zookeeper", "lab"}),
+        ("services-only", {"kafka", "zookeeper", "minio"}),
+    ],
+)
+def test_what_exists_elsewhere_is_not_installed(case: str, left: set[str]) -> None:
+    found = manifests("keyshift", case)
+    assert set(kinds(found, "StatefulSet")) == {f"{RELEASE}-{chart}" for chart in left}
+    if "lab" in left:
+        raw, _ = profile_files(found)
+        inside = {name for name in SERVICES if raw["services"][name].startswith(f"{RELEASE}-")}
+        assert inside == left - {"lab"}
+
+
+def test_the_image_is_set_once_for_all_and_one_chart_may_differ() -> None:
+    found = manifests("keyshift", "image")
+    images = {name: {c["image"] for c in containers(pod)} for name, pod in pods(found) if name != "executor"}
+    ours = {"registry.example/lab/keyshift:0.1.0-abc"}
+    for name, used in images.items():
+        assert used == ({"registry.example/lab/keyshift:0.1.0-def"} if "zookeeper" in name else ours), name
+    assert {profile_files(found)[0]["spark"]["image"]} == ours
+
+
+def test_each_service_and_the_rights_have_a_test_pod() -> None:
+    tests = {
+        name for name, m in kinds(manifests("keyshift"), "Pod").items() if m["metadata"]["annotations"]["helm.sh/hook"]
+    }
+    assert tests == {f"{RELEASE}-{chart}-test-roundtrip" for chart in SERVICES} | {f"{RELEASE}-lab-test-rights"}
+
+
+@pytest.mark.parametrize(
+    ("chart", "case", "commands"),
+    [
+        ("kafka", None, ["helm test keyshift", "goes with its pod"]),
+        ("zookeeper", "persistent", ["helm test keyshift", "data-keyshift-zookeeper-0"]),
+        ("minio", None, ["port-forward service/keyshift-minio 9000", "existingSecret.name=keyshift-minio"]),
+        ("lab", "batch", ["port-forward service/keyshift-lab 8888", "app.kubernetes.io/name=lab-batch", "helm test"]),
+        ("keyshift", None, ["port-forward service/keyshift-lab 8888", "get secret keyshift-lab", "helm uninstall"]),
+    ],
+)
+def test_the_notes_name_the_next_commands(chart: str, case: str | None, commands: list[str], tmp_path: Path) -> None:
+    # Without a cluster Helm renders notes only to see whether it can: here they are a manifest of a copy of the chart.
+    copy = shutil.copytree(CHARTS / chart, tmp_path / chart)
+    notes = (copy / "templates" / "NOTES.txt").read_text()
+    manifest = 'kind: Notes\nmetadata: {name: notes}\ntext: {{ include "notes" . | toJson }}\n'
+    (copy / "templates" / "notes.yaml").write_text(f'{{{{- define "notes" }}}}{notes}{{{{ end }}}}\n{manifest}')
+    code, output, messages = call("template", RELEASE, str(copy), "--kube-version", MINIMUM, *values_file(chart, case))
+    assert code == 0, messages
+    (found,) = [m for m in yaml.safe_load_all(output) if m and m["kind"] == "Notes"]
+    assert [command for command in commands if command not in found["text"]] == []
+
+
+# --- wrong values
+
+WRONG = [
+    ("kafka", None, "image.tag=latest", "image/tag"),
+    ("kafka", None, "image.tag=", "image/tag"),
+    ("keyshift", None, "global.image.tag=latest", "global/image/tag"),
+    ("kafka", None, "image.repository=keyshift:latest@sha256", "image/repository"),
+    ("kafka", None, "replicas=3", "replicas"),
+    ("zookeeper", None, "persistence.sice=1Gi", "sice"),
+    ("zookeeper", None, "networkPolicy.enabled=maybe", "networkPolicy/enabled"),
+    ("minio", None, "bucket=My_Bucket", "bucket"),
+    ("minio", None, "metrics.serviceMonitor.every=5s", "every"),
+    ("minio", None, "resources.requests.memory=lots", "resources/requests/memory"),
+    ("lab", "alone", "spark.cores=0", "spark/cores"),
+    ("lab", "alone", "spark.memory=1Gi", "spark/memory"),
+    ("lab", "alone", "spark.conf.master=local", "'master'"),
+    ("lab", "alone", "services.kafka=no-port", "services/kafka"),
+    ("lab", "alone", "services.redis=r:6379", "redis"),
+    ("lab", "alone", "executors.spread=sometimes", "executors/spread"),
+    ("lab", "alone", "batch.shedule=daily", "shedule"),
+    ("keyshift", None, "kafak.enabled=false", "kafak"),
+    ("keyshift", None, "lab.sprak.cores=2", "sprak"),
+]
+
+
+@pytest.mark.parametrize(("chart", "case", "setting", "named"), WRONG, ids=[w[2] for w in WRONG])
+def test_a_wrong_value_is_refused_with_its_name(
+    chart: str, case: str | None, setting: str, named: str, tmp_path: Path
+) -> None:
+    path, _, value = setting.partition("=")
+    values: Any = yaml.safe_load(value) if value else ""
+    for key in reversed(path.split(".")):
+        values = {key: values}
+    file = tmp_path / "wrong.yaml"
+    file.write_text(yaml.safe_dump(values))
+    assert named in refusal(chart, case, "--values", str(file))
+
+
+@pytest.mark.parametrize(
+    ("chart", "case", "settings", "words"),
+    [
+        ("lab", None, [], "services.kafka is empty"),
+        ("lab", "alone", ["rbac.create=false"], "serviceAccounts.driver and serviceAccounts.executor"),
+        ("lab", "alone", ["batch.enabled=true"], "batch.file is empty"),
+        ("keyshift", None, ["kafka.enabled=false"], "lab.services.kafka"),
+        ("keyshift", None, ["zookeeper.enabled=false"], "lab.services.zookeeper"),
+        ("keyshift", None, ["lab.services.kafka=k:9092"], "kafka.enabled"),
+        (
+            "keyshift",
+            None,
+            ["minio.enabled=false", "lab.services.minio=s3:443"],
+            "lab.store.existingSecret.name",
+        ),
+        ("keyshift", None, ["minio.bucket=other"], "lab.store.bucket is keyshift"),
+        ("keyshift", None, ["minio.existingSecret.name=mine"], "lab.store.existingSecret"),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_refused_with_what_to_do(
+    chart: str, case: str | None, settings: list[str], words: str
+) -> None:
+    assert words in refusal(chart, case, *(part for setting in settings for part in ("--set", setting)))
+
+
+def test_a_release_name_that_is_long_still_gives_names_that_kubernetes_takes() -> None:
+    code, output, messages = template("keyshift", None, "--name-template", "a" * 53)
+    assert code != 0 or all(len(m["metadata"]["name"]) <= 63 for m in yaml.safe_load_all(output) if m), messages
