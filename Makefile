@@ -82,7 +82,7 @@ kind: ## try the charts on this machine: a cluster in containers (kind), with ev
 	@echo "Remove it with: kind delete cluster --name keyshift"
 
 test-kubernetes: $(READY) ## the tests that need a cluster: that of KUBECONFIG, with the image in it
-	@$(BIN)/python -m pytest -m kubernetes tests/kubernetes $(ARGS)
+	@$(BIN)/python -m pytest -m kubernetes tests/cluster $(ARGS)
 
 clean: ## remove .venv, caches and build leftovers from this folder, and nothing outside it
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

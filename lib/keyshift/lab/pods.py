@@ -83,8 +83,8 @@ class Pods:
                     refused.append(verb)
         if refused:
             raise ServiceUnavailable(
-                f"the driver may not {', '.join(refused)} pods in namespace {self._spark.namespace}; grant it a Role as "
-                "the chart `lab` does"
+                f"the driver may not {', '.join(refused)} pods in namespace {self._spark.namespace}; grant it a Role "
+                "as the chart `lab` does"
             )
 
     def await_executors(self, application: str, registered: Callable[[], int], say: Say) -> None:
