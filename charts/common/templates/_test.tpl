@@ -14,7 +14,7 @@ metadata:
     {{- include "common.helperLabels" (list . "test") | nindent 4 }}
   annotations:
     helm.sh/hook: test
-    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    helm.sh/hook-delete-policy: before-hook-creation
 spec:
   restartPolicy: Never
   activeDeadlineSeconds: 180

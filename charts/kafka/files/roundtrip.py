@@ -19,7 +19,7 @@ try:
     consumer = KafkaConsumer(
         topic, bootstrap_servers=address, auto_offset_reset="earliest", group_id=None, consumer_timeout_ms=60_000
     )
-    got = [record.value for record, _ in zip(consumer, range(1), strict=False)]
+    got = [record.value for _, record in zip(range(1), consumer, strict=False)]
     consumer.close()
 finally:
     admin.delete_topics([topic])

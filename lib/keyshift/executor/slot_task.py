@@ -441,6 +441,7 @@ class SlotTask:
         with self._lock:
             served = np.flatnonzero(self._heat)
             answer = {
+                "host": self._host.server.address.rsplit(":", 1)[0],
                 "seconds": time.monotonic() - self._began,
                 "records": np.stack([served, self._heat[served]], axis=1).tolist(),
                 "queue_peak_bytes": self._queue_peak_bytes,

@@ -47,7 +47,15 @@ class Pods:
                     "set KUBECONFIG"
                 ) from error
         settings = client.Configuration.get_default_copy()
-        settings.host = spark.master.removeprefix(KUBERNETES)
+        renew, host = settings.refresh_api_key_hook, spark.master.removeprefix(KUBERNETES)
+
+        def renewed(changed: client.Configuration) -> None:
+            """With the token, the client sets the address of the cluster it runs in: not necessarily the profile's."""
+            if renew is not None:
+                renew(changed)
+            changed.host = host
+
+        settings.host, settings.refresh_api_key_hook = host, renewed  # type: ignore[assignment]  # a stub says None
         settings.retries = 1
         self._api = client.ApiClient(settings)
         self._core = client.CoreV1Api(self._api)

@@ -82,6 +82,7 @@ class Spark(BaseModel):
             "spark.driver.bindAddress": self.driver_host,
             # Whoever waits for executors can say why they do not come: not Spark.
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+            f"{pods}.executor.missingPodDetectDelta": "5s",  # a job that lost an executor stands still until it is seen
             # Pods are all that the driver makes, so that it needs no right to anything else.
             f"{pods}.executor.disableConfigMap": "true",
             f"{pods}.driver.service.deleteOnTermination": "false",

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from tqdm import tqdm
 
@@ -110,8 +111,14 @@ class Lab:
         if self._place.on_kubernetes:
             context = self._spark.sparkContext
 
-            def registered() -> int:  # the driver is one of them
-                return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+            def registered() -> int:
+                try:
+                    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
+                except Py4JError as error:
+                    log = self._home / "spark.log"
+                    raise ServiceUnavailable(
+                        f"Spark has ended while its executors started; its log is {log}"
+                    ) from error
 
             self._pods.await_executors(context.applicationId, registered, self._say)
 
@@ -277,6 +284,7 @@ class _Run:
             self._phase = "catching up"
             self._surviving(self._await_results)
             measures = self._job.measure()
+            self._notes += _hosts(measures)
             copied = self._copied()
             final = self._job.savepoint(self._set_phase)
             self._await_sealed(final)
@@ -585,6 +593,15 @@ class _Run:
                     part.insert(0, "unit", row[0])
                     part.insert(1, "slot", int(slot))
                     yield part
+
+
+def _hosts(measures: dict[int, dict[str, Any]]) -> list[str]:
+    """A line on which slots were where in the end, if not all on one host."""
+    slots_of: dict[str, list[str]] = {}
+    for slot, measured in sorted(measures.items()):
+        slots_of.setdefault(measured["host"], []).append(str(slot))
+    places = "; ".join(f"slots {', '.join(slots)} on {host}" for host, slots in slots_of.items())
+    return [places] if len(slots_of) > 1 else []
 
 
 def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, Any]:

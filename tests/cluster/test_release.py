@@ -1,0 +1,179 @@
+"""The suite in a real cluster: services, driver and executors in pods of their own."""
+
+import json
+import re
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from .conftest import DRIVER, RELEASE
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
+SMALL = ["--set", "rate=2000", "--set", "seconds=14", "--set", "trigger_s=4", "--set", "keys=10000"]
+
+
+def summary(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def notes(cluster, run_id: str) -> str:
+    return "\n".join(json.loads(cluster.keyshift("results", "show", run_id).stdout)["notes"])
+
+
+def refused(cluster, *arguments: str, **more) -> str:
+    """The one line of a run that was refused; nothing of it is left."""
+    done = cluster.keyshift("run", *SMALL, *arguments, **more)
+    assert done.returncode in (2, 3), done.stdout[-500:]
+    said = [line for line in done.stderr.splitlines() if line.startswith("keyshift: ")]
+    assert len(said) == 1, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    assert cluster.without_executors()
+    return said[0]
+
+
+@pytest.fixture
+def profile(cluster):
+    """Writes a changed copy of the driver's profile into its pod."""
+
+    def change(section: str, **values) -> str:
+        raw = cluster.kubectl("exec", DRIVER, "-c", "jupyter", "--", "cat", "/etc/keyshift/profile.yaml", check=True)
+        changed = yaml.safe_load(raw.stdout)
+        changed[section] |= values
+        path = "/tmp/changed.yaml"
+        cluster.kubectl(
+            "exec", "-i", DRIVER, "-c", "jupyter", "--", "tee", path, input=yaml.safe_dump(changed), check=True
+        )
+        return path
+
+    return change
+
+
+def test_what_the_charts_test_passes(cluster):
+    said = cluster.helm("test", RELEASE, "--logs")
+    assert said.count("Phase:          Succeeded") == 4
+
+
+def test_state_moves_between_pods_and_the_oracle_agrees(cluster):
+    row = summary(cluster.keyshift("run", *SMALL, "--set", "to_slots=4"))
+    assert row["verdict"] == "ok"
+    assert row["units_moved"] > 0
+    places = re.findall(r"slots ([\d, ]+) on (\S+?)(?:;|$)", notes(cluster, row["run_id"]), re.MULTILINE)
+    assert len({host for _, host in places}) == 2
+    assert cluster.without_executors()
+
+
+def test_the_quickstart_runs_in_the_pod_of_jupyter(cluster):
+    settings = ['strategies=["fluid", "stop_restart"]', "rate=1000", "keys=4000", "seconds=14", "trigger_s=4"]
+    given = [part for setting in settings for part in ("--set", setting)]
+    done = cluster.keyshift("notebook", "notebooks/00_quickstart.ipynb", *given, timeout_s=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("verdict ok") == 2
+    listed = [json.loads(line) for line in cluster.keyshift("results", "list", "--json").stdout.splitlines()]
+    newest = json.loads(cluster.keyshift("results", "show", listed[0]["run_id"]).stdout)
+    assert {"00_quickstart.ipynb", "00_quickstart.html", "migration.parquet"} <= set(newest["files"])
+
+
+def test_a_job_whose_executor_is_deleted_in_the_middle_of_a_migration_recovers(cluster):
+    command = ["kubectl", "-n", cluster.namespace, "exec", DRIVER, "-c", "jupyter", "--", "keyshift", "run"]
+    settings = ["rate=1000", "seconds=24", "trigger_s=4", "keys=10000"]
+    for setting in settings:
+        command += ["--set", setting]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    before = []
+    try:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if "moving" in line:
+                before = cluster.executors()
+                cluster.kubectl("delete", "pod", before[0], "--grace-period=0", "--force", check=True)
+                break
+        out, err = run.communicate(timeout=400)
+    finally:
+        run.kill()
+    assert run.returncode == 0, err[-3000:]
+    row = json.loads(out.strip().splitlines()[-1])
+    assert len(before) == 2
+    assert row["verdict"] == "ok"
+    assert row["lost"] == row["duplicated"] == 0
+    assert "the query died" in notes(cluster, row["run_id"])
+
+
+def test_an_upgrade_keeps_credentials_and_results(cluster):
+    before = cluster.secret(f"{RELEASE}-minio"), cluster.secret(f"{RELEASE}-lab")
+    runs = cluster.keyshift("results", "list", "--json").stdout
+    assert runs.strip()
+    cluster.install("--set", "lab.spark.executors=2", "--set", "lab.resources.limits.memory=5Gi")
+    assert (cluster.secret(f"{RELEASE}-minio"), cluster.secret(f"{RELEASE}-lab")) == before
+    assert cluster.keyshift("results", "list", "--json").stdout == runs
+
+
+def test_a_batch_is_a_job_whose_progress_the_log_tells(cluster, tmp_path):
+    file = tmp_path / "batch.yaml"
+    file.write_text("name: two\nnotebook: 01_strategy_space.ipynb\ngrid: {groups: [16, 32]}\n")
+    cluster.install("--set", "lab.batch.enabled=true", "--set-file", f"lab.batch.file={file}")
+    (job,) = (item["metadata"]["name"] for item in cluster.get("jobs"))
+    done = cluster.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=300s", timeout_s=320)
+    log = cluster.kubectl("logs", f"job/{job}").stdout
+    assert done.returncode == 0, log
+    assert "groups=16" in log and "groups=32" in log
+
+
+def test_an_image_that_cannot_be_pulled_is_told_in_the_words_of_the_pod(cluster, profile):
+    said = refused(cluster, profile=profile("spark", image="no-such-registry.invalid/keyshift:0"))
+    assert "no-such-registry.invalid/keyshift:0" in said
+    assert "Image" in said
+
+
+def test_too_few_cores_are_refused_with_the_number_that_is_needed(cluster, profile):
+    said = refused(cluster, "--set", "to_slots=8", profile=profile("spark", executors=1))
+    assert "10 routers and slots" in said
+    assert "set spark.executors to 3" in said
+
+
+def test_a_misspelt_key_of_a_profile_is_refused_with_the_nearest(cluster, profile):
+    assert "did you mean 'executors'" in refused(cluster, profile=profile("spark", executers=3))
+
+
+def test_an_api_server_that_is_not_there_is_named(cluster, profile):
+    said = refused(cluster, profile=profile("spark", master="k8s://https://127.0.0.1:1"))
+    assert "https://127.0.0.1:1 cannot be reached" in said
+
+
+def test_a_bucket_that_is_not_there_is_named(cluster, profile):
+    said = refused(cluster, profile=profile("services", bucket="nowhere"))
+    assert "nowhere" in said
+
+
+def test_a_service_that_is_not_there_is_named(cluster, profile):
+    said = refused(cluster, profile=profile("services", kafka="no-kafka:9092"))
+    assert "kafka at no-kafka:9092 cannot be reached" in said
+
+
+def test_missing_rights_are_named_by_verb_and_resource(cluster):
+    role = f"{RELEASE}-driver"
+    fewer = '[{"op": "replace", "path": "/rules/0/verbs", "value": ["get", "list", "watch"]}]'
+    cluster.kubectl("patch", "role", role, "--type=json", "-p", fewer, check=True)
+    try:
+        said = refused(cluster)
+    finally:
+        cluster.install()
+    assert "may not create, delete pods" in said
+    assert cluster.namespace in said
+
+
+def test_uninstalling_leaves_nothing_but_the_pods_of_helm_test(cluster):
+    def left():
+        kinds = ("all", "configmap", "secret", "role", "rolebinding", "serviceaccount", "networkpolicy", "pdb", "pvc")
+        found = [(item["kind"], item["metadata"]["name"]) for kind in kinds for item in cluster.get(kind)]
+        return [
+            (kind, name) for kind, name in found if name not in ("kube-root-ca.crt", "default") and "-test-" not in name
+        ]
+
+    cluster.helm("uninstall", RELEASE, "--wait", "--timeout=3m")
+    until = time.monotonic() + 60
+    while left() and time.monotonic() < until:  # pods end in their own time
+        time.sleep(1)
+    assert not left()
