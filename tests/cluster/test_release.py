@@ -110,15 +110,22 @@ def test_an_upgrade_keeps_credentials_and_results(cluster):
     assert cluster.keyshift("results", "list", "--json").stdout == runs
 
 
-def test_a_batch_is_a_job_whose_progress_the_log_tells(cluster, tmp_path):
+def test_a_batch_is_a_job_whose_log_tells_how_far_it_is_and_that_resumes(cluster, tmp_path):
     file = tmp_path / "batch.yaml"
     file.write_text("name: two\nnotebook: 01_strategy_space.ipynb\ngrid: {groups: [16, 32]}\n")
-    cluster.install("--set", "lab.batch.enabled=true", "--set-file", f"lab.batch.file={file}")
-    (job,) = (item["metadata"]["name"] for item in cluster.get("jobs"))
-    done = cluster.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=300s", timeout_s=320)
-    log = cluster.kubectl("logs", f"job/{job}").stdout
-    assert done.returncode == 0, log
+
+    def executed():
+        cluster.install("--set", "lab.batch.enabled=true", "--set-file", f"lab.batch.file={file}")
+        (job,) = (item["metadata"]["name"] for item in cluster.get("jobs"))
+        done = cluster.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=300s", timeout_s=320)
+        log = cluster.kubectl("logs", f"job/{job}").stdout
+        assert done.returncode == 0, log
+        cluster.kubectl("delete", "job", job, check=True)
+        return log
+
+    log = executed()
     assert "groups=16" in log and "groups=32" in log
+    assert "2 done before" in executed()
 
 
 def test_an_image_that_cannot_be_pulled_is_told_in_the_words_of_the_pod(cluster, profile):

@@ -9,20 +9,20 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.errors import MigrationFailed
-from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, JobConfig, result_schema, slot_schema
+from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination
+from keyshift.executor.operation import Operation, Waiting, Where, now_us
 from keyshift.executor.outbox import Courier, Outbox
 from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.replicator import Replicator
@@ -32,20 +32,12 @@ from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Assignment, Mode, Step
 from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
-from keyshift.state import UnitState, backends
+from keyshift.state import UnitState
 
 DRAIN_RECORDS, DRAIN_S = 16, 0.003  # a slice of queued work: so many frames at a time, until so long has passed
 PULL_UNITS = 8  # fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
 POLL_S = 0.01
-TIMERS_EVERY_S = 0.01  # how often units without records are looked through for timers that are due
-
-Where = tuple[int, int, int, int]  # router, version, offset, and the watermark that the record met
-
-
-def now_us() -> int:
-    """Microseconds since the epoch, the clock of all measurements."""
-    return time.time_ns() // 1000
 
 
 class SlotTask:
@@ -55,12 +47,7 @@ class SlotTask:
         self.slot = slot
         self._config = config
         self._batch_id = batch_id
-        workload = config.make_workload()
-        self._operator = workload.operator()
-        self._event_schema = slot_schema(workload)
-        self._result_schema = result_schema(workload)
-        self._label_types = {name: self._result_schema.field(name).type for name in ("router", "offset", "version")}
-        self._new_state: Callable[[pa.Schema], UnitState] = backends.get(config.backend)[0]
+        self._event_schema = slot_schema(config.make_workload())
         self._host = host_for(config)
         self._states: dict[int, UnitState] = {}
         self._lock = threading.Lock()
@@ -68,14 +55,11 @@ class SlotTask:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self._watermarks = dict.fromkeys(range(config.routers), 0)
-        self._timed: set[int] = set()  # units with timers
-        self._timers_at = 0.0
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[protocol.Request | protocol.Open]] = {}
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
         self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
-        self._heat = np.zeros(config.key_groups * config.bins, np.int64)  # records of each unit so far
         self._began = time.monotonic()
         self._queue_peak_bytes = 0
         self._marker: dict[str, Any] | None = None
@@ -89,9 +73,7 @@ class SlotTask:
         config, host = self._config, self._host
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
         self._clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes)
-        self._partial = PartialUnits(
-            host, self._clients, self._states, self._lock, self._operator.uses_time, self._failed
-        )
+        self._partial = PartialUnits(host, self._clients, self._states, self._lock, host.uses_time, self._failed)
         self._replicator = Replicator(
             host.state_schema,
             self._clients,
@@ -103,16 +85,15 @@ class SlotTask:
         )
         handover = self._coordination.read(f"handover/{self.slot}")
         host.tenants[self.slot] = self
-        expected: list[int] = []
+        fresh: Sequence[int] = ()
+        expected: Sequence[int] = ()
         if handover is None:
             assignment = Assignment.from_json(self._coordination.require("assignment"))
             owned, version = assignment.units_of(self.slot), assignment.version
             if config.restore is None:
-                for unit in owned:
-                    self._states[unit] = self._new_state(self._operator.state_schema)
-                    self._operator.initial(unit, self._states[unit])
+                fresh = owned
             else:
-                expected = list(owned)
+                expected = owned
                 self._background(partial(self._restore, set(owned)))
         elif handover["address"] == host.server.address:
             version = handover["version"]
@@ -120,11 +101,13 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._pull, set(expected), handover["address"]))
-        self._timed = {unit for unit, state in self._states.items() if len(state.timers)}
         machine = faults.machines.get(config.fault)
-        self._machine: protocol.SlotMachine[tuple[Any, ...]] = machine(
-            self.slot, config.routers, self._states.keys(), expected, version
+        self._machine: protocol.SlotMachine[Waiting] = machine(
+            self.slot, config.routers, {*self._states, *fresh}, expected, version
         )
+        self._operation = Operation(config, self._states, self._partial, self._machine)
+        for unit in fresh:
+            self._operation.begin(unit)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         self._coordination.watch("step", self._step_published)
         self._coordination.watch("measure", self._measures_wanted)
@@ -181,8 +164,8 @@ class SlotTask:
                         met = min(self._watermarks.values())
                         results += self._admit(events, (router, versions[i], offsets[i], met))
                     self._watermarks[router] = max(self._watermarks[router], watermarks[i])
-            if self._timed and time.monotonic() >= self._timers_at and not self._machine.stopping:
-                results += self._timers_due()
+            if not self._machine.stopping:
+                results += self._operation.timers_due(min(self._watermarks.values()))
             if self._machine.queued_bytes > self._queue_peak_bytes:
                 self._queue_peak_bytes = self._machine.queued_bytes
                 if self._queue_peak_bytes > self._config.queue_bytes:
@@ -220,99 +203,14 @@ class SlotTask:
     def _admit(self, events: pa.RecordBatch, where: Where) -> list[pa.RecordBatch]:
         router, version, _, _ = where
         units = events["unit"]
-        held = self._machine.admit(router, version, set(np.flatnonzero(self._counts(units)).tolist()))
+        held = self._machine.admit(router, version, set(np.flatnonzero(self._operation.counts(units)).tolist()))
         if not held:
-            return self._process(events, where)
+            return self._operation.process(events, where)
         for unit in held:
             record = events.filter(pc.equal(units, unit))
             self._carry_out(self._machine.hold(unit, router, (record, where), record.nbytes))
         rest = events.filter(pc.invert(pc.is_in(units, pa.array(held, pa.int32()))))
-        return self._process(rest, where) if rest.num_rows else []
-
-    def _process(self, events: pa.RecordBatch, where: Where, now: int | None = None) -> list[pa.RecordBatch]:
-        """Results of ``events``, and of the timers that were due before; what misses its key waits.
-
-        With ``now`` (microseconds) it is known that no key is missing.
-        """
-        router, version, offset, watermark = where
-        if self._operator.uses_time and watermark:
-            units = pc.unique(events["unit"]).to_pylist()
-            if still := [unit for unit in units if self._machine.stands(unit)]:  # no time passes for these
-                mask = pc.is_in(events["unit"], pa.array(still, pa.int32()))
-                rest = events.filter(pc.invert(mask))
-                results = self._process(events.filter(mask), (router, version, offset, 0), now)
-                return results + (self._process(rest, where, now) if rest.num_rows else [])
-        known, now = now is not None, now or now_us()
-        if self._partial and not known:
-            events = self._partial.hold_back(events, where, watermark, now)
-            if not events.num_rows:
-                return []
-        counts = self._counts(events["unit"])
-        units = np.flatnonzero(counts).tolist()
-        uses_time = self._operator.uses_time
-        results = [fired for unit in units for fired in self._advance(unit, watermark, now)] if uses_time else []
-        self._heat += counts
-        out = self._operator.process(events, self._state_of, watermark)
-        results.append(self._result(out, router, version, offset))
-        if uses_time:
-            self._timed.update(unit for unit in units if len(self._states[unit].timers))
-        if self._partial:
-            self._partial.used(units)
-        return results
-
-    def _counts(self, units: pa.Array) -> npt.NDArray[np.int64]:
-        """How many records of each unit: shape (units,)."""
-        return np.bincount(units.to_numpy(), minlength=len(self._heat))
-
-    def _process_waiting(self, records: list[tuple[pa.RecordBatch, Where]], now: int) -> list[pa.RecordBatch]:
-        """Results of records whose keys have come: all of them at once, unless each meets a watermark of its own."""
-        if self._operator.uses_time or len(records) < 2:
-            return [result for record in records for result in self._process(*record, now)]
-        sizes = [events.num_rows for events, _ in records]
-        events = pa.concat_batches([events for events, _ in records])
-        router, version, offset, _ = (np.repeat(part, sizes) for part in zip(*(w for _, w in records), strict=True))
-        counts = self._counts(events["unit"])
-        self._heat += counts
-        out = self._operator.process(events, self._state_of, 0)
-        self._partial.used(np.flatnonzero(counts).tolist())
-        labels = {"router": router, "offset": offset, "version": version}
-        return [self._labelled(out, {name: pa.array(labels[name], kind) for name, kind in self._label_types.items()})]
-
-    def _result(self, out: pa.RecordBatch, router: int, version: int, offset: int) -> pa.RecordBatch:
-        labels = {"router": router, "offset": offset, "version": version}
-        types = self._label_types
-        return self._labelled(
-            out, {name: pa.repeat(pa.scalar(labels[name], types[name]), out.num_rows) for name in types}
-        )
-
-    def _labelled(self, out: pa.RecordBatch, labels: dict[str, pa.Array]) -> pa.RecordBatch:
-        columns = [labels[name] if name in labels else out[name] for name in self._result_schema.names]
-        return pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
-
-    def _advance(self, unit: int, watermark: int, now: int) -> list[pa.RecordBatch]:
-        fired = self._operator.advance(unit, self._state_of(unit), watermark, now)
-        return [self._result(fired, -1, self._machine.version_of(unit), -1)] if fired is not None else []
-
-    def _timers_due(self) -> list[pa.RecordBatch]:
-        """Timers of units that got no record: the watermark has grown, and time has passed."""
-        self._timers_at = time.monotonic() + TIMERS_EVERY_S
-        watermark, now = min(self._watermarks.values()), now_us()
-        results = []
-        for unit in self._machine.idle(self._timed):
-            if self._partial and not self._partial.may_advance(unit, watermark, now):
-                continue
-            results += self._advance(unit, watermark, now)
-            if self._partial:
-                self._partial.used([unit])
-            if not len(self._states[unit].timers):
-                self._timed.discard(unit)
-        return results
-
-    def _state_of(self, unit: int) -> UnitState:
-        state = self._states.get(unit)
-        if state is None:  # only a deliberate fault gets here: it works on nothing
-            state = self._states[unit] = self._new_state(self._operator.state_schema)
-        return state
+        return self._operation.process(rest, where) if rest.num_rows else []
 
     def _drain(self) -> list[pa.RecordBatch]:
         results: list[pa.RecordBatch] = []
@@ -320,11 +218,11 @@ class SlotTask:
         while True:
             records, effects = self._machine.drain(DRAIN_RECORDS)
             for record in records:
-                results += self._process(*record)
+                results += self._operation.process(*record)
             self._carry_out(effects)
             now = now_us()
             waiting, whole = self._partial.drain(DRAIN_RECORDS, now)
-            results += self._process_waiting(waiting, now)
+            results += self._operation.process_waiting(waiting, now)
             for unit in whole:
                 self._carry_out(self._machine.completed(unit))
             if not (records or waiting) or time.monotonic() > until:
@@ -336,7 +234,7 @@ class SlotTask:
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
             values.append(frames.encode(merged))
         if self._marker and time.monotonic() >= self._marker_at:
-            values.append(frames.encode(frames.empty(self._result_schema), self._marker))
+            values.append(frames.encode(frames.empty(self._operation.result_schema), self._marker))
             self._marker_at = time.monotonic() + MARKER_EVERY_S
             if self._marker["marker"] == "ready":
                 self._marker = None
@@ -379,7 +277,7 @@ class SlotTask:
     def _send(self, send: protocol.Send) -> None:
         unit, destination = send.unit, send.destination
         state = self._states.pop(unit)
-        self._timed.discard(unit)
+        self._operation.left(unit)
         self._aligned_us[unit] = now_us()
         remains = self._modes[send.version].transfer in ("access", "remote")
         parcel = Parcel(unit, send.version, send.hop, send.routers, remains, state=state)
@@ -439,11 +337,12 @@ class SlotTask:
     def _measures_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread: what this slot has seen so far."""
         with self._lock:
-            served = np.flatnonzero(self._heat)
+            heat = self._operation.heat
+            served = np.flatnonzero(heat)
             answer = {
                 "host": self._host.server.address.rsplit(":", 1)[0],
                 "seconds": time.monotonic() - self._began,
-                "records": np.stack([served, self._heat[served]], axis=1).tolist(),
+                "records": np.stack([served, heat[served]], axis=1).tolist(),
                 "queue_peak_bytes": self._queue_peak_bytes,
                 "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 **self._partial.measures(),
@@ -475,7 +374,7 @@ class SlotTask:
             if not self._machine.awaits(parcel.unit, parcel.version, parcel.hop):
                 return True
         if parcel.delta_of is None:
-            state = self._new_state(self._operator.state_schema)
+            state = self._operation.new_state()
         else:
             copy = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
             if copy is None:
@@ -495,8 +394,7 @@ class SlotTask:
             self._states[parcel.unit] = state
             if parcel.partial:
                 self._partial.opened(parcel.unit, state)
-            if len(state.timers):
-                self._timed.add(parcel.unit)
+            self._operation.came(parcel.unit)
             self._incoming[parcel.unit] = [received, now_us()]
             self._carry_out(effects)
         return True
