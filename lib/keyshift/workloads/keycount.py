@@ -101,8 +101,7 @@ class KeyCountOperator:
         counts, stamps = [], []
         keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
         values_of = {unit: state_of(unit).values for unit in set(units)}
-        for key, unit in zip(keys, units, strict=True):
-            values = values_of[unit]
+        for key, values in zip(keys, map(values_of.__getitem__, units), strict=True):
             count, payload = values[key] or self._fresh(key)
             stamps.append(int.from_bytes(payload[:WORD], "little"))
             count += 1
