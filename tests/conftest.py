@@ -1,6 +1,7 @@
 """Settings of pytest for every kind of test. Fixtures that start services are beside the tests that need them."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -10,4 +11,6 @@ from hypothesis import settings
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=5000)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs with Ctrl-C ignored,
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all that tests start and interrupt
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
