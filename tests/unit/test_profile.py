@@ -1,0 +1,109 @@
+import pytest
+
+from keyshift.errors import BadInput
+from keyshift.lab.profile import KEYS, VARIABLE, load_profile, use_profile
+
+SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"
+SPARK = "spark: {master: 'k8s://https://api', image: keyshift:1, driver_host: 10.0.0.1, executors: 2, cores: 4}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text: str) -> str:
+        path = tmp_path / "profile.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+@pytest.fixture(autouse=True)
+def no_profile(monkeypatch):
+    for name in (VARIABLE, *KEYS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_name_everything_is_on_this_machine():
+    profile = load_profile()
+    assert profile.services == "embedded"
+    assert not profile.spark.on_kubernetes
+    assert profile.spark.options() == {}
+
+
+def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, monkeypatch):
+    monkeypatch.setenv(VARIABLE, write(SERVICES + SPARK))
+    assert load_profile().spark.on_kubernetes
+    assert not load_profile("local").spark.on_kubernetes
+
+
+def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "local")
+    use_profile(write(SERVICES + SPARK))
+    assert load_profile().spark.image == "keyshift:1"
+
+
+def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monkeypatch):
+    given = {"POD_NAMESPACE": "lab", "KEYSHIFT_IMAGE": "keyshift:2", "POD_IP": "10.1.1.1", "POD_NAME": "driver-0"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    options = load_profile("kubernetes").spark.options()
+    assert options["spark.kubernetes.namespace"] == "lab"
+    assert options["spark.kubernetes.container.image"] == "keyshift:2"
+    assert options["spark.driver.bindAddress"] == options["spark.driver.host"] == "10.1.1.1"
+    assert options["spark.kubernetes.driver.pod.name"] == "driver-0"
+    monkeypatch.delenv("POD_IP")
+    with pytest.raises(BadInput, match="needs POD_IP in the environment"):
+        load_profile("kubernetes")
+
+
+def test_settings_of_spark_in_a_profile_win_over_ours(write):
+    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.executor.memory: 7g}")
+    assert load_profile(write(text)).spark.options()["spark.executor.memory"] == "7g"
+
+
+def test_credentials_come_from_the_environment_only(write, monkeypatch):
+    profile = load_profile(write(SERVICES + SPARK))
+    with pytest.raises(BadInput, match="KEYSHIFT_ACCESS_KEY and KEYSHIFT_SECRET_KEY must be set"):
+        profile.endpoints()
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    assert profile.endpoints().secret_key == "secret"
+    assert "secret" not in repr(profile.endpoints())
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_needs(write):
+    profile = load_profile(write(SERVICES + SPARK))
+    profile.require_cores(8)
+    with pytest.raises(BadInput, match=r"9 routers and slots.*2 executors.*set spark.executors to 3"):
+        profile.require_cores(9)
+    load_profile("local").require_cores(1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("spark: {corse: 3}", "unknown key of spark.*'corse': did you mean 'cores'"),
+        ("services: {kafak: 'k:1'}", "unknown key of services.*did you mean 'kafka'"),
+        ("sparc: {}", "unknown key of profile.*did you mean 'spark'"),
+        ("services: elsewhere", "services is 'elsewhere'; it is the word embedded"),
+        ("services: {kafka: k, zookeeper: 'z:1', minio: 'm:1'}", "services.kafka='k'"),
+        ("services: {kafka: 'k:1', zookeeper: 'z:1'}", r"services.minio"),
+        ("spark: {cores: 0}", "spark.cores=0: .*greater than or equal to 1"),
+        ("spark: {master: 'yarn'}", "spark.master='yarn'"),
+        ("spark: {memory: 1 gig}", "spark.memory='1 gig'"),
+        (SPARK, "executors in pods cannot reach embedded services"),
+        (SERVICES + SPARK.replace("image: keyshift:1, ", ""), "spark.image is needed on Kubernetes"),
+        (SERVICES + SPARK.replace("driver_host: 10.0.0.1, ", ""), "spark.driver_host is needed on Kubernetes"),
+        ("- a list", "is no mapping; it has the keys services, spark"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_what_is_not_right_is_named(write, text, said):
+    with pytest.raises(BadInput, match=said) as refused:
+        load_profile(write(text))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(BadInput, match="unknown profile 'kuberntes': did you mean 'kubernetes'"):
+        load_profile("kuberntes")
