@@ -149,7 +149,7 @@ def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack
 
 @pytest.fixture(scope="module")
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    own = Stack(tmp_path_factory.mktemp("own"), {"kafka": 39092, "kafka_controller": 39093, "zookeeper": 32181})
+    own = Stack(tmp_path_factory.mktemp("own"), {"kafka": 29192, "kafka_controller": 29193, "zookeeper": 22181})
     try:
         own.up()
         yield own
@@ -235,7 +235,7 @@ def test_a_start_that_fails_shows_the_log_and_ends_what_it_started(tmp_path: Pat
     data = tmp_path / "data" / "kafka"
     data.mkdir(parents=True)
     (data / "meta.properties").write_text("version=1\ncluster.id=someone-elses\nnode.id=77\n")
-    broken = Stack(tmp_path, {"kafka": 38092, "kafka_controller": 38093, "zookeeper": 38181, "minio": 38900})
+    broken = Stack(tmp_path, {"kafka": 28092, "kafka_controller": 28093, "zookeeper": 28181, "minio": 28900})
     with pytest.raises(ServiceUnavailable, match=r"(?s)Kafka did not start: its process ended.*kafka\.log.*node id 77"):
         broken.up()
     assert not broken.running()

@@ -233,8 +233,8 @@ def test_the_rest_of_units_comes_in_parts_and_is_marked_with_its_unit(server, cl
 def test_keys_that_were_used_elsewhere_come_back_and_are_there_when_the_call_returns(holder, server, clients):
     new = rows.pack(SCHEMA, [(3, (1, b"new")), (88, (2, b"newer"))])
     clients.write(server.address, [((4, 9), new, [5]), ((5, 9), rows.pack(SCHEMA, []), [1])])
-    assert holder.lent[4, 9].get(3) == (1, b"new") and holder.lent[4, 9].get(88) == (2, b"newer")
-    assert holder.lent[4, 9].get(5) is None
+    assert holder.lent[4, 9].values[3] == (1, b"new") and holder.lent[4, 9].values[88] == (2, b"newer")
+    assert holder.lent[4, 9].values[5] is None
     assert len(holder.lent[5, 9]) == 0
 
 
@@ -278,7 +278,7 @@ def test_without_the_token_of_the_job_nothing_is_given_or_taken(call, holder, se
     stranger.close()
     assert not holder.parcels and not holder.copies and not holder.messages
     assert (1, 7) in holder.left
-    assert len(holder.lent[4, 9]) == 20 and holder.lent[4, 9].get(3) == value(3)
+    assert len(holder.lent[4, 9]) == 20 and holder.lent[4, 9].values[3] == value(3)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

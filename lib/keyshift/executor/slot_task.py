@@ -5,6 +5,7 @@ steps), Flight's (what arrives) and those of its couriers. Everything slow happe
 an object that one thread owns at a time, so extracting and installing never hold a frame back.
 """
 
+import contextlib
 import queue
 import resource
 import threading
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift import frames
-from keyshift.errors import MigrationFailed
+from keyshift.errors import KeyshiftError, MigrationFailed
 from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination
 from keyshift.executor.operation import Operation, Waiting, Where, now_us
@@ -329,6 +330,7 @@ class SlotTask:
                     step = Step.from_json(raw)
                     self._modes[raw["version"]] = step.mode
                     self._carry_out(self._machine.prepare(raw["version"], step))
+                    self._background(partial(self._greet, step))
         except BaseException as error:
             self._trouble = error
             return False
@@ -418,6 +420,14 @@ class SlotTask:
         self._clients.tell(own, "drop", {"stays": []})
         self._clients.write(own, [])
         self._clients.keys(own, [], [])
+
+    def _greet(self, step: Step) -> None:
+        """Connect with those that units go to or come from, before anything waits for it."""
+        pairs = {(move.source, move.destination) for move in step.moves if self.slot in (move.source, move.destination)}
+        for slot in {slot for pair in pairs for slot in pair} - {self.slot}:
+            with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
+                if found := self._coordination.read(f"slots/{slot}"):
+                    self._clients.tell(found["address"], "drop", {"stays": []})
 
     def _push(self, destination: int, parcels: Any) -> None:
         outbox = self._outboxes[destination]

@@ -2,59 +2,33 @@
 
 import contextlib
 import math
-import queue
-import secrets
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from tqdm import tqdm
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
-from keyshift.errors import KeyshiftError, QueryDied, ServiceUnavailable
-from keyshift.executor.config import JobConfig
-from keyshift.executor.coordinator import StepRecord, Wish
-from keyshift.executor.job import Job, Savepoint
+from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor.pipeline import session
-from keyshift.executor.savepoint import Place, SavepointStore
-from keyshift.keys import Assignment, Move, Step
-from keyshift.lab import floor, topics, verdict
-from keyshift.lab.children import Child
+from keyshift.lab import floor
+from keyshift.lab.course import Course
 from keyshift.lab.folders import require_room
-from keyshift.lab.manifest import (
-    TABLES,
-    Manifest,
-    Summary,
-    Verdict,
-    describe_machine,
-    describe_versions,
-    make_table,
-    new_run_id,
-)
+from keyshift.lab.manifest import Manifest, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.lab.pods import Pods
 from keyshift.lab.profile import Spark as SparkPlace
-from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.store import ResultStore
-from keyshift.planner import Decision, Strategy, make_plan
 
-READY_S = 120.0  # until every router and slot has put a first row through
-CATCH_UP_S = 60.0  # until the results of everything offered have come
+WORKERS = 2  # of a local-cluster: processes on this machine
+START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
-LEAD_S = 0.5  # between the decision to start the load and its start
-SECOND_US = 1_000_000
 Say = Callable[[str], None]
 
 
@@ -77,6 +51,7 @@ class Lab:
     ) -> None:
         self._endpoints, self._jars, self._home, self._say = endpoints, jars, home, say
         self._cores, self._kind, self._place = cores, master, place or SparkPlace()
+        self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
 
     def __enter__(self) -> "Lab":
@@ -94,33 +69,40 @@ class Lab:
 
     def _start_spark(self) -> SparkSession:
         place = self._place
-        log = self._home / "spark.log"
         if place.on_kubernetes:
             self._pods = Pods(place)
             self._pods.require_rights()
             self._say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
-            return session(place.master, self._jars, self._work, log, place.options(), place.python)
+            return session(place.master, self._jars, self._work, self._log, place.options(), place.python)
         master = f"local[{self._cores}]"
         if self._kind == "local-cluster":
-            master = f"local-cluster[2,{math.ceil(self._cores / 2)},1024]"
+            master = f"local-cluster[{WORKERS},{math.ceil(self._cores / WORKERS)},1024]"
         self._say(f"starting Spark, {master}")
-        return session(master, self._jars, self._work, log, place.options())
+        return session(master, self._jars, self._work, self._log, place.options())
 
     def await_executors(self) -> None:
-        """On a cluster: until all executors are there. Raises ServiceUnavailable with what their pods say."""
+        """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
+
+        Raises ServiceUnavailable, on Kubernetes with what their pods say.
+        """
         if self._place.on_kubernetes:
-            context = self._spark.sparkContext
+            self._pods.await_executors(self._spark.sparkContext.applicationId, self._registered, self._say)
+        elif self._kind == "local-cluster":
+            soon = Retrying(
+                retry=retry_if_result(lambda here: here < WORKERS), wait=wait_fixed(0.1), stop=stop_after_delay(START_S)
+            )
+            try:
+                soon(self._registered)
+            except RetryError as error:
+                said = f"{error.last_attempt.result()} of {WORKERS} executors came within {START_S:g} s"
+                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}") from error
 
-            def registered() -> int:
-                try:
-                    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is one of them
-                except Py4JError as error:
-                    log = self._home / "spark.log"
-                    raise ServiceUnavailable(
-                        f"Spark has ended while its executors started; its log is {log}"
-                    ) from error
-
-            self._pods.await_executors(context.applicationId, registered, self._say)
+    def _registered(self) -> int:
+        try:  # the driver is one of them
+            return int(self._spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+        except Py4JError as error:
+            said = f"Spark has ended while its executors started; its log is {self._log}"
+            raise ServiceUnavailable(said) from error
 
     def __exit__(self, *_: object) -> None:
         self._closing.close()
@@ -141,7 +123,7 @@ class Lab:
         }
         self._say(f"run {run_id}")
         try:
-            with _Run(self._spark, self._endpoints, spec, run_id, self._work, self._say, self.await_executors) as run:
+            with Course(self._spark, self._endpoints, spec, run_id, self._work, self._say, self.await_executors) as run:
                 tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
@@ -178,465 +160,6 @@ class Lab:
             with contextlib.suppress(KeyshiftError):  # the store may be what died; the first error is the news
                 self.store.put_run(died, {})
             raise
-
-
-class _Run:
-    """One run from its topics to its verdict; leaves nothing behind."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        endpoints: Endpoints,
-        spec: RunSpec,
-        run_id: str,
-        work: Path,
-        say: Say,
-        await_executors: Callable[[], None],
-    ) -> None:
-        self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
-        self._await_executors = await_executors
-        self._workload = spec.make_workload()
-        self._point = spec.point()
-        self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
-        self._copying: str | None = None
-        self._copies: tuple[Move, ...] = ()
-        self._replicate_s: float | None = None
-        self._planned_s = 0.0
-        self._notes: list[str] = []
-        self._config = JobConfig(
-            job=run_id,
-            attempt=0,
-            endpoints=endpoints,
-            workload=spec.workload,
-            parameters=spec.workload_parameters(),
-            routers=spec.routers,
-            slots=spec.slots if self._restarts else spec.tasks,
-            key_groups=spec.key_groups,
-            bins=self._point.bins,
-            queue_bytes=spec.queue_bytes,
-            backend=spec.backend,
-            token=secrets.token_urlsafe(24),
-            chunk_bytes=spec.chunk_bytes,
-            deadline_s=spec.deadline_s,
-            fault=spec.fault,
-        )
-        self._job = Job(spark, self._config, work, spec.batch_s)
-        self._output = work / f"{run_id}.parquet"
-        self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._seconds: list[dict[str, Any]] = []
-        self._received = 0
-        self._count_from = 0  # the first second whose results count as received
-        self._received_by_savepoint = 0
-        self._deaths = 0
-        self._offered: int | None = None
-        self._phase = "warming up"
-        self._children: list[Child] = []
-        self._trigger_us = 0
-
-    @property
-    def _restarts(self) -> bool:
-        return self._point.restarts
-
-    def __enter__(self) -> "_Run":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        steps = [
-            self._job.stop,
-            *(child.kill for child in self._children),
-            self._job.clean,
-            lambda: topics.delete_topic(self._endpoints.kafka, self._config.events_topic),
-            lambda: topics.delete_topic(self._endpoints.kafka, self._config.results_topic),
-            lambda: self._output.unlink(missing_ok=True),
-        ]
-        for step in steps:
-            try:
-                step()
-            except Exception as error:  # the rest must go as well, and the run's own error is the news
-                self._say(f"cleaning up: {type(error).__name__}: {error}")
-
-    # -- the course of a run ------------------------------------------------------------------------------------------
-
-    def execute(self) -> tuple[dict[str, pa.Table], Verdict, dict[str, Any], list[str]]:
-        """Tables, verdict, what the summary needs beside the tables, and what a reader should know."""
-        spec = self._spec
-        topics.create_topic(self._endpoints.kafka, self._config.events_topic, spec.routers)
-        topics.create_topic(self._endpoints.kafka, self._config.results_topic, spec.tasks)
-        self._generator, self._collector = self._start_children()
-        self._job.start(spec.start())
-        self._wait_ready(self._config.slots, "ready: every router and slot has put a first row through")
-        with Sampler(ignore={child.pid for child in self._children}) as sampler:
-            start = time.time() + LEAD_S
-            load_s = spec.warmup_s + spec.seconds
-            self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
-            with tqdm(total=round(load_s), unit="s", desc=spec.strategy, leave=False, disable=None) as bar:
-                self._bar = bar
-                self._surviving(lambda: self._pass_until(start + spec.warmup_s))
-                self._phase = "steady"
-                self._copy_ahead()
-                trigger, end = start + spec.warmup_s + spec.trigger_s, start + load_s
-                restarted: dict[str, Any] | None = None
-                if self._restarts:
-                    restarted = self._restart_at(trigger)
-                else:
-                    self._migrate_at(trigger, end)
-                self._surviving(lambda: self._pass_until(end))
-            self._phase = "catching up"
-            self._surviving(self._await_results)
-            measures = self._job.measure()
-            self._notes += _hosts(measures)
-            copied = self._copied()
-            final = self._job.savepoint(self._set_phase)
-            self._await_sealed(final)
-        self._collector.stop()
-        self._generator.stop()
-        self._job.stop()
-        self._say("comparing every result and the final state with the oracle")
-        events = topics.read_topic_events(
-            self._endpoints.kafka, self._config.events_topic, self._workload.event_schema, spec.routers
-        )
-        results = pq.read_table(self._output).to_pandas()
-        job = self._job
-        found = verdict.judge(self._workload, events, results, self._final_state(final), job.assignments, job.revoked)
-        self._notes += job.troubles
-        migration = restarted or _migration_columns(job.records, self._trigger_us)
-        places = (migration[name] for name in ("unit", "source", "destination"))
-        moved = {unit for unit, source, destination in zip(*places, strict=True) if source != destination}
-        tables = {
-            "latency": self._latency(results),
-            "metrics": self._metrics(sampler, measures),
-            "migration": make_table("migration", migration),
-            "decisions": self._decision_table(),
-        }
-        facts = {
-            "planned_s": self._planned_s,
-            "replicate_s": self._replicate_s,
-            "bytes_minimum": sum(final.unit_bytes[unit] for unit in moved),
-            "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in measures.values()),
-            "bytes_copied": copied,
-        }
-        return tables, _as_manifest(found), facts, self._notes
-
-    def _start_children(self) -> tuple[Child, Child]:
-        spec, config = self._spec, self._config
-        common = {"kafka": self._endpoints.kafka, "workload": spec.workload, "parameters": config.parameters}
-        load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
-        sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
-        self._children.append(Child("keyshift.lab.generator", common | load, self._heard_generator))
-        self._children.append(Child("keyshift.lab.collector", common | sink, self._heard_collector))
-        return self._children[0], self._children[1]
-
-    def _copy_ahead(self) -> None:
-        """Copies that are kept all the time: the planner is told the target in advance, if the copies go there."""
-        point = self._point.phase(0)
-        if point.replicas == "periodic":
-            plan = make_plan(point, self._job.assignment, self._target(0), self._heat(), self._spec.seed)
-            self._copy(plan.copies, point)
-
-    def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
-        spec = self._spec
-        if copies:
-            self._copies = copies
-            self._copying = self._job.copy(copies, spec.copy_every_s, spec.copy_lag_keys, point.handover == "whole")
-
-    def _migrate_at(self, trigger: float, end: float) -> None:
-        """Let the job run to its end and migrate at the trigger, and again. Times in seconds since the epoch."""
-        spec = self._spec
-        monotonic = time.monotonic() - time.time()
-        wishes = []
-        for number in range(len(spec.reconfigurations)):
-            cancels = number and spec.on_overlap == "cancel"
-            request = None if cancels else partial(self._plan, number)
-            at_s = monotonic + trigger + number * spec.gap_s
-            wishes.append(Wish(at_s, request, replace=spec.on_overlap == "replace"))
-        self._trigger_us = round(trigger * SECOND_US)
-        self._surviving(lambda: self._job.serve(wishes, monotonic + end, self._set_phase, self._check))
-
-    def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
-        """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
-        begin = time.perf_counter()
-        point = self._point.phase(number)
-        heat = self._heat() if point.order == "hottest" or self._spec.trigger == "balance" else ()
-        plan = make_plan(point, current, self._target(number, current, heat), heat, self._spec.seed)
-        self._decisions += [(number, decision) for decision in plan.decisions]
-        if number == 0:
-            self._planned_s = time.perf_counter() - begin
-        if plan.copies and point.replicas == "warm_up":
-            self._set_phase("copying")
-            copying = time.perf_counter()
-            self._copy(plan.copies, point)
-            self._job.await_copies(self._copying or "", {move.source for move in plan.copies})
-            self._replicate_s = (self._replicate_s or 0.0) + time.perf_counter() - copying
-        elif number and plan.copies:
-            self._copy(plan.copies, point)
-        return plan.steps
-
-    def _target(self, number: int, current: Assignment | None = None, heat: Sequence[float] = ()) -> Assignment:
-        return self._spec.target(
-            current or self._job.assignment, number, heat or [1.0] * len(self._job.assignment.owner)
-        )
-
-    def _heat(self) -> list[float]:
-        """Records per second of each unit since its slot's batch began."""
-        heat = [0.0] * len(self._job.assignment.owner)
-        for measures in self._job.measure().values():
-            for unit, count in measures["records"]:
-                heat[unit] += count / measures["seconds"]
-        return heat
-
-    def _copied(self) -> int | None:
-        """Bytes of copies sent until they were close; None if nothing was copied."""
-        if self._copying is None:
-            return None
-        answers = self._job.await_copies(self._copying, {move.source for move in self._copies})
-        if self._replicate_s is None:
-            self._replicate_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
-        return sum(answer["bytes"] for answer in answers.values())
-
-    def _decision_table(self) -> pa.Table:
-        rows = [(number, d.unit, -1 if d.step is None else d.step, d.reason) for number, d in self._decisions]
-        migration, unit, step, reason = zip(*rows, strict=True) if rows else ([], [], [], [])
-        return make_table("decisions", {"migration": migration, "unit": unit, "step": step, "reason": reason})
-
-    def _restart_at(self, trigger: float) -> dict[str, Any]:
-        """Wait for the trigger (seconds since the epoch), plan and restart; the migration table's columns."""
-        self._surviving(lambda: self._pass_until(trigger))
-        self._trigger_us = time.time_ns() // 1000
-        begin = time.perf_counter()
-        current, target = self._job.assignment, self._target(0)
-        plan = make_plan(self._point, current, target)
-        self._decisions += [(0, decision) for decision in plan.decisions]
-        self._planned_s = time.perf_counter() - begin
-        return self._restart(current, target)
-
-    def _restart(self, current: Assignment, target: Assignment) -> dict[str, Any]:
-        """Savepoint, stop, start anew. Every unit is written and read again, whether it moves or not."""
-        savepoint = self._job.savepoint(self._set_phase)
-        self._await_sealed(savepoint)
-        self._received_by_savepoint = self._received
-        aligned_us = time.time_ns() // 1000
-        self._set_phase("stopping")
-        self._job.stop()
-        stopped_us = time.time_ns() // 1000
-        self._set_phase("starting anew")
-        slots = len(set(target.owner))
-        self._job.restart(savepoint, Assignment(current.version + 1, target.owner), slots)
-        self._wait_ready(slots, "")
-        self._set_phase("restoring")
-        restored = self._job.await_restored()
-        self._set_phase("restored")
-        rows = [(unit, *times) for answer in restored for unit, *times in answer["units"]]
-        received = {unit: received_us for unit, received_us, _ in rows}
-        installed = {unit: installed_us for unit, _, installed_us in rows}
-        units = sorted(savepoint.unit_bytes)
-
-        def since(us: float) -> float:
-            return (us - self._trigger_us) / SECOND_US
-
-        columns = {
-            "step": [0] * len(units),
-            "unit": units,
-            "source": [current.owner[unit] for unit in units],
-            "destination": [target.owner[unit] for unit in units],
-            "bytes": [savepoint.unit_bytes[unit] for unit in units],
-            "prepared_s": [0.0] * len(units),
-            "switched_s": [0.0] * len(units),
-            "aligned_s": [since(aligned_us)] * len(units),
-            "sent_s": [since(stopped_us)] * len(units),
-            "received_s": [since(received[unit]) for unit in units],
-            "installed_s": [since(installed[unit]) for unit in units],
-            "drained_s": [since(max(installed.values()))] * len(units),
-        }
-        return columns
-
-    # -- the death of the query ---------------------------------------------------------------------------------------
-
-    def _surviving(self, step: Callable[[], None]) -> None:
-        """``step``, and once more after each death of the query, as long as the run may survive it."""
-        while True:
-            try:
-                return step()
-            except QueryDied as death:
-                self._deaths += 1
-                if self._deaths > self._spec.recoveries:
-                    raise
-                self._recover(death)
-
-    def _recover(self, death: QueryDied) -> None:
-        died_s = time.time() - self._trigger_us / SECOND_US if self._trigger_us else math.nan
-        self._say(f"{death}; starting anew")
-        self._set_phase("recovering")
-        begin = time.perf_counter()
-        self._await_executors()
-        self._copying = None  # copies died too, and are not made again
-        self._count_from, self._received = math.ceil(time.time()), self._received_by_savepoint
-        self._job.recover()
-        self._wait_ready(self._job.config.slots, "")
-        self._job.troubles.append(
-            f"the query died {died_s:.1f} s after the trigger ({death}); everything since its "
-            f"{'savepoint' if self._job.config.restore else 'beginning'} was done again, which was under way after "
-            f"{time.perf_counter() - begin:.1f} s; steps that had not switched by then were left out; latency counts "
-            "the first result of an event"
-        )
-        self._set_phase("recovered")
-
-    # -- waiting ------------------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        self._job.check()
-        for child in self._children:
-            child.check()
-
-    def _wait_ready(self, slots: int, line: str) -> None:
-        ready: set[int] = set()
-        for marker in self._heard_markers(READY_S, "ready", lambda: sorted(set(range(slots)) - ready)):
-            ready.add(marker["slot"])
-            if len(ready) == slots:
-                break
-        if line:
-            self._say(line)
-
-    def _await_sealed(self, savepoint: Savepoint) -> None:
-        """Until every slot's last result has come out at the other end."""
-        slots = set(range(self._job.config.slots))
-        sealed: set[int] = set()
-        for marker in self._heard_markers(READY_S, "sealed", lambda: sorted(slots - sealed)):
-            if marker["savepoint"] == savepoint.name:
-                sealed.add(marker["slot"])
-            if sealed == slots:
-                return
-
-    def _heard_markers(self, within_s: float, kind: str, missing: Callable[[], Any]) -> Iterator[dict[str, Any]]:
-        deadline, attempt = time.monotonic() + within_s, self._job.config.attempt
-        while time.monotonic() < deadline:
-            try:
-                marker = self._markers.get(timeout=0.2)
-            except queue.Empty:
-                self._check()
-                continue
-            if marker["marker"] == kind and marker.get("attempt", attempt) == attempt:
-                yield marker
-        raise ServiceUnavailable(f"slots {missing()} did not say {kind!r} within {within_s:g} s")
-
-    def _pass_until(self, moment: float) -> None:
-        while (left := moment - time.time()) > 0:
-            self._check()
-            time.sleep(min(left, 0.2))
-
-    def _await_results(self) -> None:
-        """Until as many results as events have come, or none comes any more (then some are lost)."""
-        deadline, quiet_since, last = time.monotonic() + CATCH_UP_S, time.monotonic(), -1
-        while self._offered is None or self._received < self._offered:
-            self._check()
-            if self._received != last:
-                last, quiet_since = self._received, time.monotonic()
-            if time.monotonic() > deadline or time.monotonic() - quiet_since > CATCH_UP_S / 6:
-                self._say(f"only {self._received} of {self._offered} results came")
-                return
-            time.sleep(0.1)
-
-    # -- what the children say ----------------------------------------------------------------------------------------
-
-    def _set_phase(self, phase: str) -> None:
-        self._phase = phase
-
-    def _heard_generator(self, report: dict[str, Any]) -> None:
-        if report.get("state") == "done":
-            self._offered = report["events"]
-
-    def _heard_collector(self, report: dict[str, Any]) -> None:
-        if "marker" in report:
-            self._markers.put(report)
-        elif "second" in report:
-            self._seconds.append(report)
-            if report["second"] >= self._count_from:
-                self._received += report["results"]
-            bar = getattr(self, "_bar", None)
-            if bar is not None and not bar.disable:
-                bar.update(min(1, bar.total - bar.n))
-            if bar is not None:
-                values = [f"{report['results']:6d} results/s"]
-                values += [f"{q} {report[f'{q}_ms']:7.1f} ms" for q in ("p50", "p99") if report[f"{q}_ms"] is not None]
-                self._say(f"  {'  '.join(values)}  {self._phase}")
-
-    # -- tables -------------------------------------------------------------------------------------------------------
-
-    def _latency(self, results: pd.DataFrame) -> pa.Table:
-        results = results[results["position"] >= 0]  # of events: nobody waits for a timer's result
-        if self._job.revoked:
-            results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position"])
-        created = (results["t"].to_numpy() - self._trigger_us) / SECOND_US
-        latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
-        return make_table(
-            "latency",
-            {"created_s": created, "latency_ms": latency.astype("f4"), "slot": results["slot"].to_numpy().astype("i2")},
-        )
-
-    def _metrics(self, sampler: Sampler, measures: dict[int, dict[str, Any]]) -> pa.Table:
-        rows = [*sampler.rows]
-        names_of = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
-        for slot, measured in measures.items():
-            rows += [(time.time(), name, f"slot-{slot}", float(measured[name])) for name in names_of]
-        rows += [(r["second"], "throughput_per_s", "collector", float(r["results"])) for r in self._seconds]
-        moments, names, instances, values = zip(*rows, strict=True) if rows else ([], [], [], [])
-        relative = np.asarray(moments, "f8") - self._trigger_us / SECOND_US
-        return make_table(
-            "metrics", {"t_s": relative, "metric": list(names), "instance": list(instances), "value": list(values)}
-        )
-
-    def _final_state(self, savepoint: Savepoint) -> Iterator[pd.DataFrame]:
-        store = SavepointStore(self._endpoints, self._config.job)
-        for slot, rows in store.manifest(savepoint.name)["places"].items():
-            for row in rows:
-                for batch in store.read(Place(*row))[0]:
-                    part = batch.to_pandas()
-                    part.insert(0, "unit", row[0])
-                    part.insert(1, "slot", int(slot))
-                    yield part
-
-
-def _hosts(measures: dict[int, dict[str, Any]]) -> list[str]:
-    """A line on which slots were where in the end, if not all on one host."""
-    slots_of: dict[str, list[str]] = {}
-    for slot, measured in sorted(measures.items()):
-        slots_of.setdefault(measured["host"], []).append(str(slot))
-    places = "; ".join(f"slots {', '.join(slots)} on {host}" for host, slots in slots_of.items())
-    return [places] if len(slots_of) > 1 else []
-
-
-def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, Any]:
-    """Columns of the migration table from what coordinator and slots wrote down."""
-
-    def since(us: float | None) -> float:
-        return math.nan if us is None else (us - trigger_us) / SECOND_US
-
-    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names}
-    for number, record in enumerate(records):
-        for move in record.step.moves:
-            released = record.acknowledgements.get(("released", move.source), {"units": []})
-            installed = record.acknowledgements.get(("installed", move.destination), {"units": [], "drained_us": None})
-            out = next((row for row in released["units"] if row[0] == move.unit), [move.unit, 0, None, None])
-            into = next((row for row in installed["units"] if row[0] == move.unit), [move.unit, None, None])
-            row = [
-                number, move.unit, move.source, move.destination, out[1],
-                since(record.prepared_us), since(record.switched_us), since(out[2]), since(out[3]),
-                since(into[1]), since(into[2]), since(installed["drained_us"]),
-            ]  # fmt: skip
-            for name, value in zip(columns, row, strict=True):
-                columns[name].append(value)
-    return columns
-
-
-def _as_manifest(found: verdict.Verdict) -> Verdict:
-    return Verdict(
-        lost=found.lost,
-        duplicated=found.duplicated,
-        reordered=found.reordered,
-        wrong=found.wrong,
-        ownership_violations=found.foreign,
-        others={"unexpected": found.unexpected},
-        examples=list(found.examples),
-    )
 
 
 def run_all(lab: Lab, specs: list[RunSpec]) -> Iterator[Manifest]:
