@@ -125,8 +125,14 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
 
 def workers():
     """The Python workers of Spark: each runs one router or one slot."""
-    below = psutil.Process().children(recursive=True)
-    return [p for p in below if "keyshift.executor.daemon" in p.cmdline() and not p.children()]
+
+    def is_worker(process):
+        try:
+            return "keyshift.executor.daemon" in process.cmdline() and not process.children()
+        except psutil.NoSuchProcess:  # or it has ended and nobody asked how: a zombie
+            return False
+
+    return [process for process in psutil.Process().children(recursive=True) if is_worker(process)]
 
 
 def killer(line, when, lines):
