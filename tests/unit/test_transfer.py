@@ -1,11 +1,13 @@
 """A server and its clients in one process: what is sent arrives, is acknowledged, and is refused to strangers."""
 
 import threading
+import time
 
 import pyarrow as pa
 import pytest
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor import transfer
 from keyshift.executor.transfer import Parcel, StateClients, StateServer
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
@@ -211,15 +213,36 @@ def test_a_unit_that_is_not_there_is_named(server, clients):
 
 def test_single_keys_of_several_units_come_in_one_call_and_stay_where_they_are(holder, server, clients):
     found = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (6, 9, [1])], [])
-    assert [stay for stay, _ in found] == [(4, 9), (5, 9), (6, 9)]
-    assert [content([batch]) for _, batch in found] == [{3: value(3), 5: value(5)}, {}, {}]
+    assert [content([batch]) for batch in found] == [{3: value(3), 5: value(5)}, {}, {}]
     assert len(holder.lent[4, 9]) == 20
 
 
 def test_keys_that_have_moved_are_forgotten_before_others_are_given(holder, server, clients):
     found = clients.keys(server.address, [(4, 9, [3, 6])], [(4, 9, [3, 5])])
-    assert content([found[0][1]]) == {6: value(6)}
+    assert content([found[0]]) == {6: value(6)}
     assert len(holder.lent[4, 9]) == 18
+
+
+def test_requests_for_keys_share_a_stream_until_it_is_old(server, clients, monkeypatch):
+    opened = []
+    do_exchange = StateServer.do_exchange
+    monkeypatch.setattr(StateServer, "do_exchange", lambda self, *a: opened.append(1) or do_exchange(self, *a))
+    now = time.monotonic()
+    for later_s, streams in ((0, 1), (9, 1), (11, 2), (20, 2), (22, 3)):  # a deadline is 10 s
+        monkeypatch.setattr(transfer.time, "monotonic", lambda later_s=later_s: now + later_s)
+        assert content(clients.keys(server.address, [(4, 9, [3])], [])) == {3: value(3)}
+        assert len(opened) == streams
+
+
+def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients):
+    def fails(*_):
+        raise RuntimeError("the disk is full")
+
+    holder.keys, works = fails, holder.keys
+    with pytest.raises(ServiceUnavailable, match="the disk is full"):
+        clients.keys(server.address, [(4, 9, [3])], [])
+    holder.keys = works
+    assert content(clients.keys(server.address, [(4, 9, [3])], [])) == {3: value(3)}
 
 
 def test_the_rest_of_units_comes_in_parts_and_is_marked_with_its_unit(server, clients):

@@ -51,7 +51,7 @@ class Load:
 
     mib: int = 256  # of state
     slots: int = 8
-    frame_ms: float = 50.0  # 2 routers x 8 slots x 20 frames/s are 320 rows/s; 2 cores take about 400
+    frame_ms: float = 100.0  # 2 routers x 8 slots x 10 frames/s are 160 rows/s; 2 cores take about 400
     rate: float = 2000.0
     repetitions: int = 3
 

@@ -4,6 +4,7 @@ Without it each worker imports numpy, pyarrow and Flight by itself, all at the s
 comes in the middle of a migration would stall it for seconds. No thread and no gRPC may be started before the fork.
 """
 
+import gc
 import sys
 
 import kazoo.client
@@ -20,4 +21,8 @@ PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.execut
 if __name__ == "__main__":
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
+    # What is imported lives for ever. Were it looked through for garbage, each worker would copy the pages it shares
+    # with the others, and stall for a quarter of a second at some moment of its own.
+    gc.collect()
+    gc.freeze()
     daemon.manager()

@@ -206,9 +206,9 @@ class PartialUnits:
             moved = self._moved.pop(address, [])
             answers = self._clients.keys(address, asked, moved)
             with self._lock:
-                for (stay, batch), (*_, keys) in zip(answers, asked, strict=True):
-                    if self._arrived(stay, keys, [batch]):
-                        self._moved.setdefault(address, []).append((*stay, keys))
+                for batch, (unit, version, keys) in zip(answers, asked, strict=True):
+                    if self._arrived((unit, version), keys, [batch]):
+                        self._moved.setdefault(address, []).append((unit, version, keys))
         rests = [e.stay for e in errands if e.keys is None and not e.drop]
         if rests:
             self._clients.rest(address, rests, self._rest_arrived)

@@ -136,7 +136,7 @@ def host_for(config: JobConfig) -> SlotHost:
     """The host of this process; a worker that is reused for another job starts afresh."""
     global _host
     if _host is None or _host.key != (config.job, config.attempt):
-        if _host is not None:
-            _host.server.shutdown()
+        if _host is not None:  # not waited for: it ends when the last of those who still ask there has given up
+            threading.Thread(target=_host.server.shutdown, name="keyshift-old-server", daemon=True).start()
         _host = SlotHost(config)
     return _host

@@ -4,9 +4,11 @@ A stream of units carries the state of one after the other: chunks whose metadat
 its last; timers travel with the last chunk. The receiver acknowledges each unit when it is installed.
 """
 
+import contextlib
 import hmac
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -163,10 +165,21 @@ class StateServer(flight.FlightServerBase):
             writer.write(json.dumps([info["unit"], taken]).encode())
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Units that a slot left here at the end of a batch, or keys of units whose ownership has left."""
+        """Units that a slot left here at the end of a batch, or all keys of units whose ownership has left."""
         request = json.loads(ticket.ticket)
-        source = {"sealed": self._sealed, "keys": self._keys, "rest": self._rest}[request["kind"]]
+        source = {"sealed": self._sealed, "rest": self._rest}[request["kind"]]
         return flight.GeneratorStream(self._holder.state_schema, source(request))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Keys of units whose ownership has left, request by request; a batch for each unit that is asked for."""
+        writer.begin(self._holder.state_schema)
+        with contextlib.suppress(StopIteration):  # which is how the other side says that it asks no more
+            while True:
+                request = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+                for unit, version, keys in request["moved"]:
+                    self._holder.forget((unit, version), keys)
+                for unit, version, keys in request["stays"]:
+                    writer.write_batch(self._holder.keys((unit, version), keys))
 
     def _sealed(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         slot = request["slot"]
@@ -178,12 +191,6 @@ class StateServer(flight.FlightServerBase):
             for batch, last in _marked(state.export(self._chunk_bytes), self._holder.state_schema):
                 yield batch, _pack({"unit": unit, "last": last}, state.timers.export() if last else None)
             self._holder.taken(slot, unit)
-
-    def _keys(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-        for unit, version, keys in request["moved"]:
-            self._holder.forget((unit, version), keys)
-        for unit, version, keys in request["stays"]:
-            yield self._holder.keys((unit, version), keys), _pack({"unit": unit, "version": version})
 
     def _rest(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         for unit, version in request["stays"]:
@@ -208,6 +215,29 @@ def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tu
     yield held if held is not None else frames.empty(schema), True
 
 
+class _Questions:
+    """A stream of requests for keys, and of their answers: a call of its own for each would cost four times as much."""
+
+    def __init__(self, client: flight.FlightClient, token: str, deadline_s: float) -> None:
+        self._deadline_s, self._opened = deadline_s, time.monotonic()
+        self._writer, self._reader = client.do_exchange(
+            flight.FlightDescriptor.for_command(b"keys"), _options(token, 2 * deadline_s)
+        )
+
+    @property
+    def old(self) -> bool:
+        """Whether less than a deadline is left of its life: what is asked now might not be answered."""
+        return time.monotonic() - self._opened > self._deadline_s
+
+    def ask(self, request: dict[str, Any], answers: int) -> list[pa.RecordBatch]:
+        self._writer.write_metadata(json.dumps(request).encode())
+        return [self._reader.read_chunk().data for _ in range(answers)]
+
+    def close(self) -> None:
+        with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
+            self._writer.close()
+
+
 class StateClients:
     """Connections to the other slots, kept open. One user thread at a time per address and kind of call.
 
@@ -218,6 +248,7 @@ class StateClients:
         self._token, self._deadline_s = token, deadline_s
         self._schema, self._chunk_bytes = schema, chunk_bytes
         self._clients: dict[str, flight.FlightClient] = {}
+        self._questions: dict[str, _Questions] = {}
         self._lock = threading.Lock()
 
     def _to(self, address: str) -> flight.FlightClient:
@@ -310,12 +341,22 @@ class StateClients:
 
     def keys(
         self, address: str, stays: list[tuple[int, int, list[int]]], moved: list[tuple[int, int, list[int]]]
-    ) -> list[tuple[Stay, pa.RecordBatch]]:
-        """Ask for single keys: rows of unit, version, keys. What is there comes, and is there until it is said, in the
-        same form, that it has ``moved``.
+    ) -> list[pa.RecordBatch]:
+        """Ask for single keys: rows of unit, version, keys. What is there comes, a batch for each of ``stays``, and is
+        there until it is said, in the same form, that it has ``moved``.
         """
-        answers = self._get(address, {"kind": "keys", "stays": stays, "moved": moved})
-        return [((info["unit"], info["version"]), batch) for batch, info, _ in answers]
+        questions = self._questions.pop(address, None)
+        try:
+            if questions is not None and questions.old:
+                questions.close()
+                questions = None
+            if questions is None:
+                questions = _Questions(self._to(address), self._token, self._deadline_s)
+            answers = questions.ask({"stays": stays, "moved": moved}, len(stays))
+        except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
+            raise ServiceUnavailable(f"keys could not be fetched from {address}: {error}") from error
+        self._questions[address] = questions
+        return answers
 
     def rest(self, address: str, stays: list[Stay], arrived: Callable[[Stay, list[pa.RecordBatch]], None]) -> None:
         """Ask for all keys of these units that are still there."""
@@ -348,6 +389,9 @@ class StateClients:
 
     def close(self) -> None:
         """Close all connections."""
+        for questions in list(self._questions.values()):
+            questions.close()
+        self._questions.clear()
         with self._lock:
             for client in self._clients.values():
                 client.close()

@@ -5,6 +5,7 @@ installed in the time it takes to index its keys, and rows nobody touched leave 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -86,12 +87,17 @@ class MemoryState:
             del values[key]  # the newcomer counts
 
 
+@cache
+def _nothing(schema: pa.Schema) -> pa.Table:
+    return schema.empty_table()  # which takes longer than all the rest of an empty unit
+
+
 class _Values(dict[int, Value]):
     """The values that were touched or set, and behind them the rows that were not touched since they arrived."""
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__()
-        self._nothing = schema.empty_table()
+        self._nothing = _nothing(schema)
         self.arrived = self._nothing
         self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
         self.changed: set[int] = set()
