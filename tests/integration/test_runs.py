@@ -4,6 +4,7 @@ import psutil
 import pytest
 
 from keyshift.errors import QueryDied
+from keyshift.executor.job import Job
 from keyshift.lab.jars import jars
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
@@ -157,6 +158,23 @@ def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, st
         assert manifest.status == "ok", manifest.verdict.examples
         assert any("the query died" in note for note in manifest.notes)
         assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+
+
+def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, tmp_path, monkeypatch):
+    killed, savepoint = [], Job.savepoint
+
+    def kill_first(job, say):
+        if not killed:
+            killed.append(workers()[0])
+            killed[0].kill()
+        return savepoint(job, say)
+
+    monkeypatch.setattr(Job, "savepoint", kill_first)
+    with Lab(stack, jars("spark"), tmp_path, 6, "local", lambda line: None) as lab:
+        manifest = lab.run(spec(strategy="fluid"))
+    assert killed
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("the query died" in note for note in manifest.notes)
 
 
 def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, tmp_path):

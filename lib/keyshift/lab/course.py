@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,7 @@ CATCH_UP_S = 60.0  # until the results of everything offered have come
 LEAD_S = 0.5  # between the decision to start the load and its start
 SECOND_US = 1_000_000
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Course:
@@ -138,13 +139,8 @@ class Course:
                 else:
                     self._migrate_at(trigger, end)
                 self._surviving(lambda: self._pass_until(end))
-            self._phase = "catching up"
-            self._surviving(self._await_results)
-            measures = self._job.measure()
-            self._notes += _hosts(measures)
-            copied = self._copied()
-            final = self._job.savepoint(self._set_phase)
-            self._await_sealed(final)
+            measures, copied, final = self._surviving(self._finish)
+        self._notes += _hosts(measures)
         self._collector.stop()
         self._generator.stop()
         self._job.stop()
@@ -173,6 +169,15 @@ class Course:
             "bytes_copied": copied,
         }
         return tables, _as_manifest(found), facts, self._notes
+
+    def _finish(self) -> tuple[dict[int, dict[str, Any]], int | None, Savepoint]:
+        """What slots measured, bytes of copies, and the savepoint at which everything offered has been answered."""
+        self._phase = "catching up"
+        self._await_results()
+        measures, copied = self._job.measure(), self._copied()
+        final = self._job.savepoint(self._set_phase)
+        self._await_sealed(final)
+        return measures, copied, final
 
     def _start_children(self) -> tuple[Child, Child]:
         spec, config = self._spec, self._config
@@ -308,7 +313,7 @@ class Course:
 
     # -- the death of the query ---------------------------------------------------------------------------------------
 
-    def _surviving(self, step: Callable[[], None]) -> None:
+    def _surviving(self, step: Callable[[], T]) -> T:
         """``step``, and once more after each death of the query, as long as the run may survive it."""
         death: QueryDied | None = None
         while True:
