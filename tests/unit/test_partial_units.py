@@ -15,7 +15,6 @@ from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Mode
-from keyshift.state import rows
 from keyshift.state.timers import EVENT
 
 UNIT = 3
@@ -45,17 +44,16 @@ class Recorded(StateClients):
             self.failing[name] -= 1
             raise ServiceUnavailable(f"{name} fails")
 
-    def keys(self, address, stays, *more):
-        self._note("keys", stays)
-        return super().keys(address, stays, *more)
+    def keys(self, address, stays, moved, written):
+        if written:
+            self._note("write", written)
+        if stays:
+            self._note("keys", stays)
+        return super().keys(address, stays, moved, written)
 
     def rest(self, address, stays, arrived):
         self._note("rest", stays)
         return super().rest(address, stays, arrived)
-
-    def write(self, address, writes):
-        self._note("write", writes)
-        return super().write(address, writes)
 
     def asked(self):
         return [key for name, stays in self.calls if name == "keys" for *_, keys in stays for key in keys]
@@ -276,7 +274,7 @@ def test_answers_for_an_earlier_stay_are_not_taken(make):
     slot.states[UNIT] = state({})
     slot.arrive(ACCESS, {1: 50})
     with slot.lock:
-        assert not slot.partial._arrived(before, [1], [rows.pack(slot.host.state_schema, [(1, (10, b"payload"))])])
+        assert not slot.partial._arrived(before, [1], [(1, (10, b"payload"))])
     slot.events(1)
     slot.until_done()
     assert counts(slot.states[UNIT]) == {1: 51}
@@ -394,13 +392,13 @@ def test_a_home_that_does_not_answer_for_a_while_costs_nothing(make, mode):
 def test_what_was_written_before_a_failure_counts_as_written_once(make):
     """Or it is not known any more when the last value has arrived, and the copy may go."""
     slot = make(REMOTE, {2: 20})
-    door, write = threading.Event(), slot.clients.write
+    door, keys = threading.Event(), slot.clients.keys
 
     def slow(*arguments):
         assert door.wait(DEADLINE_S)
-        write(*arguments)
+        return keys(*arguments)
 
-    slot.clients.write = slow
+    slot.clients.keys = slow
     with slot.lock:
         slot.states[UNIT].values[9] = (1, b"payload")
         slot.partial.used([UNIT])

@@ -53,7 +53,7 @@ class Holder:
         del self.left[slot, unit]
 
     def keys(self, stay, keys):
-        return rows.pack(SCHEMA, rows.take(self.lent.get(stay, state()), keys))
+        return rows.take(self.lent.get(stay, state()), keys)
 
     def rest(self, stay, chunk_bytes):
         yield from self.lent.get(stay, state()).export(chunk_bytes)
@@ -62,8 +62,8 @@ class Holder:
         for key in keys:
             self.lent[stay].delete(key)
 
-    def write(self, stay, batch, deleted):
-        for key, new in rows.unpack(batch):
+    def write(self, stay, written, deleted):
+        for key, new in written:
             self.lent[stay].values[key] = new
         for key in deleted:
             self.lent[stay].delete(key)
@@ -212,14 +212,15 @@ def test_a_unit_that_is_not_there_is_named(server, clients):
 
 
 def test_single_keys_of_several_units_come_in_one_call_and_stay_where_they_are(holder, server, clients):
-    found = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (6, 9, [1])], [])
-    assert [content([batch]) for batch in found] == [{3: value(3), 5: value(5)}, {}, {}]
+    answer = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (4, 9, [1])])
+    assert answer.found == [[(3, value(3)), (5, value(5))], [], [(1, value(1))]]
+    assert answer.nbytes > 3 * 8 and answer.written_bytes == 0
     assert len(holder.lent[4, 9]) == 20
 
 
 def test_keys_that_have_moved_are_forgotten_before_others_are_given(holder, server, clients):
-    found = clients.keys(server.address, [(4, 9, [3, 6])], [(4, 9, [3, 5])])
-    assert content([found[0]]) == {6: value(6)}
+    answer = clients.keys(server.address, [(4, 9, [3, 6])], moved=[(4, 9, [3, 5])])
+    assert answer.found == [[(6, value(6))]]
     assert len(holder.lent[4, 9]) == 18
 
 
@@ -230,7 +231,7 @@ def test_requests_for_keys_share_a_stream_until_it_is_old(server, clients, monke
     now = time.monotonic()
     for later_s, streams in ((0, 1), (9, 1), (11, 2), (20, 2), (22, 3)):  # a deadline is 10 s
         monkeypatch.setattr(transfer.time, "monotonic", lambda later_s=later_s: now + later_s)
-        assert content(clients.keys(server.address, [(4, 9, [3])], [])) == {3: value(3)}
+        assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
         assert len(opened) == streams
 
 
@@ -240,9 +241,9 @@ def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients)
 
     holder.keys, works = fails, holder.keys
     with pytest.raises(ServiceUnavailable, match="the disk is full"):
-        clients.keys(server.address, [(4, 9, [3])], [])
+        clients.keys(server.address, [(4, 9, [3])])
     holder.keys = works
-    assert content(clients.keys(server.address, [(4, 9, [3])], [])) == {3: value(3)}
+    assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
 
 
 def test_the_rest_of_units_comes_in_parts_and_is_marked_with_its_unit(server, clients):
@@ -253,11 +254,14 @@ def test_the_rest_of_units_comes_in_parts_and_is_marked_with_its_unit(server, cl
     assert content(got[5, 9]) == {}
 
 
-def test_keys_that_were_used_elsewhere_come_back_and_are_there_when_the_call_returns(holder, server, clients):
-    new = rows.pack(SCHEMA, [(3, (1, b"new")), (88, (2, b"newer"))])
-    clients.write(server.address, [((4, 9), new, [5]), ((5, 9), rows.pack(SCHEMA, []), [1])])
-    assert holder.lent[4, 9].values[3] == (1, b"new") and holder.lent[4, 9].values[88] == (2, b"newer")
-    assert holder.lent[4, 9].values[5] is None
+def test_keys_that_were_used_elsewhere_come_back_and_are_there_before_others_are_given(holder, server, clients):
+    new = [(3, (1, b"new")), (88, (2, b"newer"))]
+    written = [((4, 9), [5], new), ((5, 9), [1], []), ((4, 9), [6], [(88, (3, b"newest"))])]
+    answer = clients.keys(server.address, [(4, 9, [3, 5, 88])], written=written)
+    assert answer.found == [[(3, (1, b"new")), (88, (3, b"newest"))]]
+    assert answer.written_bytes > len(b"new newer newest")
+    assert holder.lent[4, 9].values[3] == (1, b"new") and holder.lent[4, 9].values[88] == (3, b"newest")
+    assert holder.lent[4, 9].values[5] is None and holder.lent[4, 9].values[6] is None
     assert len(holder.lent[5, 9]) == 0
 
 
@@ -287,7 +291,7 @@ CALLS = {
     "pull": lambda c, a: c.pull(a, 1, [7], lambda *_: None),
     "keys": lambda c, a: c.keys(a, [(4, 9, [3])], [(4, 9, [4])]),
     "rest": lambda c, a: c.rest(a, [(4, 9)], lambda *_: None),
-    "write": lambda c, a: c.write(a, [((4, 9), rows.pack(SCHEMA, [(3, (1, b"new"))]), [])]),
+    "write": lambda c, a: c.keys(a, [], written=[((4, 9), [], [(3, (1, b"new"))])]),
     "copy": lambda c, a: c.copy(a, 2, 4, 0, [], []),
     "tell": lambda c, a: c.tell(a, "units", {}),
 }

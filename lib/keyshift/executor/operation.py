@@ -96,9 +96,9 @@ class Operation:
         """How many records of each unit: shape (units,)."""
         return np.bincount(units.to_numpy(), minlength=len(self.heat))
 
-    def process_waiting(self, records: list[Waiting], now: int) -> list[pa.RecordBatch]:
-        """Results of records whose keys have come: all of them at once, unless each meets a watermark of its own."""
-        if self._operator.uses_time or len(records) < 2:
+    def process_all(self, records: list[Waiting], now: int | None = None) -> list[pa.RecordBatch]:
+        """Results of records that have waited: at once, if they meet no watermark and miss no key; see ``process``."""
+        if len(records) < 2 or self._operator.uses_time or (self._partial and now is None):
             return [result for record in records for result in self.process(*record, now)]
         sizes = [events.num_rows for events, _ in records]
         events = pa.concat_batches([events for events, _ in records])

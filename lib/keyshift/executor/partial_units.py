@@ -38,7 +38,7 @@ class _Errand:
 
     stay: Stay
     keys: list[int] | None = None
-    written: tuple[pa.RecordBatch, list[int]] | None = None
+    written: list[rows.Row] | None = None  # ``keys`` without those are deleted
     drop: bool = False
 
 
@@ -123,13 +123,10 @@ class PartialUnits:
             home = self._homes.get(unit)
             if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes()):
                 continue
-            found = rows.take(self._states[unit], changed)
-            batch = rows.pack(self._host.state_schema, found)
             for key in changed:
                 self._writing[unit, key] += 1
-            self._written_bytes += batch.nbytes
             self._remainders.arrived(unit, changed)  # new keys are here, and known
-            self._at(home).send(_Errand(home.stay, sorted(changed), (batch, sorted(changed - {k for k, _ in found}))))
+            self._at(home).send(_Errand(home.stay, sorted(changed), rows.take(self._states[unit], changed)))
 
     def ask(self) -> None:
         """Ask for the keys that records began to wait for since the last call."""
@@ -193,45 +190,42 @@ class PartialUnits:
 
     def _run(self, address: str, errands: list[_Errand]) -> None:
         """Every part of it may be repeated: nothing is taken away there before it is here."""
-        writes = [(e.stay, *e.written) for e in errands if e.written is not None]
-        if writes:
-            self._clients.write(address, writes)
-            with self._lock:
-                for errand in errands:
-                    if errand.written is not None and errand.keys is not None:
-                        self._written(errand.stay, errand.keys)
-            errands[:] = [e for e in errands if e.written is None]  # a repetition begins behind them
+        written = [(e.stay, e.keys, e.written) for e in errands if e.keys is not None and e.written is not None]
         asked = [(*e.stay, e.keys) for e in errands if e.keys is not None and e.written is None]
-        if asked:
+        if written or asked:
             moved = self._moved.pop(address, [])
-            answers = self._clients.keys(address, asked, moved)
+            gone = [(stay, sorted({*keys} - {key for key, _ in part}), part) for stay, keys, part in written]
+            answer = self._clients.keys(address, asked, moved, gone)
             with self._lock:
-                for batch, (unit, version, keys) in zip(answers, asked, strict=True):
-                    if self._arrived((unit, version), keys, [batch]):
+                self._fetched_bytes += answer.nbytes
+                self._written_bytes += answer.written_bytes
+                for stay, keys, _ in written:
+                    self._written(stay, keys)
+                for found, (unit, version, keys) in zip(answer.found, asked, strict=True):
+                    if self._arrived((unit, version), keys, found):
                         self._moved.setdefault(address, []).append((unit, version, keys))
+            errands[:] = [e for e in errands if e.keys is None]  # a repetition begins behind them
         rests = [e.stay for e in errands if e.keys is None and not e.drop]
         if rests:
             self._clients.rest(address, rests, self._rest_arrived)
         if done := [e.stay for e in errands if e.drop]:
             self._clients.tell(address, "drop", {"stays": done})
 
-    def _arrived(self, stay: Stay, keys: list[int], batches: list[pa.RecordBatch]) -> bool:
+    def _arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row]) -> bool:
         """Whether the keys live here from now on."""
         unit, home = stay[0], self._homes.get(stay[0])
         if home is None or home.stay != stay:
             return False
-        self._install(unit, self._remainders.lacks(unit, keys), batches)
+        self._install(unit, self._remainders.lacks(unit, keys), found)
         self._remainders.arrived(unit, keys)
         return home.mode.transfer == "access"
 
-    def _install(self, unit: int, lacking: set[int], batches: list[pa.RecordBatch]) -> None:
+    def _install(self, unit: int, lacking: set[int], found: Iterable[rows.Row]) -> None:
         state = self._states[unit]
-        for batch in batches:
-            self._fetched_bytes += batch.nbytes
-            self._fetched_keys += batch.num_rows
-            for key, value in rows.unpack(batch):
-                if key in lacking:
-                    state.values[key] = value
+        for key, value in found:
+            self._fetched_keys += 1
+            if key in lacking:
+                state.values[key] = value
         if self._homes[unit].mode.transfer == "remote":
             state.changes()  # what came is not what has to be written back
 
@@ -242,9 +236,11 @@ class PartialUnits:
         if home is None or home.stay != stay:
             return
         for batch in batches:  # a slice at a time: nobody waits long for the lock
+            keys = batch["key"].to_pylist()
             with self._lock:
-                self._install(unit, self._remainders.lacks(unit, batch["key"].to_pylist()), [batch])
-                self._remainders.arrived(unit, batch["key"].to_pylist())
+                self._fetched_bytes += batch.nbytes
+                self._install(unit, self._remainders.lacks(unit, keys), rows.unpack(batch))
+                self._remainders.arrived(unit, keys)
         with self._lock:
             self._remainders.arrived_whole(unit)
 

@@ -84,18 +84,17 @@ class SlotHost:
     def taken(self, slot: int, unit: int) -> None:  # noqa: D102
         del self.left[slot][unit]
 
-    def keys(self, stay: Stay, keys: list[int]) -> pa.RecordBatch:  # noqa: D102
+    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:  # noqa: D102
         with self._lock:
             state = self.lent.get(stay)
-            found = rows.take(state, keys) if state is not None else []
-        return rows.pack(self.state_schema, found)
+            return rows.take(state, keys) if state is not None else []
 
     def rest(self, stay: Stay, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
         with self._lock:
             state = self.lent.get(stay)
             keys = state.keys() if state is not None else []
         for begin in range(0, len(keys), SLICE_KEYS):
-            yield self.keys(stay, keys[begin : begin + SLICE_KEYS])
+            yield rows.pack(self.state_schema, self.keys(stay, keys[begin : begin + SLICE_KEYS]))
 
     def forget(self, stay: Stay, keys: list[int]) -> None:  # noqa: D102
         with self._lock:
@@ -103,10 +102,10 @@ class SlotHost:
                 for key in keys:
                     state.delete(key)
 
-    def write(self, stay: Stay, batch: pa.RecordBatch, deleted: list[int]) -> None:  # noqa: D102
+    def write(self, stay: Stay, written: list[rows.Row], deleted: list[int]) -> None:  # noqa: D102
         with self._lock:
             if (state := self.lent.get(stay)) is not None:
-                for key, value in rows.unpack(batch):
+                for key, value in written:
                     state.values[key] = value
                 for key in deleted:
                     state.delete(key)

@@ -35,7 +35,8 @@ from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
 from keyshift.state import UnitState
 
-DRAIN_RECORDS, DRAIN_S = 16, 0.003  # a slice of queued work: so many frames at a time, until so long has passed
+# A slice of queued work: records of a unit, or events that waited for a key, at a time; until so long has passed.
+DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
 PULL_UNITS = 8  # fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
 POLL_S = 0.01
@@ -218,12 +219,11 @@ class SlotTask:
         until = time.monotonic() + DRAIN_S
         while True:
             records, effects = self._machine.drain(DRAIN_RECORDS)
-            for record in records:
-                results += self._operation.process(*record)
+            results += self._operation.process_all(records)
             self._carry_out(effects)
             now = now_us()
-            waiting, whole = self._partial.drain(DRAIN_RECORDS, now)
-            results += self._operation.process_waiting(waiting, now)
+            waiting, whole = self._partial.drain(DRAIN_EVENTS, now)
+            results += self._operation.process_all(waiting, now)
             for unit in whole:
                 self._carry_out(self._machine.completed(unit))
             if not (records or waiting) or time.monotonic() > until:
@@ -418,8 +418,7 @@ class SlotTask:
         del reserve
         own = self._host.server.address
         self._clients.tell(own, "drop", {"stays": []})
-        self._clients.write(own, [])
-        self._clients.keys(own, [], [])
+        self._clients.keys(own, [])
 
     def _greet(self, step: Step) -> None:
         """Connect with those that units go to or come from, before anything waits for it."""

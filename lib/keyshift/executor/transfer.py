@@ -9,9 +9,9 @@ import hmac
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -22,6 +22,8 @@ from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
 Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
+KeysOf = tuple[int, int, list[int]]  # unit, version, keys
+Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and those that have new values
 _LENGTH_BYTES = 4
 
 
@@ -70,6 +72,14 @@ class Parcel:
         return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
 
+class Answer(NamedTuple):
+    """What came for each of those that were asked for, the bytes of all of it, and those of what was written."""
+
+    found: list[list[rows.Row]]
+    nbytes: int
+    written_bytes: int
+
+
 class Holder(Protocol):
     """Who the server asks: the process that holds slots. Every method is called from Flight's threads."""
 
@@ -84,7 +94,7 @@ class Holder(Protocol):
     def taken(self, slot: int, unit: int) -> None:
         """The sealed state of ``unit`` has been handed over and may be dropped."""
 
-    def keys(self, stay: Stay, keys: list[int]) -> pa.RecordBatch:
+    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
         """Those of ``keys`` that are here, of a unit whose ownership has left."""
 
     def rest(self, stay: Stay, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -93,7 +103,7 @@ class Holder(Protocol):
     def forget(self, stay: Stay, keys: list[int]) -> None:
         """These keys have come to live elsewhere."""
 
-    def write(self, stay: Stay, batch: pa.RecordBatch, deleted: list[int]) -> None:
+    def write(self, stay: Stay, rows: list[rows.Row], deleted: list[int]) -> None:
         """Keys that were used elsewhere come back with new values, or are nowhere any more."""
 
     def copy(self, slot: int, unit: int, number: int, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
@@ -141,7 +151,7 @@ class StateServer(flight.FlightServerBase):
         self._chunk_bytes = chunk_bytes
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Units for one slot, parts of copies for it, or keys that come back; each is acknowledged when it is there."""
+        """Units for one slot, or parts of copies for it; each is acknowledged when it is there."""
         request = json.loads(descriptor.command)
         if not reader.schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
@@ -159,8 +169,6 @@ class StateServer(flight.FlightServerBase):
                     taken = self._holder.receive(request["slot"], Parcel(batches=chunks, timers=timers, **info))
                 case "copies":
                     self._holder.copy(request["slot"], info["unit"], info["number"], chunks, info["deleted"])
-                case "keys":
-                    self._holder.write((info["unit"], info["version"]), chunks[0], info["deleted"])
             chunks = []
             writer.write(json.dumps([info["unit"], taken]).encode())
 
@@ -171,15 +179,20 @@ class StateServer(flight.FlightServerBase):
         return flight.GeneratorStream(self._holder.state_schema, source(request))
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Keys of units whose ownership has left, request by request; a batch for each unit that is asked for."""
-        writer.begin(self._holder.state_schema)
+        """Keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro for each request."""
+        schema, holder = self._holder.state_schema, self._holder
+        writer.begin(schema)
         with contextlib.suppress(StopIteration):  # which is how the other side says that it asks no more
             while True:
-                request = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+                chunk = reader.read_chunk()
+                request = json.loads(chunk.app_metadata.to_pybytes())
                 for unit, version, keys in request["moved"]:
-                    self._holder.forget((unit, version), keys)
-                for unit, version, keys in request["stays"]:
-                    writer.write_batch(self._holder.keys((unit, version), keys))
+                    holder.forget((unit, version), keys)
+                written = rows.split(chunk.data, request["sizes"])
+                for (unit, version, deleted), part in zip(request["written"], written, strict=True):
+                    holder.write((unit, version), part, deleted)
+                answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
+                writer.write_with_metadata(answer, json.dumps(sizes).encode())
 
     def _sealed(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         slot = request["slot"]
@@ -218,20 +231,22 @@ def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tu
 class _Questions:
     """A stream of requests for keys, and of their answers: a call of its own for each would cost four times as much."""
 
-    def __init__(self, client: flight.FlightClient, token: str, deadline_s: float) -> None:
+    def __init__(self, client: flight.FlightClient, token: str, deadline_s: float, schema: pa.Schema) -> None:
         self._deadline_s, self._opened = deadline_s, time.monotonic()
         self._writer, self._reader = client.do_exchange(
             flight.FlightDescriptor.for_command(b"keys"), _options(token, 2 * deadline_s)
         )
+        self._writer.begin(schema)
 
     @property
     def old(self) -> bool:
         """Whether less than a deadline is left of its life: what is asked now might not be answered."""
         return time.monotonic() - self._opened > self._deadline_s
 
-    def ask(self, request: dict[str, Any], answers: int) -> list[pa.RecordBatch]:
-        self._writer.write_metadata(json.dumps(request).encode())
-        return [self._reader.read_chunk().data for _ in range(answers)]
+    def ask(self, request: dict[str, Any], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
+        self._writer.write_with_metadata(batch, json.dumps(request).encode())
+        answer = self._reader.read_chunk()
+        return answer.data, json.loads(answer.app_metadata.to_pybytes())
 
     def close(self) -> None:
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
@@ -249,6 +264,7 @@ class StateClients:
         self._schema, self._chunk_bytes = schema, chunk_bytes
         self._clients: dict[str, flight.FlightClient] = {}
         self._questions: dict[str, _Questions] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def _to(self, address: str) -> flight.FlightClient:
@@ -291,14 +307,6 @@ class StateClients:
         chunks = ((batch, _pack(about | {"last": last})) for batch, last in _marked(batches, self._schema))
         self._put(address, {"kind": "copies", "slot": slot}, chunks, lambda *_: None)
 
-    def write(self, address: str, writes: Iterable[tuple[Stay, pa.RecordBatch, list[int]]]) -> None:
-        """Give keys back to the place where they live: rows, and keys that are deleted. Waits until they are there."""
-        chunks = (
-            (batch, _pack({"unit": unit, "version": version, "deleted": deleted, "last": True}))
-            for (unit, version), batch, deleted in writes
-        )
-        self._put(address, {"kind": "keys"}, chunks, lambda *_: None)
-
     def _put(
         self,
         address: str,
@@ -340,23 +348,30 @@ class StateClients:
                 chunks = []
 
     def keys(
-        self, address: str, stays: list[tuple[int, int, list[int]]], moved: list[tuple[int, int, list[int]]]
-    ) -> list[pa.RecordBatch]:
-        """Ask for single keys: rows of unit, version, keys. What is there comes, a batch for each of ``stays``, and is
-        there until it is said, in the same form, that it has ``moved``.
+        self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
+    ) -> Answer:
+        """Ask for single keys: those of ``stays`` that are there come. They are there until it is said, by a later
+        call, that they have ``moved``; values that were ``written`` here are there before the answer is made.
         """
-        questions = self._questions.pop(address, None)
+        with self._lock:
+            questions = self._questions.pop(address, None)
         try:
             if questions is not None and questions.old:
                 questions.close()
                 questions = None
             if questions is None:
-                questions = _Questions(self._to(address), self._token, self._deadline_s)
-            answers = questions.ask({"stays": stays, "moved": moved}, len(stays))
+                questions = _Questions(self._to(address), self._token, self._deadline_s, self._schema)
+            given, sizes = rows.join(self._schema, [part for *_, part in written])
+            about = [(*stay, deleted) for stay, deleted, _ in written]
+            answer, counts = questions.ask({"stays": stays, "moved": moved, "written": about, "sizes": sizes}, given)
         except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
             raise ServiceUnavailable(f"keys could not be fetched from {address}: {error}") from error
-        self._questions[address] = questions
-        return answers
+        with self._lock:
+            if not self._closed:
+                self._questions[address] = questions
+        if self._closed:  # the other side would wait for it
+            questions.close()
+        return Answer(rows.split(answer, counts), answer.nbytes, given.nbytes)
 
     def rest(self, address: str, stays: list[Stay], arrived: Callable[[Stay, list[pa.RecordBatch]], None]) -> None:
         """Ask for all keys of these units that are still there."""
@@ -389,10 +404,11 @@ class StateClients:
 
     def close(self) -> None:
         """Close all connections."""
-        for questions in list(self._questions.values()):
-            questions.close()
-        self._questions.clear()
         with self._lock:
+            self._closed = True
+            for questions in self._questions.values():
+                questions.close()
+            self._questions.clear()
             for client in self._clients.values():
                 client.close()
             self._clients.clear()

@@ -1,6 +1,7 @@
 """Single rows of a unit's state, as they travel when not the whole unit does."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,9 +10,10 @@ if TYPE_CHECKING:
     from keyshift.state import UnitState
 
 Value = tuple[Any, ...]
+Row = tuple[int, Value]
 
 
-def pack(schema: pa.Schema, rows: Iterable[tuple[int, Value]]) -> pa.RecordBatch:
+def pack(schema: pa.Schema, rows: Iterable[Row]) -> pa.RecordBatch:
     """Rows of key and value as one batch of ``schema``, whose first column is the key."""
     columns: list[list[Any]] = [[] for _ in schema]
     for key, value in rows:
@@ -21,13 +23,24 @@ def pack(schema: pa.Schema, rows: Iterable[tuple[int, Value]]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def unpack(batch: pa.RecordBatch) -> Iterator[tuple[int, Value]]:
+def unpack(batch: pa.RecordBatch) -> Iterator[Row]:
     """The inverse of ``pack``."""
     for key, *value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield key, tuple(value)
 
 
-def take(state: "UnitState", keys: Iterable[int]) -> list[tuple[int, Value]]:
+def join(schema: pa.Schema, parts: Sequence[Sequence[Row]]) -> tuple[pa.RecordBatch, list[int]]:
+    """The rows of all parts as one batch, and how many belong to each: a batch of its own for each would cost more."""
+    return pack(schema, chain.from_iterable(parts)), [len(part) for part in parts]
+
+
+def split(batch: pa.RecordBatch, sizes: Iterable[int]) -> list[list[Row]]:
+    """The inverse of ``join``."""
+    rows = unpack(batch)
+    return [list(islice(rows, size)) for size in sizes]
+
+
+def take(state: "UnitState", keys: Iterable[int]) -> list[Row]:
     """Those of ``keys`` that ``state`` has, with their values."""
     values = state.values
     return [(key, value) for key in keys if (value := values[key]) is not None]
