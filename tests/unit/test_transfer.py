@@ -332,5 +332,7 @@ def test_state_of_another_shape_is_refused(holder, server):
     clients = StateClients("secret", 10.0, other, 150)
     with pytest.raises(ServiceUnavailable, match="not those of this job"):
         push(clients, server, Parcel(3, state=MemoryState(other.remove(0))))
+    with pytest.raises(ServiceUnavailable, match="not those of this job"):
+        clients.keys(server.address, [], written=[((4, 9), [], [(3, (1.0,))])])
     clients.close()
-    assert not holder.parcels
+    assert not holder.parcels and holder.lent[4, 9].values[3] == value(3)

@@ -103,7 +103,7 @@ class Holder(Protocol):
     def forget(self, stay: Stay, keys: list[int]) -> None:
         """These keys have come to live elsewhere."""
 
-    def write(self, stay: Stay, rows: list[rows.Row], deleted: list[int]) -> None:
+    def write(self, stay: Stay, written: list[rows.Row], deleted: list[int]) -> None:
         """Keys that were used elsewhere come back with new values, or are nowhere any more."""
 
     def copy(self, slot: int, unit: int, number: int, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
@@ -153,8 +153,7 @@ class StateServer(flight.FlightServerBase):
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Units for one slot, or parts of copies for it; each is acknowledged when it is there."""
         request = json.loads(descriptor.command)
-        if not reader.schema.equals(self._holder.state_schema):
-            raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
+        self._check(reader.schema)
         chunks: list[pa.RecordBatch] = []
         for chunk in reader:
             info, timers = _unpack(chunk.app_metadata)
@@ -181,6 +180,7 @@ class StateServer(flight.FlightServerBase):
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro for each request."""
         schema, holder = self._holder.state_schema, self._holder
+        self._check(reader.schema)
         writer.begin(schema)
         with contextlib.suppress(StopIteration):  # which is how the other side says that it asks no more
             while True:
@@ -193,6 +193,10 @@ class StateServer(flight.FlightServerBase):
                     holder.write((unit, version), part, deleted)
                 answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
                 writer.write_with_metadata(answer, json.dumps(sizes).encode())
+
+    def _check(self, schema: pa.Schema) -> None:
+        if not schema.equals(self._holder.state_schema):
+            raise flight.FlightServerError(f"state has columns {schema.names}, not those of this job")
 
     def _sealed(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         slot = request["slot"]
