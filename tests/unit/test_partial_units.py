@@ -413,3 +413,28 @@ def test_what_was_written_before_a_failure_counts_as_written_once(make):
     slot.events(9)
     slot.until_done()
     until(lambda: counts(slot.states[UNIT]) == {}, within_s=3.0)
+
+
+def test_what_was_written_is_not_written_again_because_the_rest_does_not_come(make):
+    """It would count as written twice, and a copy would go while a later value is on its way."""
+    slot = make(REMOTE, {1: 10, 2: 20})
+    door, keys = threading.Event(), slot.clients.keys
+
+    def slow(*arguments):
+        assert door.wait(DEADLINE_S)
+        return keys(*arguments)
+
+    slot.clients.keys = slow
+    slot.events(2)
+    until(lambda: not next(iter(slot.partial._couriers.values()))._items)
+    with slot.lock:
+        slot.states[UNIT].values[9] = (1, b"payload")
+        slot.partial.used([UNIT])
+        slot.partial.fetch_rest(UNIT)
+    slot.clients.failing["rest"] = 1
+    door.set()
+    slot.until_whole()
+    writes = [what for name, what in slot.clients.calls if name == "write"]
+    assert [name for name, _ in slot.clients.calls].count("rest") == 2
+    assert [key for write in writes for *_, found in write for key, _ in found].count(9) == 1
+    slot.until_written()

@@ -212,8 +212,8 @@ def test_a_unit_that_is_not_there_is_named(server, clients):
 
 
 def test_single_keys_of_several_units_come_in_one_call_and_stay_where_they_are(holder, server, clients):
-    answer = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (4, 9, [1])])
-    assert answer.found == [[(3, value(3)), (5, value(5))], [], [(1, value(1))]]
+    answer = clients.keys(server.address, [(4, 9, [3, 5, 99]), (5, 9, [3]), (6, 9, [1]), (4, 9, [1])])
+    assert answer.found == [[(3, value(3)), (5, value(5))], [], [], [(1, value(1))]]
     assert answer.nbytes > 3 * 8 and answer.written_bytes == 0
     assert len(holder.lent[4, 9]) == 20
 
@@ -233,6 +233,20 @@ def test_requests_for_keys_share_a_stream_until_it_is_old(server, clients, monke
         monkeypatch.setattr(transfer.time, "monotonic", lambda later_s=later_s: now + later_s)
         assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
         assert len(opened) == streams
+
+
+def test_a_request_that_is_answered_after_the_end_leaves_no_stream_open(server, clients, monkeypatch):
+    """Or the other side waits for it when it wants to end."""
+    ended, do_exchange = threading.Event(), StateServer.do_exchange
+
+    def noted(self, *arguments):
+        do_exchange(self, *arguments)
+        ended.set()
+
+    monkeypatch.setattr(StateServer, "do_exchange", noted)
+    clients.close()
+    assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
+    assert ended.wait(5.0)
 
 
 def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients):

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
     # What is imported lives for ever. Were it looked through for garbage, each worker would copy the pages it shares
-    # with the others, and stall for a quarter of a second at some moment of its own.
+    # with the others, and stall for a tenth of a second at some moment of its own.
     gc.collect()
     gc.freeze()
     daemon.manager()

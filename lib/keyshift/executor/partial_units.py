@@ -34,11 +34,11 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """Something to be done at a home: ``keys`` to be fetched (None: all that are there), or rows to be written."""
+    """Something to be done at a home: to fetch ``keys``, to give what was ``written``, or to fetch all (if neither)."""
 
     stay: Stay
     keys: list[int] | None = None
-    written: list[rows.Row] | None = None  # ``keys`` without those are deleted
+    written: tuple[list[int], list[rows.Row]] | None = None  # keys that were deleted, and new values of others
     drop: bool = False
 
 
@@ -123,10 +123,11 @@ class PartialUnits:
             home = self._homes.get(unit)
             if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes()):
                 continue
+            found = rows.take(self._states[unit], changed)
             for key in changed:
                 self._writing[unit, key] += 1
             self._remainders.arrived(unit, changed)  # new keys are here, and known
-            self._at(home).send(_Errand(home.stay, sorted(changed), rows.take(self._states[unit], changed)))
+            self._at(home).send(_Errand(home.stay, written=(sorted(changed - {key for key, _ in found}), found)))
 
     def ask(self) -> None:
         """Ask for the keys that records began to wait for since the last call."""
@@ -190,23 +191,20 @@ class PartialUnits:
 
     def _run(self, address: str, errands: list[_Errand]) -> None:
         """Every part of it may be repeated: nothing is taken away there before it is here."""
-        written = [(e.stay, e.keys, e.written) for e in errands if e.keys is not None and e.written is not None]
-        asked = [(*e.stay, e.keys) for e in errands if e.keys is not None and e.written is None]
+        written = [(e.stay, *e.written) for e in errands if e.written is not None]
+        asked = [(*e.stay, e.keys) for e in errands if e.keys is not None]
         if written or asked:
-            moved = self._moved.pop(address, [])
-            gone = [(stay, sorted({*keys} - {key for key, _ in part}), part) for stay, keys, part in written]
-            answer = self._clients.keys(address, asked, moved, gone)
+            answer = self._clients.keys(address, asked, self._moved.pop(address, []), written)
             with self._lock:
                 self._fetched_bytes += answer.nbytes
                 self._written_bytes += answer.written_bytes
-                for stay, keys, _ in written:
-                    self._written(stay, keys)
+                for stay, deleted, new in written:
+                    self._written(stay, [*deleted, *(key for key, _ in new)])
                 for found, (unit, version, keys) in zip(answer.found, asked, strict=True):
                     if self._arrived((unit, version), keys, found):
                         self._moved.setdefault(address, []).append((unit, version, keys))
-            errands[:] = [e for e in errands if e.keys is None]  # a repetition begins behind them
-        rests = [e.stay for e in errands if e.keys is None and not e.drop]
-        if rests:
+            errands[:] = [e for e in errands if e.keys is None and e.written is None]  # a repetition begins behind them
+        if rests := [e.stay for e in errands if not e.drop]:
             self._clients.rest(address, rests, self._rest_arrived)
         if done := [e.stay for e in errands if e.drop]:
             self._clients.tell(address, "drop", {"stays": done})

@@ -371,10 +371,10 @@ class StateClients:
         except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
             raise ServiceUnavailable(f"keys could not be fetched from {address}: {error}") from error
         with self._lock:
-            if not self._closed:
+            if self._closed:
+                questions.close()  # the other side would wait for it
+            else:
                 self._questions[address] = questions
-        if self._closed:  # the other side would wait for it
-            questions.close()
         return Answer(rows.split(answer, counts), answer.nbytes, given.nbytes)
 
     def rest(self, address: str, stays: list[Stay], arrived: Callable[[Stay, list[pa.RecordBatch]], None]) -> None:
