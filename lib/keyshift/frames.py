@@ -25,8 +25,6 @@ RESULT_FIELDS = (
     pa.field("version", pa.int64()),  # assignment version the event was routed under
 )
 
-NUDGE = b""  # a message that is no frame: it only pushes the one before it through Spark's one-row lookahead
-
 _META = b"keyshift"
 
 

@@ -140,8 +140,7 @@ def all_frames(kafka: str, topic: str, partition: int) -> list[tuple[pa.RecordBa
         for records in consumer.poll(timeout_ms=500).values():
             values += [record.value for record in records]
     consumer.close()
-    assert set(values[1::2]) == {frames.NUDGE}, "one message behind each frame pushes it through Spark's lookahead"
-    return [frames.decode(value, WORKLOAD.event_schema) for value in values[::2]]
+    return [frames.decode(value, WORKLOAD.event_schema) for value in values]
 
 
 def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_ticks(stack, start, topic):

@@ -1,6 +1,7 @@
 import pytest
 
 from keyshift.errors import BadInput
+from keyshift.executor.pipeline import sockets
 from keyshift.lab.profile import KEYS, VARIABLE, load_profile, use_profile
 
 SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"
@@ -27,7 +28,7 @@ def test_without_a_name_everything_is_on_this_machine():
     profile = load_profile()
     assert profile.services == "embedded"
     assert not profile.spark.on_kubernetes
-    assert profile.spark.options() == {}
+    assert profile.spark.options() == sockets("/tmp")
 
 
 def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, monkeypatch):
@@ -107,3 +108,19 @@ def test_what_is_not_right_is_named(write, text, said):
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(BadInput, match="unknown profile 'kuberntes': did you mean 'kubernetes'"):
         load_profile("kuberntes")
+
+
+def test_a_folder_in_which_no_socket_can_be_made_is_refused_before_spark_starts(tmp_path):
+    long = tmp_path / ("x" * 90)
+    refused = ((str(long), "longer than"), ("/no/such/folder", "can be written to"), ("tmp", "absolute"))
+    for folder, said in refused:
+        path = tmp_path / "profile.yaml"
+        path.write_text(f"spark: {{sockets: {folder}}}\n")
+        with pytest.raises(BadInput, match=said):
+            load_profile(str(path))
+
+
+def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(tmp_path):
+    path = tmp_path / "profile.yaml"
+    path.write_text('spark: {sockets: ""}\n')
+    assert load_profile(str(path)).spark.options() == {"spark.python.unix.domain.socket.enabled": "false"}

@@ -27,6 +27,7 @@ class Part(StrEnum):
     a = "a"
     b = "b"
     c = "c"
+    d = "d"
 
 
 @app.command()
@@ -34,7 +35,8 @@ def bench(
     part: Annotated[
         list[Part] | None,
         typer.Option(
-            help="a: pipeline against a plain job; b: state transfer against a bare copy; c: frame intervals. "
+            help="a: pipeline against a plain job; b: state transfer against a bare copy; c: frame intervals; "
+            "d: legs of a frame, and CPU by process. "
             "May be repeated; default: all.",
         ),
     ] = None,
@@ -51,7 +53,7 @@ def bench(
     if "b" in parts:
         tell("b: state transfer between two processes")
         rows += transfer.measure(3 if quick else 15)
-    if parts & {"a", "c"}:
+    if parts & {"a", "c", "d"}:
         require_java()
         with open_services("local", tell) as endpoints:
             rows += pipeline.measure(parts, effort, endpoints, Stack().home, tell)

@@ -59,9 +59,14 @@ class Burst:
 
 
 class Subject:
-    """A running query with its topics and its collector. A context manager that leaves nothing behind."""
+    """A running query with its topics and its collector. A context manager that leaves nothing behind.
 
-    def __init__(self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path) -> None:
+    ``trace``: a folder for the moments at which frames pass (``keyshift.trace``).
+    """
+
+    def __init__(
+        self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, trace: str = ""
+    ) -> None:
         self.name, self._spec, self._endpoints, self._work, self._spark = name, spec, endpoints, work, spark
         self.config = JobConfig(
             job=f"bench-{name}-{secrets.token_hex(4)}",
@@ -73,6 +78,7 @@ class Subject:
             slots=spec.slots,
             key_groups=spec.key_groups,
             token=secrets.token_urlsafe(24),
+            trace=trace,
         )
         self._output = work / f"{self.config.job}.parquet"
         self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -103,7 +109,8 @@ class Subject:
 
     def _common(self) -> dict[str, Any]:
         config = self.config
-        return {"kafka": self._endpoints.kafka, "workload": config.workload, "parameters": config.parameters}
+        common = {"kafka": self._endpoints.kafka, "workload": config.workload, "parameters": config.parameters}
+        return common | {"trace": config.trace}
 
     def __exit__(self, *_: object) -> None:
         config, kafka = self.config, self._endpoints.kafka

@@ -1,4 +1,4 @@
-"""Latency and highest rate of the pipeline, beside the plain job in the same Spark session."""
+"""Latency and highest rate of the pipeline, beside the plain job in the same Spark session; its legs."""
 
 import contextlib
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from keyshift.bench import legs
 from keyshift.bench.figures import Row, staircase
 from keyshift.bench.load import KeyshiftSubject, PlainSubject, Subject
 from keyshift.endpoints import Endpoints
@@ -58,9 +59,14 @@ def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Pat
 
 
 def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Row]:
-    """Parts a (against the plain job) and c (against the frame interval), those of ``parts``."""
+    """Parts a (against the plain job), c (against the frame interval) and d (leg by leg), those of ``parts``."""
     spec = _spec()
     rows: list[Row] = []
+    if "d" in parts:
+        with _spark(spec.cores, home, say) as (spark, work):
+            rows += legs.measure(spark, endpoints, spec, work, effort.seconds)
+    if not parts & {"a", "c"}:
+        return rows
     with contextlib.ExitStack() as stack:
         spark, work = stack.enter_context(_spark(spec.cores * (2 if "a" in parts else 1), home, say))
 

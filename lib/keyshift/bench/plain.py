@@ -3,28 +3,26 @@
 Fixed modulo routing, a dictionary, result frames of the same columns. No protocol, no ZooKeeper, no queues.
 """
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift import frames
+from keyshift.executor import channel
+from keyshift.executor.channel import DATA, PRIMER, Row
 from keyshift.executor.config import JobConfig, result_schema
+from keyshift.executor.pipeline import start_query
+from keyshift.executor.tasks import Batches, Task
 from keyshift.keys import units_of
-from keyshift.lab.topics import MAX_FRAME_BYTES
 
-Batches = Iterator[pa.RecordBatch]
-_ROW_SCHEMA = "slot int, router int, offset bigint, value binary"
-_ROW = pa.schema([("slot", pa.int32()), ("router", pa.int32()), ("offset", pa.int64()), ("value", pa.binary())])
 _WORD = 8  # bytes of the count at the beginning of a payload
 
 
-def _router(config: JobConfig) -> Callable[[Batches], Batches]:
+def _router(config: JobConfig) -> Task:
     """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
     workload, slots = config.make_workload(), config.slots
     schema = _slot_schema(config)
@@ -42,27 +40,24 @@ def _router(config: JobConfig) -> Callable[[Batches], Batches]:
         }
 
     def run(batches: Batches) -> Batches:
+        primed = False
         for batch in batches:
-            for router, offset, value in zip(*batch.columns, strict=True):
-                if value.as_buffer().size == 0:  # frames.NUDGE
+            for partition, offset, value in zip(*batch.columns, strict=True):
+                if not value.is_valid:
                     continue
+                router = partition.as_py()
                 events, _ = frames.decode(value.as_buffer(), workload.event_schema)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
-                rows = len(parts)
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array(list(parts), pa.int32()),
-                        pa.array([router.as_py()] * rows, pa.int32()),
-                        pa.array([offset.as_py()] * rows, pa.int64()),
-                        pa.array(list(parts.values()), pa.binary()),
-                    ],
-                    schema=_ROW,
-                )
+                rows = [(n, Row(DATA, router, 0, offset.as_py(), 0, part).to_bytes()) for n, part in parts.items()]
+                if router == 0 and not primed:
+                    primed, first = True, Row(PRIMER, router, 0, 0, 0).to_bytes()
+                    rows = [*((n, first) for n in range(slots)), *rows]
+                yield channel.routed(rows)
 
     return run
 
 
-def _slot(config: JobConfig) -> Callable[[Batches], Batches]:
+def _slot(config: JobConfig) -> Task:
     """Counts each key beside a payload of ``state_bytes``; one result frame per row, a ready marker with the first."""
     schema, results = _slot_schema(config), result_schema(config.make_workload())
     fresh = (0, bytes(config.parameters["state_bytes"]))
@@ -98,13 +93,12 @@ def _slot(config: JobConfig) -> Callable[[Batches], Batches]:
         ready = [frames.encode(frames.empty(results), {"marker": "ready", "slot": number})]
         for batch in batches:
             values, ready = ready, []
-            for _, router, offset, value in zip(*batch.columns, strict=True):
-                if len(raw := value.as_buffer()):
-                    events = pa.ipc.read_record_batch(raw, schema)
-                    values.append(count(events, router.as_py(), offset.as_py(), state))
+            for row in channel.received(batch):
+                if row.kind == DATA and len(row.payload):
+                    events = pa.ipc.read_record_batch(row.payload, schema)
+                    values.append(count(events, row.router, row.offset, state))
             if values:
-                numbers = pa.array([number] * len(values), pa.int32())
-                yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary()), numbers], ["value", "partition"])
+                yield channel.answered(values)
 
     return run
 
@@ -115,25 +109,4 @@ def _slot_schema(config: JobConfig) -> pa.Schema:
 
 def start_plain(spark: SparkSession, config: JobConfig, checkpoint: Path, batch_s: float) -> StreamingQuery:
     """Start the plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
-    kafka = config.endpoints.kafka
-    return (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
-        .option("subscribe", config.events_topic)
-        .option("startingOffsets", "earliest")
-        .load()
-        .select("partition", "offset", "value")
-        .mapInArrow(_router(config), _ROW_SCHEMA)
-        .repartitionById(config.slots, F.col("slot"))
-        .mapInArrow(_slot(config), "value binary, partition int")
-        .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
-        .option("topic", config.results_topic)
-        .option("kafka.linger.ms", "0")
-        .option("kafka.max.request.size", MAX_FRAME_BYTES)  # an overloaded slot has much to say at once
-        .option("checkpointLocation", str(checkpoint))
-        .outputMode("update")
-        .queryName(config.job)
-        .trigger(realTime=f"{batch_s:g} seconds")  # type: ignore[call-overload]  # newer than pyspark's stubs
-        .start()
-    )
+    return start_query(spark, config, checkpoint, batch_s, router=_router(config), slot=_slot(config))

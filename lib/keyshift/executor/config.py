@@ -9,9 +9,6 @@ from keyshift.endpoints import Endpoints
 from keyshift.frames import RESULT_FIELDS
 from keyshift.workloads import Workload, workloads
 
-# Rows between router and slot. One row per (frame, slot): events, or a tick, or a barrier.
-DATA, TICK, BARRIER, SAVEPOINT = range(4)
-ROW_SCHEMA = "slot int, kind int, router int, version bigint, offset bigint, watermark bigint, value binary"
 SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
 
 
@@ -37,6 +34,7 @@ class JobConfig:
     deadline_s: float = 30.0  # of every phase of a migration
     restore: str | None = None  # the savepoint to begin from
     fault: str = "none"  # a deliberate protocol fault, to test the verdict
+    trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property
     def root(self) -> str:

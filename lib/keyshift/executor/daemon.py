@@ -5,6 +5,8 @@ comes in the middle of a migration would stall it for seconds. No thread and no 
 """
 
 import gc
+import os
+import socket
 import sys
 
 import kazoo.client
@@ -18,6 +20,16 @@ import keyshift.executor.tasks
 
 PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.executor.tasks)
 
+
+def prompt_worker(sock: socket.socket, authenticated: bool) -> int:
+    """A worker whose small writes do not wait for the other side's acknowledgement, if its connection is TCP."""
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return _worker(sock, authenticated)
+
+
+_worker, daemon.worker = daemon.worker, prompt_worker
+
 if __name__ == "__main__":
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
@@ -25,4 +37,6 @@ if __name__ == "__main__":
     # with the others, and stall for a tenth of a second at some moment of its own.
     gc.collect()
     gc.freeze()
+    # spark.buffer.size is for the JVM's side, which writes only what fills it. Here it would only make more calls.
+    os.environ["SPARK_BUFFER_SIZE"] = str(1 << 16)
     daemon.manager()

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.errors import ServiceUnavailable
-from keyshift.executor import tasks
-from keyshift.executor.config import ROW_SCHEMA, JobConfig
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.executor import channel, tasks
+from keyshift.executor.config import JobConfig
 
 # Measured on 2 cores (docs/performance.md): C2 competes with the job for half a minute, G1's threads for ever.
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -28,16 +28,46 @@ WORKER_ENVIRONMENT = {
     ),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+SOCKET_PATH_BYTES = 103  # the shortest limit of the systems this runs on (macOS), less the zero at the end
+SOCKET_NAME_BYTES = 48  # of the files that Spark makes in the folder: a UUID, a little more, and the slash before it
+
+
+def sockets(folder: str) -> dict[str, Any]:
+    """Settings for what connects the JVM with Python workers: Unix domain sockets in ``folder``, or TCP if it is empty.
+
+    TCP waits for acknowledgements that are delayed for up to 40 ms (docs/performance.md).
+    """
+    name = "spark.python.unix.domain.socket"
+    return {f"{name}.enabled": "true", f"{name}.dir": folder} if folder else {f"{name}.enabled": "false"}
+
+
+def require_sockets(folder: str) -> None:
+    """Raises BadInput if Unix domain sockets cannot be made in ``folder``; empty means that there will be none."""
+    remedy = "name another folder with spark.sockets in the profile, or none (empty) for TCP, which is slower"
+    if len(os.fsencode(folder)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
+        longest = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
+        raise BadInput(f"sockets = {folder!r}: longer than {longest} bytes, so no socket can be made there; {remedy}")
+    if folder and not (Path(folder).is_absolute() and os.access(folder, os.W_OK | os.X_OK)):
+        raise BadInput(f"sockets = {folder!r}: must be the absolute path of a folder that can be written to; {remedy}")
+
+
+# Spark gives Python batches of ROWS_PER_BATCH rows, and a full one only when one more row is there. So rows without
+# values (false) come behind each row. Two of them push it out whether one or two rows were held before it. One is
+# enough, and spares every other batch, if an odd number is always held: after one row that stands alone.
+ROWS_PER_BATCH = 2
+PUSHED, PUSHED_AFTER_ALONE, ALONE = (True, False, False), (True, False), (True,)
+LINGER_MS = 2  # results of several slots go to Kafka, and from there to readers, in one request
 OPTIONS: dict[str, Any] = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
     "spark.python.udf.pipelined.enabled": "true",  # else input and output of a Python task wait for each other
-    "spark.sql.execution.arrow.maxRecordsPerBatch": 1,  # a count with no time flush: one row per Arrow batch
+    "spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_PER_BATCH,  # a count with no time flush
     "spark.buffer.size": 512,  # bytes to Python are held until this fills
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": 1,
     "spark.sql.streaming.realTimeMode.minBatchDuration": 1000,
     "spark.python.daemon.module": "keyshift.executor.daemon",
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     "spark.sql.shuffle.partitions": 1,
+    **sockets("/tmp"),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
@@ -103,28 +133,56 @@ def session(
     return spark
 
 
+def _pushed(rows: DataFrame, mine: Column) -> DataFrame:
+    """Each of ``rows`` where ``mine``, an array, is true, and a row without values where it is false."""
+    columns = [F.when(F.col("_mine"), F.col(name)).alias(name) for name in rows.columns]
+    return rows.select("*", F.explode(mine).alias("_mine")).select(columns)
+
+
+def _array(mine: tuple[bool, ...]) -> Column:
+    return F.array(*map(F.lit, mine))
+
+
+def _dataflow(events: DataFrame, router: tasks.Task, slot: tasks.Task, slots: int) -> DataFrame:
+    """Kafka's rows through routers and slots: results in ``value``, for the ``partition`` of their slot."""
+    frames = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
+    routed = frames.mapInArrow(router, channel.ROUTED)
+    alone = F.substring("value", 1, channel.KIND_BYTES).eqNullSafe(F.lit(channel.PRIMER_KIND))
+    values = routed.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
+    answers = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
+    return answers.mapInArrow(slot, channel.ANSWERED).withColumn("partition", F.spark_partition_id())
+
+
 def start_query(
-    spark: SparkSession, config: JobConfig, checkpoint: Path, batch_s: float, offsets: dict[int, int] | None
+    spark: SparkSession,
+    config: JobConfig,
+    checkpoint: Path,
+    batch_s: float,
+    offsets: dict[int, int] | None = None,
+    router: tasks.Task | None = None,
+    slot: tasks.Task | None = None,
 ) -> StreamingQuery:
-    """Start one attempt of a job, from the given offset of each router's partition or from the beginning."""
+    """Start one attempt of a job, from the given offset of each router's partition or from the beginning.
+
+    ``router`` and ``slot``: other tasks than those of ``executor.tasks``, for comparison.
+    """
     starting = "earliest"
     if offsets is not None:
         starting = json.dumps({config.events_topic: {str(router): offset for router, offset in offsets.items()}})
     kafka = config.endpoints.kafka
-    return (
+    events = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
         .option("subscribe", config.events_topic)
         .option("startingOffsets", starting)
         .load()
-        .select("partition", "offset", "value")
-        .mapInArrow(tasks.router(config), ROW_SCHEMA)
-        .repartitionById(config.slots, F.col("slot"))  # a row goes to exactly the partition its column names
-        .mapInArrow(tasks.slot(config), "value binary, partition int")
+    )
+    return (
+        _dataflow(events, router or tasks.router(config), slot or tasks.slot(config), config.slots)
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
         .option("topic", config.results_topic)
-        .option("kafka.linger.ms", "0")
+        .option("kafka.linger.ms", LINGER_MS)
         .option("checkpointLocation", str(checkpoint))
         .outputMode("update")
         .queryName(f"{config.job}-{config.attempt}")

@@ -10,7 +10,7 @@ import queue
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.errors import KeyshiftError, MigrationFailed
-from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, JobConfig, slot_schema
+from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
+from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination
 from keyshift.executor.operation import Operation, Waiting, Where, now_us
 from keyshift.executor.outbox import Courier, Outbox
@@ -148,24 +149,24 @@ class SlotTask:
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
-    def on_rows(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Handle rows of ``ROW_SCHEMA``; gives the result frames and markers to emit now."""
+    def on_rows(self, rows: Iterable[Row]) -> list[bytes]:
+        """Handle rows of routers; gives the result frames and markers to emit now."""
         with self._lock:
             self._raise_trouble()
             results = self._drain()
-            kinds, routers, versions, offsets, watermarks = (batch.column(i).to_pylist() for i in range(1, 6))
-            for i, (kind, router) in enumerate(zip(kinds, routers, strict=True)):
+            for kind, router, version, offset, watermark, payload in rows:
+                if kind == PRIMER:
+                    continue
                 if kind == BARRIER:
-                    self._carry_out(self._machine.barrier(router, versions[i]))
+                    self._carry_out(self._machine.barrier(router, version))
                 elif kind == SAVEPOINT:
-                    savepoint = batch["value"][i].as_buffer().to_pybytes().decode()
-                    self._carry_out(self._machine.savepoint_barrier(router, savepoint))
+                    self._carry_out(self._machine.savepoint_barrier(router, bytes(payload).decode()))
                 elif not self._machine.stopped(router):
                     if kind == DATA:
-                        events = pa.ipc.read_record_batch(batch["value"][i].as_buffer(), self._event_schema)
+                        events = pa.ipc.read_record_batch(payload, self._event_schema)
                         met = min(self._watermarks.values())
-                        results += self._admit(events, (router, versions[i], offsets[i], met))
-                    self._watermarks[router] = max(self._watermarks[router], watermarks[i])
+                        results += self._admit(events, (router, version, offset, met))
+                    self._watermarks[router] = max(self._watermarks[router], watermark)
             if not self._machine.stopping:
                 results += self._operation.timers_due(min(self._watermarks.values()))
             if self._machine.queued_bytes > self._queue_peak_bytes:

@@ -3,35 +3,30 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyshift import frames
-from keyshift.executor.config import BARRIER, DATA, SAVEPOINT, TICK, JobConfig, slot_schema
+from keyshift.executor import channel
+from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, TICK, Row
+from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination
+from keyshift.executor.operation import now_us
 from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment, units_of
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
+from keyshift.trace import Trace
 
 STALL_S = 0.005
+# A slot for which a frame has no events gets a row all the same so often, and with every frame so long after a switch:
+# it acts on what came for it beside its rows, and learns how far time has come, when a row comes.
+TICK_US, AWAKE_US = 50_000, 2_000_000
 
 Batches = Iterator[pa.RecordBatch]
-
-_ROW = pa.schema(
-    [
-        ("slot", pa.int32()),
-        ("kind", pa.int32()),
-        ("router", pa.int32()),
-        ("version", pa.int64()),
-        ("offset", pa.int64()),
-        ("watermark", pa.int64()),
-        ("value", pa.binary()),
-    ]
-)
+Task = Callable[[Batches], Batches]  # what runs in one task of a stage, for ``mapInArrow``
+Routed = tuple[int, bytes]  # a row, and the slot it goes to
 
 
 def _assignment(raw: dict[str, Any]) -> tuple[Assignment, frozenset[int]]:
@@ -39,28 +34,39 @@ def _assignment(raw: dict[str, Any]) -> tuple[Assignment, frozenset[int]]:
     return Assignment.from_json(raw), frozenset(raw["paused"])
 
 
-def router(config: JobConfig) -> Callable[[Batches], Batches]:
-    """The router's task: rows of partition, offset, value in; rows of ``ROW_SCHEMA`` out, one per slot and frame."""
+def router(config: JobConfig) -> Task:
+    """The router's task: rows of partition, offset, value in; rows ``channel.ROUTED`` out.
+
+    Here and in a slot, rows without a value have only pushed others.
+    """
 
     def run(batches: Batches) -> Batches:
         task = RouterTask(config)
+        columns = ["router", "offset", "frame_us", "came_us", "went_us"]
+        trace = Trace(config.trace, "router", columns) if config.trace else None
         try:
             for batch in batches:
                 for partition, offset, value in zip(*batch.columns, strict=True):
-                    if (frame := value.as_buffer()).size:  # not frames.NUDGE
-                        yield task.frame(partition.as_py(), offset.as_py(), frame)
-                        while task.stalled():
-                            time.sleep(STALL_S)
-            if (rest := task.resume()) is not None:
-                yield rest
+                    if not value.is_valid:
+                        continue
+                    came_us = now_us()
+                    rows = task.frame(partition.as_py(), offset.as_py(), value.as_buffer())
+                    if trace:
+                        trace.add(partition.as_py(), offset.as_py(), task.watermark, came_us, now_us())
+                    if rows:
+                        yield channel.routed(rows)
+                    while task.stalled():
+                        time.sleep(STALL_S)
+            if rest := task.resume():
+                yield channel.routed(rest)
         finally:
             task.close()
 
     return run
 
 
-def slot(config: JobConfig) -> Callable[[Batches], Batches]:
-    """The slot's task: rows of ``ROW_SCHEMA`` in; rows of value (a result frame or a marker) and partition out."""
+def slot(config: JobConfig) -> Task:
+    """The slot's task: values of rows in, as routers made them; rows ``channel.ANSWERED`` out."""
 
     def run(batches: Batches) -> Batches:
         from pyspark import TaskContext
@@ -69,23 +75,25 @@ def slot(config: JobConfig) -> Callable[[Batches], Batches]:
         assert context is not None  # there is one in every task
         number = context.partitionId()
         task = SlotTask(config, number, batch_id=context.getLocalProperty("streaming.sql.batchId") or "?")
-        partition = pa.array([number], pa.int32())
-
-        def rows(values: list[bytes]) -> pa.RecordBatch:
-            partitions = pa.concat_arrays([partition] * len(values))
-            return pa.RecordBatch.from_arrays([pa.array(values, pa.binary()), partitions], ["value", "partition"])
-
+        columns = ["slot", "router", "offset", "came_us", "went_us"]
+        trace = Trace(config.trace, "slot", columns) if config.trace else None
         try:
             task.open()
             for batch in batches:
-                if values := task.on_rows(batch):
-                    yield rows(values)
+                came_us = now_us()
+                rows = list(channel.received(batch))
+                values = task.on_rows(rows)
+                if trace:
+                    for row in rows:
+                        trace.add(number, row.router, row.offset, came_us, now_us())
+                if values:
+                    yield channel.answered(values)
                 while task.stalled():
                     if values := task.wait():
-                        yield rows(values)
+                        yield channel.answered(values)
             while not task.settled():
                 if values := task.wait():
-                    yield rows(values)
+                    yield channel.answered(values)
             task.seal()
         finally:
             task.close()
@@ -103,8 +111,12 @@ class RouterTask:
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
         self._lock = threading.Lock()
         self._machine = RouterMachine(*_assignment(self._coordination.require("assignment")))
-        self._kept: list[pa.RecordBatch] = []  # rows for paused slots
+        self.watermark = 0  # of the last frame
+        self._kept: list[Routed] = []  # rows for paused slots
         self._kept_bytes = 0
+        self._primed = False
+        self._last_us = [0] * config.slots  # the watermark of the last frame that each slot got something of
+        self._awake_us = 0  # until this watermark each slot gets something of every frame
         self._coordination.watch("assignment", self._announced)
         self._coordination.watch("savepoint", self._savepoint_wanted)
 
@@ -116,73 +128,53 @@ class RouterTask:
         with self._lock:
             self._machine.request_savepoint(raw["id"])
 
-    def frame(self, router: int, offset: int, value: pa.Buffer) -> pa.RecordBatch:
+    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
         """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick."""
         events, meta = frames.decode(value, self._workload.event_schema)
+        self.watermark = meta.get("watermark", 0)
         with self._lock:
             effects = self._machine.boundary()
             assignment, stopped = self._machine.assignment, self._machine.stopped_for
             paused = self._machine.paused
-        everyone = range(self._config.slots)
-        slots: list[int] = []
-        kinds: list[int] = []
-        values: list[bytes] = []
-        first: pa.RecordBatch | None = None
+        rows: list[Routed] = []
+
+        def row(kind: int, payload: bytes = b"", watermark: int = 0) -> bytes:
+            return Row(kind, router, assignment.version, offset, watermark, payload).to_bytes()
+
+        def all_of_them(value: bytes) -> list[Routed]:
+            return [(slot, value) for slot in range(self._config.slots)]
+
+        if router == 0 and not self._primed:
+            self._primed = True
+            rows += all_of_them(row(PRIMER))
         for effect in effects:
             match effect:
                 case Resume():
-                    first = self.resume()
+                    rows += self.resume()
                 case Barrier():
-                    slots += everyone
-                    kinds += [BARRIER] * len(everyone)
-                    values += [b""] * len(everyone)
+                    self._awake_us = self.watermark + AWAKE_US
+                    rows += all_of_them(row(BARRIER))
                 case SavepointBarrier(savepoint):
-                    slots += everyone
-                    kinds += [SAVEPOINT] * len(everyone)
-                    values += [savepoint.encode()] * len(everyone)
+                    rows += all_of_them(row(SAVEPOINT, savepoint.encode()))
                     self._coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})
         parts = self._split(events, assignment) if events.num_rows and stopped is None else {}
-        for number in everyone:
-            slots.append(number)
-            kinds.append(DATA if number in parts else TICK)
-            values.append(parts.get(number, b""))
-        count = len(slots)
-        rows = pa.RecordBatch.from_arrays(
-            [
-                pa.array(slots, pa.int32()),
-                pa.array(kinds, pa.int32()),
-                pa.array([router] * count, pa.int32()),
-                pa.array([assignment.version] * count, pa.int64()),
-                pa.array([offset] * count, pa.int64()),
-                pa.array([meta.get("watermark", 0)] * count, pa.int64()),
-                pa.array(values, pa.binary()),
-            ],
-            schema=_ROW,
-        )
-        if paused:
-            rows = self._keep_back(rows, paused)
-        return rows if first is None else pa.concat_batches([first, rows])
+        tick, bare_tick = row(TICK, watermark=self.watermark), row(TICK)
+        for number, last_us in enumerate(self._last_us):
+            if number not in parts and self.watermark - last_us < TICK_US and self.watermark > self._awake_us:
+                continue
+            self._last_us[number] = self.watermark
+            value = row(DATA, parts[number], self.watermark) if number in parts else tick
+            if number in paused:  # what they get is a row to act on, and no time passes
+                self._kept.append((number, value))
+                self._kept_bytes += len(value)
+                value = bare_tick
+            rows.append((number, value))
+        return rows
 
-    def _keep_back(self, rows: pa.RecordBatch, paused: AbstractSet[int]) -> pa.RecordBatch:
-        """Everything but the records for paused slots and the watermark behind them: ticks instead, as without rows
-        nothing would push a barrier through.
-        """
-        waits = pc.and_(
-            pc.is_in(rows["slot"], pa.array(sorted(paused), pa.int32())),
-            pc.is_in(rows["kind"], pa.array([DATA, TICK], pa.int32())),
-        )
-        kept = rows.filter(waits)
-        self._kept.append(kept)
-        self._kept_bytes += kept.nbytes
-        count = kept.num_rows
-        ticks = {"kind": [TICK] * count, "watermark": [0] * count, "value": [b""] * count}
-        columns = [pa.array(ticks[f.name], f.type) if f.name in ticks else kept[f.name] for f in _ROW]
-        return pa.concat_batches([rows.filter(pc.invert(waits)), pa.RecordBatch.from_arrays(columns, schema=_ROW)])
-
-    def resume(self) -> pa.RecordBatch | None:
-        """What was kept back, in its order; None if nothing was."""
+    def resume(self) -> list[Routed]:
+        """What was kept back, in its order."""
         kept, self._kept, self._kept_bytes = self._kept, [], 0
-        return pa.concat_batches(kept) if kept else None
+        return kept
 
     def stalled(self) -> bool:
         """Whether more is kept back than should be: no further frame is to be taken, they wait in Kafka."""

@@ -34,6 +34,7 @@ class ChildConfig(BaseModel):
     topic: str
     workload: str
     parameters: dict[str, Any]
+    trace: str = ""  # a folder, see ``keyshift.trace``; empty: no trace
 
     def make_workload(self) -> Workload:
         """The workload with its parameters. Raises BadInput or ValidationError."""

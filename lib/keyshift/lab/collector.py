@@ -24,6 +24,7 @@ from keyshift import frames
 from keyshift.errors import BadInput
 from keyshift.lab.child import ChildConfig, Commands, run, say
 from keyshift.lab.topics import ANSWER_MS, broker_errors, require_partitions
+from keyshift.trace import Trace
 
 SECOND_US = 1_000_000
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
@@ -104,6 +105,8 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)
     results = Results(workload.result_fields)
+    columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
+    trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
     second = time.time_ns() // 1_000_000_000
@@ -126,6 +129,10 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
                         report(second, results.roll())
                         second += 1
                     results.add(batch, partition.partition, record.offset, arrived_us)
+                    if trace:
+                        origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+                        for router, offset in set(origins):
+                            trace.add(partition.partition, router, offset, record.timestamp * 1000, arrived_us)
                 elif "marker" in meta:
                     say(meta)
         while second < time.time_ns() // 1_000_000_000:

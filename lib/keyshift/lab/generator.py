@@ -2,9 +2,8 @@
 
 Each partition belongs to one router and gets one frame every ``frame_ms`` from the beginning: ticks before and after
 the load, so that routers always have a row to run on. The partitions take turns, so that a slot gets its rows evenly
-spaced, and right behind each frame comes an empty message, because Spark hands a row to Python only when the next one
-is there (docs/performance.md). An event carries the time it was *scheduled*; a process that is
-late sends at once all that is due, with the scheduled times, so no latency is hidden (no coordinated omission).
+spaced. An event carries the time it was *scheduled*; a process that is late sends at once all that is due, with the
+scheduled times, so no latency is hidden (no coordinated omission).
 
 Speaks JSON lines (see ``keyshift.lab.child``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
 (once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "late_ms": ...}``
@@ -25,6 +24,7 @@ from keyshift import frames
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.lab.child import ChildConfig, Commands, run, say
 from keyshift.lab.topics import ANSWER_MS, MAX_FRAME_BYTES, broker_errors, require_partitions
+from keyshift.trace import Trace
 from keyshift.workloads import Source
 
 SECOND_US = 1_000_000
@@ -68,6 +68,7 @@ class Generator:
         self._sent = [0] * config.routers
         self._failure: Exception | None = None
         self.schedule: Schedule | None = None
+        self.trace = Trace(config.trace, "generator", ["router", "frame_us", "sent_us"]) if config.trace else None
 
     @property
     def events(self) -> int:
@@ -94,8 +95,10 @@ class Generator:
             if due > sent:
                 batch = self._sources[router].take(self.schedule.times(router, sent, due))
                 self._sent[router] = due
-        for value in (frames.encode(batch, {"watermark": frame_us}), frames.NUDGE):
-            self._producer.send(self._config.topic, value, partition=router).add_errback(self._failed)
+        value = frames.encode(batch, {"watermark": frame_us})
+        self._producer.send(self._config.topic, value, partition=router).add_errback(self._failed)
+        if self.trace:
+            self.trace.add(router, frame_us, _now_us())
         self._check()
 
     def flush(self) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput
+from keyshift.executor.pipeline import require_sockets, sockets
 from keyshift.lab.jars import resource
 from keyshift.registry import unknown
 
@@ -55,6 +56,10 @@ class Spark(BaseModel):
     driver_host: str = Field(default="", description="address of the driver that executors can reach")
     driver_pod: str = Field(default="", description="the driver's own pod, if it is one: executors go when it goes")
     pod_template: str = Field(default="", description="YAML file of a pod for executors: placement, security, volumes")
+    sockets: str = Field(
+        default="/tmp",
+        description="folder for the sockets between Spark and its Python workers, wherever they run; empty: TCP",
+    )
     conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="more settings of Spark")
 
     @property
@@ -65,7 +70,7 @@ class Spark(BaseModel):
     def options(self) -> dict[str, Any]:
         """Settings for the session, by Spark's names."""
         if not self.on_kubernetes:
-            return dict(self.conf)
+            return sockets(self.sockets) | self.conf
         pods = "spark.kubernetes"
         options: dict[str, Any] = {
             f"{pods}.namespace": self.namespace,
@@ -93,7 +98,7 @@ class Spark(BaseModel):
             options[f"{pods}.driver.pod.name"] = self.driver_pod
         if self.pod_template:
             options[f"{pods}.executor.podTemplateFile"] = self.pod_template
-        return options | self.conf
+        return options | sockets(self.sockets) | self.conf
 
 
 class Profile(BaseModel):
@@ -185,7 +190,9 @@ def _checked(name: str, raw: dict[str, Any]) -> Profile:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("Services", "literal['embedded']"))
         raise BadInput(f"profile {name!r}: {place}={first.get('input')!r}: {first['msg']}") from error
-    if profile.spark.on_kubernetes:
+    if not profile.spark.on_kubernetes:
+        require_sockets(profile.spark.sockets)
+    else:
         if profile.services == "embedded":
             raise BadInput(f"profile {name!r}: executors in pods cannot reach embedded services; name their addresses")
         for key in ("image", "driver_host"):

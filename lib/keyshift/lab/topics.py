@@ -94,7 +94,7 @@ def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int
                     )
                 for partition, records in fetched.items():
                     for record in records:
-                        if record.value == frames.NUDGE or record.offset >= ends[partition]:
+                        if record.offset >= ends[partition]:
                             continue
                         batch, _ = frames.decode(record.value, schema)
                         if batch.num_rows:

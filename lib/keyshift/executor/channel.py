@@ -1,0 +1,57 @@
+"""What a router says to a slot: the rows between them.
+
+A row has one column beside the number of its slot. Each further column would cost the JVM and Python more than its
+bytes do, once per row (docs/performance.md).
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+# Events; nothing but the time; the router has switched; it stands at a savepoint; its first row.
+DATA, TICK, BARRIER, SAVEPOINT, PRIMER = range(5)
+ROUTED = "slot int, value binary"  # what the router's task gives, and
+ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
+_HEADER = struct.Struct("<iiqqq")
+_KIND = struct.Struct("<i")  # with which a header begins
+KIND_BYTES, PRIMER_KIND = _KIND.size, _KIND.pack(PRIMER)
+
+
+class Row(NamedTuple):
+    """One row: of ``router``, routed under ``version``, made from the frame at ``offset`` of its Kafka partition.
+
+    ``watermark``: microseconds, of that frame; 0 says nothing. ``payload``: by kind, events or the savepoint's name.
+    """
+
+    kind: int
+    router: int
+    version: int
+    offset: int
+    watermark: int
+    payload: pa.Buffer | bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """The value of the row."""
+        return _HEADER.pack(*self[:5]) + self.payload
+
+
+def routed(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+    """Slot and value of each row, as ``ROUTED``."""
+    slots, values = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), pa.array(values, pa.binary())], ["slot", "value"])
+
+
+def received(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of a batch whose only column is their value; those without a value only pushed others."""
+    for value in batch.column(0):
+        if value.is_valid:
+            raw = value.as_buffer()
+            kind, router, version, offset, watermark = _HEADER.unpack_from(raw)
+            yield Row(kind, router, version, offset, watermark, raw.slice(_HEADER.size))
+
+
+def answered(values: list[bytes]) -> pa.RecordBatch:
+    """Result frames and markers, as ``ANSWERED``."""
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])

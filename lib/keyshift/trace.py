@@ -1,0 +1,29 @@
+"""When frames passed the places on their way, for the legs of latency that ``keyshift.bench`` prints.
+
+Each process writes the moments it sees into a file of its own. Nothing travels with the frames, and a job that is not
+traced pays one comparison per frame.
+"""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+
+class Trace:
+    """Rows of integers about one ``place``, as lines of a file in ``folder``: a process may be killed at any time."""
+
+    def __init__(self, folder: str, place: str, columns: Sequence[str]) -> None:
+        path = Path(folder) / f"{place}-{secrets.token_hex(4)}.csv"
+        self._file = path.open("w", buffering=1)
+        self._file.write(",".join(columns) + "\n")
+
+    def add(self, *row: int) -> None:
+        """One row, in the order of the columns; times in microseconds since the epoch."""
+        self._file.write(",".join(map(str, row)) + "\n")
+
+
+def read(folder: str, place: str) -> pd.DataFrame:
+    """All rows that were written about ``place``."""
+    return pd.concat([pd.read_csv(path) for path in sorted(Path(folder).glob(f"{place}-*.csv"))])
