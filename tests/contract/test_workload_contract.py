@@ -81,7 +81,7 @@ def test_an_operator_answers_in_the_order_of_the_events_with_the_promised_column
     events = workload.source(0).take(np.arange(30, dtype=np.int64))
     units = units_of(events.column("key").to_numpy(), 8, 2)
     events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
-    answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__, 0)
+    answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
     wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *workload.result_fields]
     assert {f.name: f.type for f in answer.schema} == {f.name: f.type for f in wanted}
     positions = answer.column("position").to_pylist()
@@ -105,8 +105,10 @@ FRAMES = st.lists(
 )
 
 
-def answers(workload, frames, move):
-    """Everything a slot gives for ``frames``, the values it is left with, and the timers."""
+def answers(workload, frames, move=False, together=True):
+    """Everything a slot gives for ``frames``, the values it is left with, and the timers. ``together``: the timers of
+    all units in one call, or those of each in its own.
+    """
     operator, states = states_of(workload)
     sources = [workload.source(router) for router in range(2)]
     given, now_us = [], 1_000_000
@@ -121,16 +123,18 @@ def answers(workload, frames, move):
     for router, count, passed_us, lag_us, before, between in frames:
         now_us += passed_us
         hand_over(before)
-        for unit, state in enumerate(states):
-            fired = operator.advance(unit, state, now_us - lag_us, now_us)
-            given += [] if fired is None else [fired.to_pylist()]
-            assert operator.advance(unit, state, now_us - lag_us, now_us) is None
+        for state in states:
+            state.timers.reach(now_us - lag_us, now_us)
+        for some in [states] if together else [[state] for state in states]:
+            fired = operator.advance(some)
+            given += [] if fired is None else fired.to_pylist()
+        assert operator.advance(states) is None
         hand_over(between)
         events = sources[router].take(np.full(count, now_us))
         events = events.append_column("position", pa.array(np.arange(count, dtype=np.int32)))
         units = units_of(events.column("key").to_numpy(), 8, 2)
-        answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__, now_us - lag_us)
-        given.append(answer.to_pylist())
+        answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
+        given += answer.to_pylist()
     values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
     far = 2**62
     timers = [(s.timers.watermark, s.timers.due(EVENT, far), s.timers.due(PROCESSING, far)) for s in states]
@@ -145,13 +149,23 @@ def test_a_unit_whose_values_and_timers_move_gives_what_one_that_stays_gives(nam
     assert answers(workload, frames, move=True) == answers(workload, frames, move=False)
 
 
+@pytest.mark.parametrize("name", workloads.names())
+@settings(max_examples=30)
+@given(frames=FRAMES)
+def test_the_timers_of_many_units_at_once_give_what_those_of_one_after_the_other_give(name, frames):
+    workload = make(name)
+    assert answers(workload, frames, together=True) == answers(workload, frames, together=False)
+
+
 def test_timers_answer_with_the_promised_columns_and_no_position(timed):
     operator, states = states_of(timed)
     events = timed.source(0).take(np.arange(30, dtype=np.int64))
     units = units_of(events.column("key").to_numpy(), 8, 2)
     events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
-    operator.process(events.append_column("unit", pa.array(units)), states.__getitem__, 0)
-    fired = [operator.advance(unit, state, 10**9, 10**9) for unit, state in enumerate(states)]
+    operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
+    for state in states:
+        state.timers.reach(10**9, 10**9)
+    fired = [operator.advance([state]) for state in states]
     assert any(fired)
     wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *timed.result_fields]
     for unit, batch in enumerate(fired):

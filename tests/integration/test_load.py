@@ -206,7 +206,7 @@ def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[in
         frame = frame.assign(unit=unit, slot=assignment.slot_of[unit])
         for slot, part in frame.groupby("slot"):
             batch = pa.RecordBatch.from_pandas(part[["key", "t", "position", "unit"]], preserve_index=False)
-            answer = operator.process(batch, states.__getitem__, 0).to_pandas()
+            answer = operator.process(batch, states.__getitem__).to_pandas()
             answer = answer.assign(router=router, offset=offset, version=assignment.version)
             out.append((slot, frames.encode(pa.RecordBatch.from_pandas(answer, RESULTS, preserve_index=False))))
     final = [

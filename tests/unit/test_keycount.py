@@ -117,7 +117,7 @@ def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
     empty = backends.get("memory")[0](operator.state_schema)
     batch = workload.source(0).take(np.zeros(1, np.int64))
     batch = batch.append_column("position", [np.int32(0)]).append_column("unit", units_of(batch["key"].to_numpy(), 8))
-    answer = operator.process(batch, lambda unit: empty, 0)
+    answer = operator.process(batch, lambda unit: empty)
     assert answer.column("count").to_pylist() == [1]
     assert (
         empty.values[batch["key"][0].as_py()][1] == workload.payloads(batch["key"].to_numpy(), np.array([1])).tobytes()

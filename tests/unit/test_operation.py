@@ -1,12 +1,19 @@
 """What a slot computes: records that have waited give the results that they would have given one by one."""
 
+from dataclasses import replace
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from small_job import CONFIG
 
+from keyshift.executor import operation as module
 from keyshift.executor.config import slot_schema
-from keyshift.executor.operation import Operation
+from keyshift.executor.operation import Operation, by_unit
+from keyshift.keys import Move, SlotId, Step, UnitId
 from keyshift.protocol.slot import SlotMachine
+from keyshift.state.timers import EVENT
+from keyshift.workloads.windows import ANSWER, IDLE, WINDOW
 
 WORKLOAD = CONFIG.make_workload()
 UNITS = range(4)
@@ -83,3 +90,163 @@ def test_queued_records_of_units_without_their_keys_are_looked_through_one_by_on
 
 def test_nothing_that_waited_gives_nothing(make):
     assert make().process_all([]) == []
+
+
+def test_a_frame_is_split_by_unit_in_the_order_of_its_events():
+    keys = [5, 1, 2, 1, 5, 7]
+    events, _ = record(*keys)
+    parts = dict(by_unit(events))
+    assert list(parts) == sorted({int(WORKLOAD.units[key]) for key in keys})
+    for unit, part in parts.items():
+        of_unit = [row for row in events.to_pylist() if row["unit"] == unit]
+        assert part.to_pylist() == of_unit
+        assert part.nbytes == events.nbytes * len(of_unit) // len(keys), "what is queued is counted by it"
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+MS = 1000
+TIMED = replace(
+    CONFIG,
+    workload="windowcount",
+    parameters=CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 50},
+)
+WINDOWS = TIMED.make_workload()
+
+
+class TimedSlot:
+    """An operation with units 0 to 3, whose clock is set. Times are in ms."""
+
+    def __init__(self, monkeypatch):
+        self.now_ms = 1000
+        monkeypatch.setattr(module, "now_us", lambda: self.now_ms * MS)
+        monkeypatch.setattr(module, "TIMERS_EVERY_S", 0.0)
+        self.machine = SlotMachine(0, 2, UNITS, [], 1)
+        self.states = {}
+        self.operation = Operation(TIMED, self.states, Partial(), self.machine)
+        for unit in UNITS:
+            self.operation.begin(unit)
+
+    def record(self, met_ms, *events, router=0, offset=0):
+        """Events (key, at) of one frame that met a watermark."""
+        keys, ats = (np.array(column) for column in zip(*events, strict=True))
+        columns = {"key": keys, "t": ats * MS, "at": ats * MS, "position": range(len(keys))}
+        columns["unit"] = WINDOWS.units[keys]
+        schema = slot_schema(WINDOWS)
+        batch = pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
+        return batch, (router, 1, offset, met_ms * MS)
+
+    def process(self, *record):
+        return rows(self.operation.process(*self.record(*record)))
+
+    def timers_due(self, watermark_ms):
+        return rows(self.operation.timers_due(watermark_ms * MS))
+
+
+@pytest.fixture
+def slot(monkeypatch):
+    return TimedSlot(monkeypatch)
+
+
+ONE_OF_EACH = sorted({int(unit): key for key, unit in enumerate(WINDOWS.units)}.values())  # a key of each unit
+
+
+def test_the_timers_that_are_due_before_a_frame_fire_at_once_and_before_it(slot):
+    assert len(ONE_OF_EACH) > 2
+    slot.process(1000, *((key, 1000) for key in ONE_OF_EACH))
+    batches = slot.operation.process(*slot.record(1030, *((key, 1030) for key in ONE_OF_EACH)))
+    assert [set(batch["kind"].to_pylist()) for batch in batches] == [{WINDOW}, {ANSWER}]
+    assert sorted(batches[0]["key"].to_pylist()) == ONE_OF_EACH
+    for name, value in (("router", -1), ("offset", -1), ("version", 1), ("position", -1), ("count", 1)):
+        assert set(batches[0][name].to_pylist()) == {value}
+    assert batches[1]["count"].to_pylist() == [1] * len(ONE_OF_EACH)
+
+
+def test_only_the_units_whose_timers_are_due_are_looked_at(slot, monkeypatch):
+    first, *others = ONE_OF_EACH
+    slot.process(1000, (first, 1000))
+    slot.process(1000, *((key, 1020) for key in others))
+    looked_at = []
+    advance = slot.operation._operator.advance
+    monkeypatch.setattr(
+        slot.operation._operator, "advance", lambda states: looked_at.append(len(states)) or advance(states)
+    )
+    assert slot.timers_due(1029) == [] and looked_at == []
+    assert [row["key"] for row in slot.timers_due(1030)] == [first]
+    assert looked_at == [1]
+    assert sorted(row["key"] for row in slot.timers_due(1050)) == others
+    assert looked_at == [1, len(others)], "all of them in one call"
+    slot.now_ms += 50
+    assert {(row["kind"], row["key"]) for row in slot.timers_due(1050)} == {(IDLE, key) for key in ONE_OF_EACH}
+    assert slot.timers_due(9999) == []
+
+
+def test_a_timer_that_an_event_puts_off_fires_at_its_new_time(slot):
+    slot.process(0, (1, 1000))
+    slot.now_ms += 30
+    slot.process(0, (1, 1000))
+    slot.now_ms += 20
+    assert slot.timers_due(0) == [], "as the first event set it"
+    slot.now_ms += 30
+    assert [(row["kind"], row["start"]) for row in slot.timers_due(0)] == [(IDLE, 1030 * MS)]
+
+
+def test_timers_of_a_unit_that_leaves_wait_until_it_is_here_again(slot):
+    unit, other = 0, 1
+    keys = {int(WINDOWS.units[key]): key for key in range(8)}
+    slot.process(1000, (keys[unit], 1000), (keys[other], 1000))
+    slot.machine.prepare(2, Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)))
+    slot.machine.barrier(0, 2)
+    assert [row["key"] for row in slot.timers_due(1030)] == [keys[other]], "older records of router 1 are to come"
+    slot.machine.barrier(1, 2)
+    state = slot.states.pop(unit)
+    slot.operation.left(unit)
+    assert slot.timers_due(1040) == []
+    slot.machine.acknowledged(unit)
+    slot.machine.prepare(3, Step((Move(UnitId(unit), SlotId(1), SlotId(0)),)))
+    slot.machine.barrier(0, 3)
+    slot.machine.barrier(1, 3)
+    slot.machine.arrived(unit)
+    slot.states[unit] = state
+    slot.operation.came(unit)
+    assert [(row["key"], row["version"]) for row in slot.timers_due(1040)] == [(keys[unit], 3)]
+
+
+def test_a_timer_that_is_due_for_the_unit_but_not_yet_for_its_slot_fires(slot):
+    slot.states[0].timers.reach(1100 * MS)
+    slot.states[0].timers.set(EVENT, 1090 * MS, 0)
+    slot.operation.came(0)
+    slot.timers_due(1000)
+    assert not len(slot.states[0].timers)
+
+
+def test_records_that_waited_meet_each_its_own_watermark(monkeypatch):
+    together, apart = TimedSlot(monkeypatch), TimedSlot(monkeypatch)
+    a, b, *_ = ONE_OF_EACH
+    waiting = [  # unit by unit, as they are drained: the last of each is late, as the second is not
+        *(
+            together.record(met, (a, at), offset=met)
+            for met, at in [(1000, 1000), (1000, 1009), (1030, 1030), (1040, 1029)]
+        ),
+        *(together.record(met, (b, at), offset=met) for met, at in [(1000, 1000), (1010, 1000), (1030, 1019)]),
+    ]
+    results = rows(together.operation.process_all(waiting))
+    one_by_one = [row for each in waiting for row in rows(apart.operation.process(*each))]
+
+    def of(key, results):
+        return [row for row in results if row["key"] == key]
+
+    assert {key: of(key, results) for key in (a, b)} == {key: of(key, one_by_one) for key in (a, b)}
+    assert len(results) == len(one_by_one) == 9
+    assert [(row["kind"], row["late"]) for row in of(b, results)] == [
+        (ANSWER, False),
+        (ANSWER, False),
+        (WINDOW, False),
+        (ANSWER, True),
+    ]
+    assert together.operation.heat.tolist() == apart.operation.heat.tolist()
+    calls = []
+    process = together.operation._operator.process
+    together.operation._operator.process = lambda *events: calls.append(events) or process(*events)
+    together.operation.process_all(waiting)
+    assert len(calls) == 3, "as many as there are watermarks in a unit"

@@ -1,10 +1,11 @@
 import pyarrow as pa
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from keyshift.errors import ProtocolViolation
-from keyshift.state.timers import EVENT, PROCESSING, TIMER_SCHEMA, Timers
+from keyshift.state.timers import EVENT, PROCESSING, TIMER_SCHEMA, Agenda, Timers
 
 KINDS = st.sampled_from([EVENT, PROCESSING])
 TIMES = st.integers(-5, 20) | st.integers(-(2**63), 2**63 - 1)
@@ -146,3 +147,78 @@ def test_a_batch_that_is_no_export_is_refused_and_changes_nothing(batch, named):
     with pytest.raises(ProtocolViolation, match=named):
         timers.install(batch)
     assert len(timers) == 0
+
+
+# -- agenda ------------------------------------------------------------------------------------------------------------
+
+UNITS = st.integers(0, 2)
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), UNITS, KINDS, st.integers(1, 20)),
+        st.tuples(st.just("delete"), UNITS, KINDS, st.integers(1, 20)),
+        st.tuples(st.just("reach"), UNITS, st.integers(0, 20), st.integers(0, 20)),
+        st.tuples(st.just("leave"), UNITS),
+        st.tuples(st.just("due"), st.integers(0, 20), st.integers(0, 20)),
+    ),
+    max_size=30,
+)
+
+
+@given(CHANGES)
+def test_an_agenda_names_every_unit_with_a_timer_that_is_due(changes):
+    """Due in the time of the slot, or in that of the unit, which may be ahead."""
+    agenda, here = Agenda(), {}
+    for name, *arguments in changes:
+        if name == "due":
+            until = {EVENT: arguments[0], PROCESSING: arguments[1]}
+            named = agenda.due(*arguments)
+            assert named == sorted(set(named)) and set(named) <= here.keys()
+            for unit, timers in here.items():
+                reached = {EVENT: timers.watermark, PROCESSING: timers.clock}
+                firsts = {kind: timers.next(kind) for kind in until}
+                due = any(at is not None and at <= max(until[kind], reached[kind]) for kind, at in firsts.items())
+                assert unit in named or not due
+            for unit in named:
+                agenda.note(unit, here[unit])
+            continue
+        unit, *rest = arguments
+        if name == "leave":
+            here.pop(unit, None)
+            agenda.forget(unit)
+            continue
+        timers = here.setdefault(unit, Timers())
+        if name == "reach":
+            timers.reach(*rest)
+        else:
+            getattr(timers, name)(*rest, 7)
+        agenda.note(unit, timers)
+
+
+def test_an_agenda_names_a_unit_once_and_not_for_a_timer_that_is_still_to_come():
+    agenda, timers = Agenda(), Timers()
+    timers.set(EVENT, 10, 1)
+    timers.set(EVENT, 12, 2)
+    timers.set(PROCESSING, 5, 1)
+    agenda.note(3, timers)
+    agenda.note(3, timers)
+    assert agenda.due(9, 4) == []
+    assert agenda.due(10, 5) == [3]
+    assert agenda.due(99, 99) == [], "it was not noted again"
+    timers.due(EVENT, 10), timers.due(PROCESSING, 5)
+    agenda.note(3, timers)
+    assert agenda.due(11, 99) == []
+    assert agenda.due(12, 0) == [3]
+
+
+def test_a_unit_says_whether_a_timer_is_overdue_in_its_own_time():
+    timers = Timers()
+    timers.set(EVENT, 10, 1)
+    timers.set(PROCESSING, 20, 1)
+    timers.reach(9, 19)
+    assert not timers.overdue()
+    timers.reach(10, 0)
+    assert timers.overdue()
+    timers.due(EVENT, 10)
+    assert not timers.overdue()
+    timers.reach(0, 20)
+    assert timers.overdue()

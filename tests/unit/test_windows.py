@@ -61,7 +61,8 @@ class OneUnit:
 
     def advance(self, watermark_ms: float, now_ms: float) -> list[tuple]:
         """(kind, key, start, count) of each timer that was due."""
-        fired = self.operator.advance(0, self.state, int(watermark_ms * MS), int(now_ms * MS))
+        self.state.timers.reach(int(watermark_ms * MS), int(now_ms * MS))
+        fired = self.operator.advance([self.state])
         rows = [] if fired is None else fired.to_pylist()
         return [(row["kind"], row["key"], row["start"] / MS, row["count"]) for row in rows]
 
@@ -71,7 +72,8 @@ class OneUnit:
         columns = {"key": keys, "t": (times * MS).astype("i8"), "at": (ats * MS).astype("i8")}
         columns |= {"position": np.arange(len(keys), dtype="i4"), "unit": np.zeros(len(keys), "i4")}
         batch = pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
-        answer = self.operator.process(batch, lambda unit: self.state, int(watermark_ms * MS))
+        self.state.timers.reach(int(watermark_ms * MS))
+        answer = self.operator.process(batch, lambda unit: self.state)
         return [(r["start"] / MS, r["late"], r["count"], r["sum"] / MS) for r in answer.to_pylist()]
 
 

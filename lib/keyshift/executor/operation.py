@@ -4,22 +4,22 @@ Called under the slot's lock. Which records may be processed now, and which have
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.partial_units import PartialUnits
 from keyshift.protocol.slot import SlotMachine
 from keyshift.state import UnitState, backends
+from keyshift.state.timers import Agenda
 
 Where = tuple[int, int, int, int]  # router, version, offset, and the watermark that the record met
-Waiting = tuple[pa.RecordBatch, Where]
+Waiting = tuple[pa.RecordBatch, Where]  # events of one unit, where they came from
 
-TIMERS_EVERY_S = 0.01  # how often units without records are looked through for timers that are due
+TIMERS_EVERY_S = 0.01  # how often timers fire of units without records
 
 
 def now_us() -> int:
@@ -36,10 +36,11 @@ class Operation:
         workload = config.make_workload()
         self._operator = workload.operator()
         self.result_schema = result_schema(workload)
-        self._label_types = {name: self.result_schema.field(name).type for name in ("router", "offset", "version")}
         self._states, self._partial, self._machine = states, partial, machine
         self._backend: Callable[[pa.Schema], UnitState] = backends.get(config.backend)[0]
-        self._timed = {unit for unit, state in states.items() if len(state.timers)}
+        self._agenda = Agenda()
+        for unit in states:
+            self.came(unit)
         self._timers_at = 0.0
         self.heat = np.zeros(config.key_groups * config.bins, np.int64)  # records of each unit so far
 
@@ -54,91 +55,91 @@ class Operation:
 
     def came(self, unit: int) -> None:
         """The state of ``unit`` is here from now on."""
-        if len(self._states[unit].timers):
-            self._timed.add(unit)
+        self._agenda.note(unit, self._states[unit].timers)
 
     def left(self, unit: int) -> None:
         """The state of ``unit`` is not here any more."""
-        self._timed.discard(unit)
+        self._agenda.forget(unit)
 
-    def process(self, events: pa.RecordBatch, where: Where, now: int | None = None) -> list[pa.RecordBatch]:
-        """Results of ``events``, and of the timers that were due before; what misses its key waits.
-
-        With ``now`` (microseconds) it is known that no key is missing.
-        """
-        router, version, offset, watermark = where
-        if self._operator.uses_time and watermark:
-            units = pc.unique(events["unit"]).to_pylist()
-            if still := [unit for unit in units if self._machine.stands(unit)]:  # no time passes for these
-                mask = pc.is_in(events["unit"], pa.array(still, pa.int32()))
-                rest = events.filter(pc.invert(mask))
-                results = self.process(events.filter(mask), (router, version, offset, 0), now)
-                return results + (self.process(rest, where, now) if rest.num_rows else [])
-        known, now = now is not None, now or now_us()
-        if self._partial and not known:
+    def process(self, events: pa.RecordBatch, where: Where) -> list[pa.RecordBatch]:
+        """Results of ``events``, and of the timers that were due before; what misses its key waits."""
+        now = now_us()
+        if self._partial:
+            *_, watermark = where
             events = self._partial.hold_back(events, where, watermark, now)
             if not events.num_rows:
                 return []
-        counts = self.counts(events["unit"])
-        units = np.flatnonzero(counts).tolist()
-        uses_time = self._operator.uses_time
-        results = [fired for unit in units for fired in self._advance(unit, watermark, now)] if uses_time else []
-        self.heat += counts
-        out = self._operator.process(events, self._state_of, watermark)
-        results.append(self._result(out, router, version, offset))
-        if uses_time:
-            self._timed.update(unit for unit in units if len(self._states[unit].timers))
-        if self._partial:
-            self._partial.used(units)
-        return results
-
-    def counts(self, units: pa.Array) -> npt.NDArray[np.int64]:
-        """How many records of each unit: shape (units,)."""
-        return np.bincount(units.to_numpy(), minlength=len(self.heat))
+        return self._process_round([(events, where)], now)
 
     def process_all(self, records: list[Waiting], now: int | None = None) -> list[pa.RecordBatch]:
-        """Results of records that have waited: at once, if they meet no watermark and miss no key; see ``process``."""
-        if len(records) < 2 or self._operator.uses_time or (self._partial and now is None):
-            return [result for record in records for result in self.process(*record, now)]
-        sizes = [events.num_rows for events, _ in records]
-        events = pa.concat_batches([events for events, _ in records])
-        router, version, offset, _ = (np.repeat(part, sizes) for part in zip(*(w for _, w in records), strict=True))
-        counts = self.counts(events["unit"])
-        self.heat += counts
-        out = self._operator.process(events, self._state_of, 0)
-        self._partial.used(np.flatnonzero(counts).tolist())
-        labels = {"router": router, "offset": offset, "version": version}
-        return [self._labelled(out, {name: pa.array(labels[name], kind) for name, kind in self._label_types.items()})]
+        """Results of records that have waited; see ``process``. With ``now`` (us), all keys are known to be here."""
+        if self._partial and now is None:
+            return [result for record in records for result in self.process(*record)]
+        now = now or now_us()
+        rounds = _rounds(records) if self._operator.uses_time else [records] if records else []
+        return [result for each in rounds for result in self._process_round(each, now)]
 
-    def _result(self, out: pa.RecordBatch, router: int, version: int, offset: int) -> pa.RecordBatch:
-        labels = {"router": router, "offset": offset, "version": version}
-        types = self._label_types
-        return self._labelled(
-            out, {name: pa.repeat(pa.scalar(labels[name], types[name]), out.num_rows) for name in types}
-        )
+    def _process_round(self, records: list[Waiting], now: int) -> list[pa.RecordBatch]:
+        """All of ``records`` at once. If time counts, each of their units meets one watermark only."""
+        events, (router, version, offset, met) = _together(records)
+        units = events["unit"].to_numpy()
+        np.add.at(self.heat, units, 1)
+        results: list[pa.RecordBatch] = []
+        if self._operator.uses_time:
+            stands = self._machine.stands
+            watermarks = dict(zip(units.tolist(), np.broadcast_to(met, units.shape).tolist(), strict=True))
+            results += self._advance({unit: 0 if stands(unit) else met for unit, met in watermarks.items()}, now)
+        out = self._operator.process(events, self._state_of)
+        results.append(self._labelled(out, router=router, version=version, offset=offset))
+        if self._operator.uses_time:
+            for unit in watermarks:
+                self._agenda.note(unit, self._states[unit].timers)
+        if self._partial:
+            self._partial.used(set(units.tolist()))
+        return results
 
-    def _labelled(self, out: pa.RecordBatch, labels: dict[str, pa.Array]) -> pa.RecordBatch:
-        columns = [labels[name] if name in labels else out[name] for name in self.result_schema.names]
+    def _labelled(self, out: pa.RecordBatch, **labels: int | npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """``out`` with more columns, of one value for all rows or one for each."""
+        columns = []
+        for field in self.result_schema:
+            if field.name not in labels:
+                columns.append(out[field.name])
+            elif isinstance(label := labels[field.name], int):
+                columns.append(pa.repeat(pa.scalar(label, field.type), out.num_rows))
+            else:
+                columns.append(pa.array(label, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=self.result_schema)
 
-    def _advance(self, unit: int, watermark: int, now: int) -> list[pa.RecordBatch]:
-        fired = self._operator.advance(unit, self._state_of(unit), watermark, now)
-        return [self._result(fired, -1, self._machine.version_of(unit), -1)] if fired is not None else []
+    def _advance(self, watermarks: dict[int, int], now: int) -> list[pa.RecordBatch]:
+        """These units come to their watermark, and to processing time ``now``: results of their timers."""
+        due: dict[
+            int, list[UnitState]
+        ] = {}  # by the version under which the slot owns the units: there are two at most
+        for unit, watermark in watermarks.items():
+            state = self._state_of(unit)
+            state.timers.reach(watermark, now)
+            if state.timers.overdue():
+                due.setdefault(self._machine.version_of(unit), []).append(state)
+        results = []
+        for version, states in due.items():
+            if (fired := self._operator.advance(states)) is not None:
+                results.append(self._labelled(fired, router=-1, offset=-1, version=version))
+        return results
 
     def timers_due(self, watermark: int) -> list[pa.RecordBatch]:
         """Results of timers of units that got no record: the watermark has grown, and time has passed."""
-        if not self._timed or time.monotonic() < self._timers_at:
+        if time.monotonic() < self._timers_at:
             return []
         self._timers_at, now = time.monotonic() + TIMERS_EVERY_S, now_us()
-        results = []
-        for unit in self._machine.idle(self._timed):
-            if self._partial and not self._partial.may_advance(unit, watermark, now):
-                continue
-            results += self._advance(unit, watermark, now)
-            if self._partial:
-                self._partial.used([unit])
-            if not len(self._states[unit].timers):
-                self._timed.discard(unit)
+        found = [unit for unit in self._agenda.due(watermark, now) if unit in self._states]
+        units = self._machine.idle(found)
+        if self._partial:
+            units = [unit for unit in units if self._partial.may_advance(unit, watermark, now)]
+        results = self._advance(dict.fromkeys(units, watermark), now)
+        if self._partial:
+            self._partial.used(units)
+        for unit in found:  # what may not fire yet is due again at once
+            self._agenda.note(unit, self._states[unit].timers)
         return results
 
     def _state_of(self, unit: int) -> UnitState:
@@ -146,3 +147,39 @@ class Operation:
         if state is None:  # only a deliberate fault gets here: it works on nothing
             state = self._states[unit] = self.new_state()
         return state
+
+
+def by_unit(events: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The events of each unit, in their order; units ascending."""
+    units = events["unit"].to_numpy()
+    order = np.argsort(units, kind="stable")
+    sorted_ = events.take(pa.array(order))
+    found, begins = np.unique(units[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(units)]
+    for unit, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
+        yield unit, sorted_.slice(begin, end - begin)
+
+
+def _rounds(records: list[Waiting]) -> list[list[Waiting]]:
+    """``records`` in rounds, in each of which every unit meets one watermark; those of a unit keep their order."""
+    rounds: list[list[Waiting]] = []
+    last: dict[int, tuple[int, int]] = {}  # unit -> its last round so far, and the watermark that it meets there
+    for record in records:
+        events, (*_, met) = record
+        unit = events["unit"][0].as_py()
+        number, before = last.get(unit, (0, met))
+        number += met != before
+        last[unit] = number, met
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(record)
+    return rounds
+
+
+def _together(records: list[Waiting]) -> tuple[pa.RecordBatch, Sequence[int | npt.NDArray[np.int64]]]:
+    """The events of all records, and where they came from: one value for all of them, or one for each."""
+    if len(records) == 1:
+        return records[0]
+    parts, wheres = zip(*records, strict=True)
+    sizes = [events.num_rows for events in parts]
+    return pa.concat_batches(parts), [np.repeat(column, sizes) for column in zip(*wheres, strict=True)]

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.errors import KeyshiftError, MigrationFailed
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination
-from keyshift.executor.operation import Operation, Waiting, Where, now_us
+from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
 from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.replicator import Replicator
@@ -205,15 +204,16 @@ class SlotTask:
 
     def _admit(self, events: pa.RecordBatch, where: Where) -> list[pa.RecordBatch]:
         router, version, _, _ = where
-        units = events["unit"]
-        held = self._machine.admit(router, version, set(np.flatnonzero(self._operation.counts(units)).tolist()))
+        units = events["unit"].to_numpy()
+        held = self._machine.admit(router, version, set(units.tolist()))
         if not held:
             return self._operation.process(events, where)
-        for unit in held:
-            record = events.filter(pc.equal(units, unit))
-            self._carry_out(self._machine.hold(unit, router, (record, where), record.nbytes))
-        rest = events.filter(pc.invert(pc.is_in(units, pa.array(held, pa.int32()))))
-        return self._operation.process(rest, where) if rest.num_rows else []
+        waits = np.isin(units, list(held))
+        effects: list[protocol.Effect] = []
+        for unit, part in by_unit(events.filter(pa.array(waits))):
+            effects += self._machine.hold(unit, router, (part, where), part.nbytes)
+        self._carry_out(effects)
+        return [] if waits.all() else self._operation.process(events.filter(pa.array(~waits)), where)
 
     def _drain(self) -> list[pa.RecordBatch]:
         results: list[pa.RecordBatch] = []

@@ -74,9 +74,9 @@ def run_offline(
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
         now_us = int(times[-1]) + 1
         for router, source in enumerate(sources):
-            watermark = min(watermarks)
             for unit, state in enumerate(states):
-                fired = operator.advance(unit, state, watermark, now_us)
+                state.timers.reach(min(watermarks), now_us)
+                fired = operator.advance([state])
                 if fired is not None:
                     results.add(fired, current, current.owner[unit], now_us, router=-1, offset=-1)
             batch = source.take(times)
@@ -86,7 +86,7 @@ def run_offline(
             slots = current.slot_of[unit_of]
             batch = batch.append_column("position", pa.array(position)).append_column("unit", pa.array(unit_of))
             for slot in np.unique(slots).tolist():
-                answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__, watermark)
+                answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__)
                 results.add(answer, current, slot, now_us, router, offset)
             watermarks[router] = int(times[-1])  # for what comes behind this frame
     final = [

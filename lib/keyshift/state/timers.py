@@ -1,10 +1,12 @@
 """The timers of a unit: what is to happen to a key once event time or processing time has come so far.
 
 They belong to the unit like its values, and travel with it: with them how far the unit has come in both times, so that
-whoever has the unit next neither repeats nor forgets anything, and calls no record late that was not.
+whoever has the unit next neither repeats nor forgets anything, and calls no record late that was not. A slot has an
+``Agenda`` of all its units' timers, so that those of which none is due cost nothing.
 """
 
 import heapq
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -94,6 +96,11 @@ class Timers:
         first = self._queues[kind].first()
         return None if first is None else first[0]
 
+    def overdue(self) -> bool:
+        """Whether there is a timer up to the times that the unit has reached."""
+        event, processing = self.next(EVENT), self.next(PROCESSING)
+        return (event is not None and event <= self.watermark) or (processing is not None and processing <= self.clock)
+
     def export(self) -> pa.RecordBatch:
         """All there is to know, as a batch of ``TIMER_SCHEMA`` in no particular order; it is left here, too."""
         rows = [(_WATERMARK, self.watermark, 0), (_CLOCK, self.clock, 0)]
@@ -118,3 +125,54 @@ class Timers:
         for kind, queue in self._queues.items():
             queue.live.update(zip(times[kinds == kind].tolist(), keys[kinds == kind].tolist(), strict=True))
             queue.rebuild()
+
+
+class Agenda:
+    """Which units of a slot have timers that are due, without a look at the others.
+
+    A unit is to be noted whenever it may have a new timer. A timer that was deleted since costs one look too many.
+    """
+
+    def __init__(self) -> None:
+        self._event, self._processing = _Firsts(), _Firsts()
+
+    def note(self, unit: int, timers: Timers) -> None:
+        """``unit`` is here, with these timers."""
+        self._event.note(unit, timers.next(EVENT), timers.watermark)
+        self._processing.note(unit, timers.next(PROCESSING), timers.clock)
+
+    def forget(self, unit: int) -> None:
+        """``unit`` is not here any more."""
+        self._event.forget(unit)
+        self._processing.forget(unit)
+
+    def due(self, watermark: int, now_us: int) -> list[int]:
+        """Removes and returns the units to be looked at by then, ascending: they are to be noted again."""
+        return sorted({*self._event.due(watermark), *self._processing.due(now_us)})
+
+
+class _Firsts:
+    """The first timer of each unit, in one of the two times. Only the earliest entry of a unit in the heap counts."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def note(self, unit: int, first: int | None, reached: int) -> None:
+        if first is None:
+            return
+        at = first if first > reached else 0  # set to a time that the unit, though perhaps not its slot, has reached
+        known = self._of.get(unit)
+        if known is None or at < known:
+            self._of[unit] = at
+            heapq.heappush(self._heap, (at, unit))
+
+    def forget(self, unit: int) -> None:
+        self._of.pop(unit, None)
+
+    def due(self, until_us: int) -> Iterator[int]:
+        while self._heap and self._heap[0][0] <= until_us:
+            at, unit = heapq.heappop(self._heap)
+            if self._of.get(unit) == at:
+                del self._of[unit]
+                yield unit

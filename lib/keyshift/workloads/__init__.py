@@ -4,7 +4,7 @@ A workload is a pydantic model of its own parameters that can make an operator (
 generator process) and judge results. The operator's code is the same under every strategy; the oracle does not use it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -23,7 +23,8 @@ class Operator(Protocol):
     A frame's watermark holds for what comes *behind* the frame: no later event of its router has an earlier ``t``. The
     watermark of a slot is the least of its routers'; a record meets the one of all that came before it, at its place in
     the queue if it had to wait. A unit's own (``state.timers.watermark``) only grows, and is the one that counts: it
-    may be further than its new slot's. Before each frame the caller has called ``advance`` for all units in it.
+    may be further than its new slot's. Before each frame all units in it have come to the times that the frame meets
+    (``state.timers.reach``), and the caller has called ``advance`` for those of them that have timers due by then.
     """
 
     state_schema: pa.Schema  # fields of one key's value, without the key
@@ -32,18 +33,19 @@ class Operator(Protocol):
     def initial(self, unit: int, state: UnitState) -> None:
         """Fill the state that ``unit`` has before the first event (nothing, for most)."""
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """Results of ``events``, in the order of the events.
 
         ``events`` has the workload's event columns and ``position`` (int32, row in the source frame), ``unit``
         (int32). The result has ``key``, ``t``, ``position`` and the workload's ``result_fields``.
         """
 
-    def advance(self, unit: int, state: UnitState, watermark: int, now_us: int) -> pa.RecordBatch | None:
-        """``unit`` has come to ``watermark`` and to processing time ``now_us``: results of its timers that are due.
+    def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
+        """These units have come to new times, ``timers.watermark`` and ``timers.clock``: results of their timers.
 
+        Of all that are due by then, unit by unit; None if there are none. Repeating a call does nothing more.
         Columns as from ``process``, with ``position`` -1: the caller gives them router -1, offset -1 and the version
-        under which the slot owns the unit. None if no timer is due. Repeating a call does nothing more.
+        under which the slot owns the units.
         """
 
 

@@ -4,7 +4,7 @@ The payload begins with the count, so a result that carries the count read back 
 state that was stale, mixed up or half moved at the moment it was used, and the final payload shows it at the end.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -96,7 +96,7 @@ class KeyCountOperator:
         """Every key of ``unit``, with count 0."""
         state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on."""
         counts, stamps = [], []
         keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
@@ -119,7 +119,7 @@ class KeyCountOperator:
     def _fresh(self, key: int) -> tuple[int, bytes]:
         return 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()
 
-    def advance(self, unit: int, state: UnitState, watermark: int, now_us: int) -> None:
+    def advance(self, states: Iterable[UnitState]) -> None:
         """Nothing waits for a time here."""
 
 

@@ -5,7 +5,7 @@ event meets, and that on how the routers' frames interleave, with or without a m
 therefore says which watermark it met; the oracle checks that everything else follows from that.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,7 +100,7 @@ class WindowCountOperator:
         """Every key of ``unit``, without a window."""
         state.install([self._workload.fresh(unit, self.state_schema, ([], [], [], 0))])
 
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState], watermark: int) -> pa.RecordBatch:
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event. A key whose state is missing begins anew: the verdict tells, the job goes on."""
         at = events["at"].to_numpy()
         delays, starts = events["t"].to_numpy() - at, at - at % self._window_us
@@ -109,9 +109,7 @@ class WindowCountOperator:
             *(column.tolist() for column in (events["unit"].to_numpy(), events["key"].to_numpy(), at, starts, delays)),
             strict=True,
         ):
-            state = state_of(unit)
-            state.timers.reach(watermark)
-            rows.append(self._answer(state, *event))
+            rows.append(self._answer(state_of(unit), *event))
         of_event = [events[name] for name in ("key", "t", "position")]
         return self._results(of_event, rows)
 
@@ -135,20 +133,20 @@ class WindowCountOperator:
         state.values[key] = starts, counts, sums, timers.clock, payload
         return ANSWER, start, late, count, total, timers.watermark, timers.clock
 
-    def advance(self, unit: int, state: UnitState, watermark: int, now_us: int) -> pa.RecordBatch | None:
+    def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
         """One result per window that closes and per key that falls idle."""
-        timers = state.timers
-        timers.reach(watermark, now_us)
-        reached = timers.watermark, timers.clock
         due: list[tuple[int, int]] = []
         rows: list[tuple[Any, ...]] = []
-        for time_us, key in timers.due(EVENT, timers.watermark):
-            if window := self._close(state, key, time_us - self._lag_us - self._window_us):
+        for state in states:
+            timers = state.timers
+            reached = timers.watermark, timers.clock
+            for time_us, key in timers.due(EVENT, timers.watermark):
+                if window := self._close(state, key, time_us - self._lag_us - self._window_us):
+                    due.append((key, time_us))
+                    rows.append((WINDOW, *window, *reached))
+            for time_us, key in timers.due(PROCESSING, timers.clock):
                 due.append((key, time_us))
-                rows.append((WINDOW, *window, *reached))
-        for time_us, key in timers.due(PROCESSING, timers.clock):
-            due.append((key, time_us))
-            rows.append((IDLE, time_us - self._idle_us, False, 0, 0, *reached))
+                rows.append((IDLE, time_us - self._idle_us, False, 0, 0, *reached))
         if not rows:
             return None
         keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
