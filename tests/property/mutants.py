@@ -26,12 +26,19 @@ class ServesBeforeTheQueueIsEmpty(Slot):
 class SendsBeforeTheQueueIsEmpty(Slot):
     """A unit that leaves again at once leaves the records in its queue behind."""
 
-    def _advance(self) -> Any:
+    def _advance(self, touched: Any = ()) -> Any:
         queues, leaving = self._queues, self._step.leaving if self._step else {}
         self._queues = {unit: queue for unit, queue in queues.items() if unit not in leaving}
-        effects = super()._advance()
+        effects = super()._advance(touched)
         self._queues = queues | self._queues
         return effects
+
+
+class ForgetsWhatCouldNotLeaveYet(Slot):
+    """Does not look again at a unit in whose queue records waited when the last router switched."""
+
+    def _advance(self, touched: Any = ()) -> Any:
+        return super()._advance([unit for unit in touched if not self._step or unit not in self._step.leaving])
 
 
 class DrainsNewestFirst(Slot):
@@ -389,6 +396,7 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
     for machine, mutant, check, more in [
         ("slot_machine", ServesBeforeTheQueueIsEmpty, "reordered", {}),
         ("slot_machine", SendsBeforeTheQueueIsEmpty, "stuck", {}),
+        ("slot_machine", ForgetsWhatCouldNotLeaveYet, "stuck", {}),
         ("slot_machine", DrainsNewestFirst, "reordered", {}),
         ("slot_machine", ForgetsToHold, "lost", {}),
         ("slot_machine", IgnoresTheVersionOfBarriers, "violation", {}),

@@ -38,8 +38,8 @@ class NeverPrepared(SlotMachine):  # type: ignore[type-arg]
 class NeverInstalled(SlotMachine):  # type: ignore[type-arg]
     """Does not say that what arrived is installed: the step never ends."""
 
-    def _advance(self):  # type: ignore[no-untyped-def]
-        return [effect for effect in super()._advance() if not isinstance(effect, Installed)]
+    def _advance(self, touched=()):  # type: ignore[no-untyped-def]
+        return [effect for effect in super()._advance(touched) if not isinstance(effect, Installed)]
 
 
 machines: Registry[type[SlotMachine]] = Registry("protocol fault")  # type: ignore[type-arg]

@@ -128,6 +128,7 @@ class _ActiveStep:
     recalled: set[int] = field(default_factory=set)  # arriving units that were lent to us and are wanted back
     final: set[int] = field(default_factory=set)  # arriving units that are ours for good
     reported: set[str] = field(default_factory=set)
+    touched: dict[int, None] = field(default_factory=dict)  # units that may be ready to go now, in the order to look
 
 
 class SlotMachine(Generic[Record]):
@@ -209,7 +210,7 @@ class SlotMachine(Generic[Record]):
                 raise self._violation(f"router {router} is at version {version} while step {step.version} is active")
             self._drop(step)
         self._heard[router] = max(self._heard[router], version)
-        return self._advance()
+        return self._advance(step.asked if step else ())
 
     def requested(self, unit: int, version: int, router: int, hop: int | None = None) -> list[Effect]:
         """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
@@ -227,7 +228,7 @@ class SlotMachine(Generic[Record]):
             step.recalled.add(unit)
         elif unit in step.leaving:
             step.asked[unit] = router
-        return self._advance()
+        return self._advance([unit])
 
     def arrived(self, unit: int, routers: frozenset[int] | None = None, partial: bool = False) -> list[Effect]:
         """The state of ``unit`` is here: for good, or lent for the records of ``routers``; with all its keys or not.
@@ -240,7 +241,7 @@ class SlotMachine(Generic[Record]):
             step.wanted.discard(unit)
             step.hops[unit] += 1
             self.serving.add(unit)
-            return self._advance()
+            return self._advance([unit])
         if unit not in self.expected:
             raise self._violation(f"state of unit {unit} arrived, which is not expected")
         self.expected.remove(unit)
@@ -255,7 +256,7 @@ class SlotMachine(Generic[Record]):
             step.hops[unit] += 1
         if not self._queues[unit]:
             del self._queues[unit]
-        return self._advance()
+        return self._advance([unit])
 
     def awaits(self, unit: int, version: int, hop: int) -> bool:
         """Whether this handing over of ``unit`` has not come yet (``version`` 0: from a batch or savepoint before)."""
@@ -281,7 +282,7 @@ class SlotMachine(Generic[Record]):
             step.sending.remove(unit)
         else:
             raise self._violation(f"unit {unit} acknowledged, which was not sent")
-        return [Forget(unit), *self._advance()]
+        return [Forget(unit), *self._advance([unit])]
 
     def completed(self, unit: int) -> list[Effect]:
         """Every key of the partial ``unit`` is here. Raises ProtocolViolation if it is not partial."""
@@ -289,7 +290,7 @@ class SlotMachine(Generic[Record]):
             raise self._violation(f"unit {unit} completed, which was not partial")
         self.partial.remove(unit)
         self._completing.discard(unit)
-        return self._advance()
+        return self._advance([unit])
 
     def is_lent(self, unit: int) -> bool:
         """Whether ``unit`` was lent to this slot and is here."""
@@ -350,6 +351,7 @@ class SlotMachine(Generic[Record]):
         ready = self._queues.keys() & self.serving
         if self._blocked and self._step:
             ready &= self._step.leaving.keys()  # what came before the barriers has to be in the state that leaves
+        emptied = []
         for unit in [unit for unit in self._queues if unit in ready]:
             queue, routers = self._queues[unit], self._open.get(unit)
             skipped: list[tuple[int, Record, int]] = []
@@ -363,9 +365,10 @@ class SlotMachine(Generic[Record]):
             queue.extendleft(reversed(skipped))
             if not queue:
                 del self._queues[unit]
+                emptied.append(unit)
             if len(records) == most:
                 break
-        return records, self._advance()
+        return records, self._advance(emptied)
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
 
@@ -392,8 +395,6 @@ class SlotMachine(Generic[Record]):
         step = self._step
         if step and not self._switched(step):
             return self.cancel(step.version)
-        if step:
-            step.aligned = True
         return self._advance()
 
     @property
@@ -448,7 +449,7 @@ class SlotMachine(Generic[Record]):
         step = self._step
         if step is None or step.mode.gate != "slots":
             return False
-        return bool(step.leaving or step.sending or step.arriving.keys() & self.expected)
+        return bool(step.leaving or step.sending or not step.arriving.keys().isdisjoint(self.expected))
 
     def _switched(self, step: _ActiveStep) -> bool:
         """Whether any router did, as far as this slot can know: a barrier came, or state, which leaves behind one."""
@@ -463,7 +464,7 @@ class SlotMachine(Generic[Record]):
 
     def _ready(self, step: _ActiveStep) -> bool:
         """Whether the state of leaving units is final: every router's last old frame has been processed."""
-        return step.aligned or all(version >= step.version for version in self._heard.values())
+        return self._ended or all(version >= step.version for version in self._heard.values())
 
     def _ask(self, unit: int, router: int) -> list[Effect]:
         """Once per stay elsewhere: the source for an arriving unit, the destination for one that is lent."""
@@ -487,7 +488,8 @@ class SlotMachine(Generic[Record]):
     def _leave(self, step: _ActiveStep) -> list[Effect]:
         """What can be handed over now, what somebody waits for first."""
         effects: list[Effect] = []
-        free = [u for u in step.leaving if u not in self._queues and u not in self.expected and u not in step.lent]
+        free = [u for u in step.touched if u in step.leaving and u not in self._queues and u not in self.expected]
+        free = [u for u in free if u not in step.lent]
         if step.aligned:
             for unit in sorted(free, key=lambda u: u not in step.asked):
                 if unit in self.partial:
@@ -503,7 +505,8 @@ class SlotMachine(Generic[Record]):
                 step.sent.add(unit)
         elif step.mode.fetch_back:
             heard = frozenset(router for router, version in self._heard.items() if version >= step.version)
-            for unit in [u for u in free if step.asked.get(u, -1) in heard and u in self.serving - self.partial]:
+            here = [u for u in free if u in self.serving and u not in self.partial]
+            for unit in [u for u in here if step.asked.get(u, -1) in heard]:
                 if step.hops[unit] < 2 * step.mode.fetch_back:
                     del step.asked[unit]
                     step.away.add(unit)
@@ -513,7 +516,7 @@ class SlotMachine(Generic[Record]):
     def _return(self, step: _ActiveStep) -> list[Effect]:
         """What was lent to us and is wanted back."""
         effects: list[Effect] = []
-        for unit in [u for u in step.recalled if u in self._open and u not in step.lent]:
+        for unit in [u for u in step.touched if u in step.recalled and u in self._open and u not in step.lent]:
             del self._open[unit]
             step.recalled.remove(unit)
             step.wanted.discard(unit)
@@ -530,19 +533,24 @@ class SlotMachine(Generic[Record]):
         self._completing.add(unit)
         return [Complete(unit)]
 
-    def _advance(self) -> list[Effect]:
+    def _advance(self, touched: Iterable[int] = ()) -> list[Effect]:
+        """What follows from an event. Of the step's units only those ``touched`` by it may be ready to go now."""
         effects: list[Effect] = []
         if step := self._step:
-            step.aligned = self._ready(step)
+            step.touched.update(dict.fromkeys(touched))
+            if not step.aligned and self._ready(step):
+                step.aligned = True
+                step.touched = dict.fromkeys(step.leaving) | step.touched
             effects += self._leave(step)
             effects += self._return(step)
+            step.touched.clear()
             # A pure destination does not wait for its own last barrier: with the state here, every router has switched.
             if not step.leaving and not step.sending and not step.lent and "released" not in step.reported:
                 step.reported.add("released")
                 if step.sent:
                     effects.append(Released(step.version, frozenset(step.sent)))
             arriving = step.arriving.keys()
-            here = step.final >= arriving and not arriving & self._queues.keys() and not step.lent
+            here = len(step.final) == len(arriving) and arriving.isdisjoint(self._queues.keys()) and not step.lent
             if here and "installed" not in step.reported:
                 step.reported.add("installed")
                 if arriving:
