@@ -322,10 +322,10 @@ def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
 def test_the_host_takes_what_is_for_its_slots_and_names_those_that_are_elsewhere(served):
     host, _ = served
     got = []
-    host.tenants[1] = SimpleNamespace(parcel_arrived=lambda parcel: got.append(parcel) or True, message=got.append)
-    assert host.receive(1, Parcel(3))
+    host.tenants[1] = SimpleNamespace(parcels_arrived=lambda parcels: got.extend(parcels) or [True], message=got.append)
+    assert host.receive(1, [Parcel(3)]) == [True]
     host.message("units", {"slot": 1, "wanted": [], "opened": []})
     assert got == [Parcel(3), {"slot": 1, "wanted": [], "opened": []}]
     with pytest.raises(KeyshiftError, match="slot 2 is not in this process"):
-        host.receive(2, Parcel(3))
+        host.receive(2, [Parcel(3)])
     del host.tenants[1]

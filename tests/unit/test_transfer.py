@@ -40,11 +40,13 @@ class Holder:
     def __init__(self, sealed=None, lent=None):
         self.left, self.lent = sealed or {}, lent or {}
         self.parcels, self.copies, self.messages = [], [], []
+        self.together = []  # units that came in one call
         self.refuses: set[int] = set()
 
-    def receive(self, slot, parcel):
-        self.parcels.append((slot, parcel))
-        return parcel.unit not in self.refuses
+    def receive(self, slot, parcels):
+        self.together.append([parcel.unit for parcel in parcels])
+        self.parcels += [(slot, parcel) for parcel in parcels]
+        return [parcel.unit not in self.refuses for parcel in parcels]
 
     def sealed(self, slot, unit):
         return self.left[slot, unit]
@@ -103,7 +105,7 @@ def push(clients, server, *parcels):
         "here:1",
         parcels,
         lambda parcel, size: sizes.__setitem__(parcel.unit, size),
-        acknowledged.__setitem__,
+        acknowledged.update,
     )
     return acknowledged, sizes
 
@@ -156,6 +158,67 @@ def test_timers_travel_with_their_unit_even_if_its_keys_do_not(holder, server, c
     assert len(there[2]) == 0
 
 
+@pytest.fixture
+def roomy():
+    """Clients whose chunks have room for many units."""
+    clients = StateClients("secret", 10.0, SCHEMA, 4 << 20)
+    yield clients
+    clients.close()
+
+
+def test_small_units_travel_together_and_are_told_apart(holder, server, roomy):
+    states = [state(*range(unit)) for unit in range(12)]
+    for unit in range(0, 12, 2):
+        states[unit].timers.set(EVENT, 100 + unit, unit)
+        states[unit].timers.reach(10 + unit)
+    holder.refuses = {7}
+    answers, order, sizes = [], [], []
+    parcels = [Parcel(20 + unit, 3, 1, partial=unit == 5, state=each) for unit, each in enumerate(states)]
+    roomy.push(
+        server.address,
+        2,
+        "here:1",
+        parcels,
+        lambda parcel, size: order.append(parcel.unit) or sizes.append(size),
+        answers.append,
+    )
+    assert holder.together == [list(range(20, 32))], "in one call"
+    assert answers == [[[unit, unit != 7] for unit in range(20, 32)]], "and acknowledged in one"
+    assert order == list(range(20, 32))
+    assert sizes[0] == sizes[5] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
+    for unit, (_, parcel) in enumerate(holder.parcels):
+        expected = range(unit) if unit != 5 else ()
+        assert content(parcel.batches) == {key: value(key) for key in expected}
+        assert (parcel.unit, parcel.version, parcel.hop, parcel.partial) == (20 + unit, 3, 1, unit == 5)
+        there = state()
+        there.timers.install(parcel.timers)
+        assert there.timers.watermark == (0 if unit % 2 else 10 + unit)
+        assert there.timers.due(EVENT, 200) == ([] if unit % 2 else [(100 + unit, unit)])
+
+
+def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server, roomy, clients):
+    push(roomy, server, *(Parcel(unit, state=state(unit, 50 + unit)) for unit in range(5)))
+    installed = []
+    for _, parcel in holder.parcels:
+        there = state()
+        there.install(parcel.batches)
+        installed.append(there)
+    holder.parcels.clear()
+    push(clients, server, *(Parcel(unit, state=each) for unit, each in enumerate(installed)))
+    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+        {unit: value(unit), 50 + unit: value(50 + unit)} for unit in range(5)
+    ]
+
+
+def test_more_units_than_a_chunk_has_room_for_come_in_several(holder, server, roomy, monkeypatch):
+    monkeypatch.setattr(transfer, "_SHARED_BYTES", 1000)  # each of these has about 250, the large one ten times as much
+    units = [state(1, 2), state(3, 4), state(5, 6), state(*range(20)), state(7, 8), state(9, 10)]
+    acknowledged, _ = push(roomy, server, *(Parcel(unit, state=each) for unit, each in enumerate(units)))
+    assert holder.together == [[0, 1, 2], [3], [4, 5]]
+    assert [sorted(content(parcel.batches)) for _, parcel in holder.parcels] == [sorted(each.keys()) for each in units]
+    assert acknowledged == dict.fromkeys(range(6), True)
+
+
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
     changed = frozenset({2, 3, 77})
     acknowledged, sizes = push(clients, server, Parcel(3, delta_of=4, changed=changed, state=state(*range(20))))
@@ -176,9 +239,9 @@ def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, s
     """So that what somebody waits for can still be put first: the parcels are a queue, not a list."""
     first_is_there, done = threading.Event(), []
 
-    def receive(slot, parcel):
+    def receive(slot, parcels):
         first_is_there.set()
-        return True
+        return [True] * len(parcels)
 
     def parcels():
         for unit in range(50):
@@ -187,14 +250,14 @@ def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, s
             yield Parcel(unit, state=state(*range(20)))
 
     holder.receive = receive
-    clients.push(server.address, 2, "here:1", parcels(), lambda *_: None, lambda unit, _: done.append(unit))
-    assert done == list(range(50))
+    clients.push(server.address, 2, "here:1", parcels(), lambda *_: None, done.extend)
+    assert done == [[unit, True] for unit in range(50)]
 
 
 def test_pulled_units_are_dropped_where_they_were(holder, server, clients):
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
-    clients.pull(server.address, 1, [7, 8], lambda parcel: got.__setitem__(parcel.unit, parcel))
+    clients.pull(server.address, 1, [7, 8], lambda some: got.update((parcel.unit, parcel) for parcel in some))
     assert {unit: content(parcel.batches) for unit, parcel in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
     made = state()
     made.timers.install(got[7].timers)

@@ -16,7 +16,7 @@ import pyarrow.flight as flight
 from keyshift.bench.figures import Row
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.pipeline import WORKER_ENVIRONMENT
-from keyshift.executor.transfer import Holder, Parcel, StateClients, StateServer
+from keyshift.executor.transfer import Acknowledged, Holder, Parcel, StateClients, StateServer
 from keyshift.lab.spec import make_spec
 from keyshift.state import UnitState, backends
 from keyshift.workloads.keycount import KeyCount
@@ -46,11 +46,12 @@ class _Destination:
         self._value_schema = operator.state_schema
         self.states: dict[int, UnitState] = {}
 
-    def receive(self, slot: int, parcel: Parcel) -> bool:
-        state = self._new_state(self._value_schema)
-        state.install(parcel.batches)
-        self.states[parcel.unit] = state
-        return True
+    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
+        for parcel in parcels:
+            state = self._new_state(self._value_schema)
+            state.install(parcel.batches)
+            self.states[parcel.unit] = state
+        return [True] * len(parcels)
 
 
 class _Sink(flight.FlightServerBase):  # type: ignore[misc]
@@ -160,10 +161,10 @@ def measure(repetitions: int) -> list[Row]:
                 return int(process.stdout.readline() or 0)
 
             def push(units: Units) -> float:
-                acknowledged: list[int] = []
+                acknowledged: Acknowledged = []
                 parcels = [Parcel(unit, state=state) for unit, state in units]
                 begin = time.perf_counter()
-                clients.push(address, 0, "", parcels, lambda *_: None, lambda unit, _: acknowledged.append(unit))
+                clients.push(address, 0, "", parcels, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
                 if come != keys or len(acknowledged) != UNITS:

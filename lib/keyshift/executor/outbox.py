@@ -99,10 +99,10 @@ class Outbox:
         self._lock = threading.Lock()
         self._courier: Courier[None] = Courier(name, self._send, failed)
 
-    def put(self, parcel: Parcel) -> None:
-        """Send this unit after those that wait already."""
+    def put(self, *parcels: Parcel) -> None:
+        """Send these units after those that wait already."""
         with self._lock:
-            self._waiting[parcel.unit] = parcel
+            self._waiting |= {parcel.unit: parcel for parcel in parcels}
         self._courier.send(None)
 
     def hurry(self, unit: int) -> None:

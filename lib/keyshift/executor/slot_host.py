@@ -21,7 +21,7 @@ class Tenant(Protocol):
 
     slot: int
 
-    def parcel_arrived(self, parcel: Parcel) -> bool:
+    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
         """See ``transfer.Holder.receive``."""
 
     def message(self, body: dict[str, Any]) -> None:
@@ -75,8 +75,8 @@ class SlotHost:
         host = os.environ.get(POD_ADDRESS) or config.host
         self.server = StateServer(self, host, config.token, config.chunk_bytes)
 
-    def receive(self, slot: int, parcel: Parcel) -> bool:  # noqa: D102
-        return self._tenant(slot).parcel_arrived(parcel)
+    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
+        return self._tenant(slot).parcels_arrived(parcels)
 
     def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
         return self.left[slot][unit]

@@ -29,7 +29,7 @@ from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
-from keyshift.executor.transfer import Parcel, StateClients
+from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
 from keyshift.keys import Assignment, Mode, Step
 from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
@@ -37,7 +37,7 @@ from keyshift.state import UnitState
 
 # A slice of queued work: records of a unit, or events that waited for a key, at a time; until so long has passed.
 DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
-PULL_UNITS = 8  # fetched in one call after a batch boundary
+PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
 POLL_S = 0.01
 
@@ -252,14 +252,18 @@ class SlotTask:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: list[protocol.Effect]) -> None:
+        leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
+        messages: dict[int, list[protocol.Request | protocol.Open]] = {}
         for effect in effects:
             match effect:
                 case protocol.Prepared(version):
                     self._acknowledge(version, "prepared", {})
                 case protocol.Send():
-                    self._send(effect)
-                case protocol.Open() | protocol.Request():
-                    self._tell(effect)
+                    leaving.setdefault(effect.destination, []).append(self._parcel(effect))
+                case protocol.Open():
+                    messages.setdefault(effect.destination, []).append(effect)
+                case protocol.Request():
+                    messages.setdefault(effect.slot, []).append(effect)
                 case protocol.Hurry(unit):
                     for outbox in self._outboxes.values():
                         outbox.hurry(unit)
@@ -275,9 +279,14 @@ class SlotTask:
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
                     self._background(partial(self._freeze, savepoint))
+        for slot, parcels in leaving.items():
+            self._send(slot, parcels)
+        for slot, some in messages.items():
+            self._tell(slot, some)
 
-    def _send(self, send: protocol.Send) -> None:
-        unit, destination = send.unit, send.destination
+    def _parcel(self, send: protocol.Send) -> Parcel:
+        """The unit to be sent, which is not here any more."""
+        unit = send.unit
         state = self._states.pop(unit)
         self._operation.left(unit)
         self._aligned_us[unit] = now_us()
@@ -285,30 +294,29 @@ class SlotTask:
         parcel = Parcel(unit, send.version, send.hop, send.routers, remains, state=state)
         if remains:  # its timers go, its keys stay here for whoever asks
             self._host.lent[unit, send.version] = state
-        else:
-            parcel = self._replicator.shrink(parcel, destination)
+            return parcel
+        return self._replicator.shrink(parcel, send.destination)
+
+    def _send(self, destination: int, parcels: list[Parcel]) -> None:
         if destination not in self._outboxes:
             self._outboxes[destination] = Outbox(
                 f"slot {self.slot} to {destination}", partial(self._push, destination), self._failed
             )
-        self._outboxes[destination].put(parcel)
+        self._outboxes[destination].put(*parcels)
 
-    def _tell(self, message: protocol.Request | protocol.Open) -> None:
-        slot = message.slot if isinstance(message, protocol.Request) else message.destination
-
+    def _tell(self, slot: int, some: list[protocol.Request | protocol.Open]) -> None:
         def deliver(messages: list[protocol.Request | protocol.Open]) -> None:
             wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, protocol.Request)]
             opened = [m.unit for m in messages if isinstance(m, protocol.Open)]
             body = {"slot": slot, "wanted": wanted, "opened": opened}
             self._clients.tell(self._address_of(slot), "units", body)
             with self._lock:
-                for unit in opened:
-                    self._carry_out(self._machine.acknowledged(unit))
+                self._carry_out([effect for unit in opened for effect in self._machine.acknowledged(unit)])
 
         if slot not in self._messengers:
-            pause_s = self._modes[message.version].fetch_interval_ms / 1000
+            pause_s = self._modes[some[0].version].fetch_interval_ms / 1000
             self._messengers[slot] = Courier(f"slot {self.slot} to {slot}", deliver, self._failed, pause_s)
-        self._messengers[slot].send(message)
+        self._messengers[slot].send(*some)
 
     def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
         self._coordination.acknowledge(f"acks/{version}/{phase}-{self.slot}", value | {"at_us": now_us()})
@@ -361,46 +369,60 @@ class SlotTask:
     def message(self, body: dict[str, Any]) -> None:
         """From Flight's thread; see ``transfer.StateClients.tell``."""
         with self._lock:
+            effects: list[protocol.Effect] = []
             for unit, version, router, hop in body["wanted"]:
-                self._carry_out(self._machine.requested(unit, version, router, hop))
+                effects += self._machine.requested(unit, version, router, hop)
             for unit in body["opened"]:
                 if self._machine.is_lent(unit):  # otherwise it was said before
-                    self._carry_out(self._machine.opened(unit))
+                    effects += self._machine.opened(unit)
+            self._carry_out(effects)
 
-    def parcel_arrived(self, parcel: Parcel) -> bool:
-        """From Flight's thread, or one that pulls: builds the state, then hands it to the machine.
+    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
+        """From Flight's thread, or one that pulls: builds the states, then hands them to the machine.
 
-        False if it is a delta over a copy that is not here. What is not awaited (any more) came twice.
+        False for a delta over a copy that is not here. What is not awaited (any more) came twice.
         """
         received = now_us()
         with self._lock:
-            if not self._machine.awaits(parcel.unit, parcel.version, parcel.hop):
-                return True
+            awaited = [parcel for parcel in parcels if self._awaits(parcel)]
+        states = {parcel.unit: self._built(parcel) for parcel in awaited}
+        with self._lock:
+            effects: list[protocol.Effect] = []
+            for parcel in awaited:
+                if (state := states[parcel.unit]) is not None and self._awaits(parcel):
+                    effects += self._install(parcel, state, received)
+            self._carry_out(effects)
+        return [states.get(parcel.unit, True) is not None for parcel in parcels]
+
+    def _awaits(self, parcel: Parcel) -> bool:
+        return self._machine.awaits(parcel.unit, parcel.version, parcel.hop)
+
+    def _built(self, parcel: Parcel) -> UnitState | None:
+        """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
+        state: UnitState | None
         if parcel.delta_of is None:
             state = self._operation.new_state()
         else:
-            copy = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
-            if copy is None:
-                return False
-            state = copy
+            state = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
+            if state is None:
+                return None
         state.install(parcel.batches)
         for key in parcel.deleted:
             state.delete(key)
         if parcel.timers is not None:
             state.timers.install(parcel.timers)
-        with self._lock:
-            if not self._machine.awaits(parcel.unit, parcel.version, parcel.hop):
-                return True
-            if parcel.partial:
-                self._partial.open(parcel, self._modes[parcel.version])
-            effects = self._machine.arrived(parcel.unit, parcel.routers, parcel.partial)
-            self._states[parcel.unit] = state
-            if parcel.partial:
-                self._partial.opened(parcel.unit, state)
-            self._operation.came(parcel.unit)
-            self._incoming[parcel.unit] = [received, now_us()]
-            self._carry_out(effects)
-        return True
+        return state
+
+    def _install(self, parcel: Parcel, state: UnitState, received_us: int) -> list[protocol.Effect]:
+        if parcel.partial:
+            self._partial.open(parcel, self._modes[parcel.version])
+        effects = self._machine.arrived(parcel.unit, parcel.routers, parcel.partial)
+        self._states[parcel.unit] = state
+        if parcel.partial:
+            self._partial.opened(parcel.unit, state)
+        self._operation.came(parcel.unit)
+        self._incoming[parcel.unit] = [received_us, now_us()]
+        return effects
 
     def _background(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
@@ -435,15 +457,15 @@ class SlotTask:
         def sent(parcel: Parcel, size: int) -> None:
             self._outgoing[parcel.unit] = [size, self._aligned_us[parcel.unit], now_us()]
 
-        def acknowledged(unit: int, taken: bool) -> None:
-            parcel = outbox.acknowledged(unit)
-            if parcel is None:
-                return
-            if not taken:  # the copy it was to be added to is gone: the whole, then
-                outbox.put(replace(parcel, delta_of=None))
-                return
+        def acknowledged(answers: Acknowledged) -> None:
+            known = [(unit, taken, outbox.acknowledged(unit)) for unit, taken in answers]
+            if refused := [parcel for _, taken, parcel in known if parcel is not None and not taken]:
+                outbox.put(
+                    *(replace(parcel, delta_of=None) for parcel in refused)
+                )  # their copy is gone: the whole, then
+            there = [unit for unit, taken, parcel in known if parcel is not None and taken]
             with self._lock:
-                self._carry_out(self._machine.acknowledged(unit))
+                self._carry_out([effect for unit in there for effect in self._machine.acknowledged(unit)])
 
         self._clients.push(
             self._address_of(destination), destination, self._host.server.address, parcels, sent, acknowledged
@@ -460,7 +482,7 @@ class SlotTask:
 
     def _pull(self, units: set[int], address: str) -> None:
         while some := self._next_of(units):
-            self._clients.pull(address, self.slot, some, self.parcel_arrived)
+            self._clients.pull(address, self.slot, some, self.parcels_arrived)
 
     def _restore(self, units: set[int]) -> None:
         assert self._config.restore is not None
@@ -470,14 +492,14 @@ class SlotTask:
         while some := self._next_of(units):
             for unit in some:
                 batches, timers = store.read(places[unit])
-                self.parcel_arrived(Parcel(unit, batches=batches, timers=timers))
+                self.parcels_arrived([Parcel(unit, batches=batches, timers=timers)])
         times = [[unit, *self._incoming[unit]] for unit in self._incoming]
         self._coordination.acknowledge(f"restored/{self.slot}", {"units": times, "begin_us": begin_us})
 
     def _next_of(self, units: set[int]) -> list[int]:
         """The next few of ``units`` to fetch, those with waiting records first."""
         with self._lock:
-            return [unit for unit in self._machine.wanted if unit in units][:PULL_UNITS]
+            return [unit for unit in self._machine.wanted if unit in units][: PULL_GROUPS * self._config.bins]
 
     def _freeze(self, savepoint: str) -> None:
         store = SavepointStore(self._config.endpoints, self._config.job)

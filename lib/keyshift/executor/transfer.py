@@ -1,7 +1,8 @@
 """What slots send to each other beside the data path, over Arrow Flight: units, single keys, and short messages.
 
-A stream of units carries the state of one after the other: chunks whose metadata name the unit and say which chunk is
-its last; timers travel with the last chunk. The receiver acknowledges each unit when it is installed.
+A stream of units carries the state of one after the other, in chunks whose metadata say what each row belongs to: a
+large unit has several chunks, small ones share one. Timers travel with the last rows of their unit. The receiver
+acknowledges the units of a chunk when they are installed.
 """
 
 import contextlib
@@ -23,8 +24,10 @@ from keyshift.state.timers import TIMER_SCHEMA
 
 Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
 KeysOf = tuple[int, int, list[int]]  # unit, version, keys
+Acknowledged = list[tuple[int, bool]]  # units, and whether they were taken
 Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and those that have new values
 _LENGTH_BYTES = 4
+_SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ class Holder(Protocol):
 
     state_schema: pa.Schema  # with the key
 
-    def receive(self, slot: int, parcel: Parcel) -> bool:
-        """The whole of a unit has come for ``slot``. False: it is a delta over a copy that is not here."""
+    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
+        """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
 
     def sealed(self, slot: int, unit: int) -> UnitState:
         """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
@@ -128,17 +131,81 @@ def _options(token: str, timeout_s: float | None = None) -> flight.FlightCallOpt
     return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
 
 
-def _pack(info: dict[str, Any], timers: pa.RecordBatch | None = None) -> pa.Buffer:
-    head = json.dumps(info).encode()
-    tail = frames.encode(timers) if timers is not None else b""
-    return pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
+class _Part(NamedTuple):
+    """A batch of the state of one unit. With the last one: what is said of the unit, and its timers if they travel."""
+
+    batch: pa.RecordBatch
+    about: dict[str, Any] | None = None
+    timers: pa.RecordBatch | None = None
 
 
-def _unpack(buffer: pa.Buffer) -> tuple[dict[str, Any], pa.RecordBatch | None]:
-    raw = buffer.to_pybytes()
-    end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
-    timers = frames.decode(raw[end:], TIMER_SCHEMA)[0] if len(raw) > end else None
-    return json.loads(raw[_LENGTH_BYTES:end]), timers
+Chunk = tuple[pa.RecordBatch, pa.Buffer]  # state, metadata
+
+
+def _parts(
+    about: dict[str, Any], batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
+) -> Iterator[_Part]:
+    """One unit; a part without rows if there is no batch."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        if held is not None:
+            yield _Part(held)
+        held = batch
+    yield _Part(held if held is not None else frames.empty(schema), about, timers)
+
+
+def _chunks(parts: Iterable[_Part], most_bytes: int) -> Iterator[Chunk]:
+    """The parts in their order; those that follow each other share a chunk up to ``most_bytes``."""
+    together: list[_Part] = []
+    size = 0
+    for part in parts:
+        if together and size + part.batch.nbytes > most_bytes:
+            yield _pack(together)
+            together, size = [], 0
+        together.append(part)
+        size += part.batch.nbytes
+        if size >= most_bytes:  # goes before the next part is made
+            yield _pack(together)
+            together, size = [], 0
+    if together:
+        yield _pack(together)
+
+
+def _pack(parts: list[_Part]) -> Chunk:
+    timers = [part.timers for part in parts if part.timers is not None]
+    about = [
+        {"rows": part.batch.num_rows, "timers": len(part.timers or ()), "last": part.about is not None}
+        | (part.about or {})
+        for part in parts
+    ]
+    head = json.dumps(about).encode()
+    tail = frames.encode(pa.concat_batches(timers)) if timers else b""
+    batch = parts[0].batch if len(parts) == 1 else pa.concat_batches([part.batch for part in parts])
+    return batch, pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
+
+
+Unit = tuple[dict[str, Any], list[pa.RecordBatch], pa.RecordBatch | None]  # what is said of it, state, timers
+
+
+def _units(chunks: Iterable[Any]) -> Iterator[list[Unit]]:
+    """The units that are complete with a chunk, of chunks as they come: the inverse of ``_chunks``."""
+    batches: list[pa.RecordBatch] = []
+    for chunk in chunks:
+        raw = chunk.app_metadata.to_pybytes()
+        end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
+        all_timers = frames.decode(raw[end:], TIMER_SCHEMA)[0] if len(raw) > end else None
+        complete: list[Unit] = []
+        row = timer = 0
+        for about in json.loads(raw[_LENGTH_BYTES:end]):
+            rows_, timers_ = about.pop("rows"), about.pop("timers")
+            batches.append(chunk.data.slice(row, rows_))
+            if about.pop("last"):
+                timers = all_timers.slice(timer, timers_) if all_timers is not None and timers_ else None
+                complete.append((about, batches, timers))
+                batches = []
+            row, timer = row + rows_, timer + timers_
+        if complete:
+            yield complete
 
 
 class StateServer(flight.FlightServerBase):
@@ -154,28 +221,24 @@ class StateServer(flight.FlightServerBase):
         """Units for one slot, or parts of copies for it; each is acknowledged when it is there."""
         request = json.loads(descriptor.command)
         self._check(reader.schema)
-        chunks: list[pa.RecordBatch] = []
-        for chunk in reader:
-            info, timers = _unpack(chunk.app_metadata)
-            chunks.append(chunk.data)
-            if not info.pop("last"):
-                continue
-            taken = True
+        slot = request["slot"]
+        for units in _units(reader):
+            taken = [True] * len(units)
             match request["kind"]:
                 case "units":
-                    info["routers"] = None if info["routers"] is None else frozenset(info["routers"])
-                    info["deleted"] = tuple(info["deleted"])
-                    taken = self._holder.receive(request["slot"], Parcel(batches=chunks, timers=timers, **info))
+                    taken = self._holder.receive(slot, [_parcel(*unit) for unit in units])
                 case "copies":
-                    self._holder.copy(request["slot"], info["unit"], info["number"], chunks, info["deleted"])
-            chunks = []
-            writer.write(json.dumps([info["unit"], taken]).encode())
+                    for about, batches, _ in units:
+                        self._holder.copy(slot, about["unit"], about["number"], batches, about["deleted"])
+            answers = [[about["unit"], each] for (about, *_), each in zip(units, taken, strict=True)]
+            writer.write(json.dumps(answers).encode())
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Units that a slot left here at the end of a batch, or all keys of units whose ownership has left."""
         request = json.loads(ticket.ticket)
         source = {"sealed": self._sealed, "rest": self._rest}[request["kind"]]
-        return flight.GeneratorStream(self._holder.state_schema, source(request))
+        chunks = _chunks(source(request), min(_SHARED_BYTES, self._chunk_bytes))
+        return flight.GeneratorStream(self._holder.state_schema, chunks)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro for each request."""
@@ -198,23 +261,22 @@ class StateServer(flight.FlightServerBase):
         if not schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {schema.names}, not those of this job")
 
-    def _sealed(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-        slot = request["slot"]
-        for unit in request["units"]:
+    def _sealed(self, request: dict[str, Any]) -> Iterator[_Part]:
+        slot, units = request["slot"], request["units"]
+        for unit in units:
             try:
                 state = self._holder.sealed(slot, unit)
             except KeyError:
                 raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
-            for batch, last in _marked(state.export(self._chunk_bytes), self._holder.state_schema):
-                yield batch, _pack({"unit": unit, "last": last}, state.timers.export() if last else None)
+            values = state.export(self._chunk_bytes)
+            yield from _parts({"unit": unit}, values, self._holder.state_schema, state.timers.export())
+        for unit in units:
             self._holder.taken(slot, unit)
 
-    def _rest(self, request: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    def _rest(self, request: dict[str, Any]) -> Iterator[_Part]:
         for unit, version in request["stays"]:
-            for batch, last in _marked(
-                self._holder.rest((unit, version), self._chunk_bytes), self._holder.state_schema
-            ):
-                yield batch, _pack({"unit": unit, "version": version, "last": last})
+            values = self._holder.rest((unit, version), self._chunk_bytes)
+            yield from _parts({"unit": unit, "version": version}, values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """A short message."""
@@ -222,14 +284,10 @@ class StateServer(flight.FlightServerBase):
         return iter(())
 
 
-def _marked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Each batch, and whether it is the last; at least one."""
-    held: pa.RecordBatch | None = None
-    for batch in batches:
-        if held is not None:
-            yield held, False
-        held = batch
-    yield held if held is not None else frames.empty(schema), True
+def _parcel(about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> Parcel:
+    about["routers"] = None if about["routers"] is None else frozenset(about["routers"])
+    about["deleted"] = tuple(about["deleted"])
+    return Parcel(batches=batches, timers=timers, **about)
 
 
 class _Questions:
@@ -284,39 +342,39 @@ class StateClients:
         home: str,
         parcels: Iterable[Parcel],
         sent: Callable[[Parcel, int], None],
-        acknowledged: Callable[[int, bool], None],
+        acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        """Send units to ``slot`` at ``address``: calls ``sent(parcel, bytes)`` with each one's last chunk and
-        ``acknowledged(unit, taken)`` as each is installed there (or refused, if it was a delta over nothing).
+        """Send units to ``slot`` at ``address``: calls ``sent(parcel, bytes)`` before the last of each is written and
+        ``acknowledged`` as they are installed there (or refused, if it was a delta over nothing).
         """
 
-        def chunks() -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+        def parts() -> Iterator[_Part]:
             for parcel in parcels:
                 assert parcel.state is not None
                 values, deleted = parcel.values(self._schema, self._chunk_bytes)
                 about, size = parcel.about(home) | {"deleted": deleted}, 0
-                for batch, last in _marked(values, self._schema):
-                    size += batch.nbytes
-                    if last:
-                        sent(parcel, size)  # before it is written: the acknowledgement may be very quick
-                    yield batch, _pack(about | {"last": last}, parcel.state.timers.export() if last else None)
+                for part in _parts(about, values, self._schema, parcel.state.timers.export()):
+                    size += part.batch.nbytes
+                    if part.about is not None:
+                        sent(parcel, size)  # now: the acknowledgement may be very quick
+                    yield part
 
-        self._put(address, {"kind": "units", "slot": slot}, chunks(), acknowledged)
+        self._put(address, {"kind": "units", "slot": slot}, parts(), acknowledged)
 
     def copy(
         self, address: str, slot: int, unit: int, number: int, batches: list[pa.RecordBatch], deleted: list[int]
     ) -> None:
         """Send part ``number`` of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
         about = {"unit": unit, "number": number, "deleted": deleted}
-        chunks = ((batch, _pack(about | {"last": last})) for batch, last in _marked(batches, self._schema))
-        self._put(address, {"kind": "copies", "slot": slot}, chunks, lambda *_: None)
+        parts = _parts(about, batches, self._schema)
+        self._put(address, {"kind": "copies", "slot": slot}, parts, lambda _: None)
 
     def _put(
         self,
         address: str,
         request: dict[str, Any],
-        chunks: Iterable[tuple[pa.RecordBatch, pa.Buffer]],
-        acknowledged: Callable[[int, bool], None],
+        parts: Iterable[_Part],
+        acknowledged: Callable[[Acknowledged], None],
     ) -> None:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
         try:
@@ -326,14 +384,14 @@ class StateClients:
             def read_acks() -> None:
                 try:
                     while (buffer := reader.read()) is not None:
-                        acknowledged(*json.loads(buffer.to_pybytes()))
+                        acknowledged(json.loads(buffer.to_pybytes()))
                 except BaseException as error:
                     trouble.append(error)
 
             acks = threading.Thread(target=read_acks, name="keyshift-acks", daemon=True)
             acks.start()
             with writer:
-                for batch, info in chunks:
+                for batch, info in _chunks(parts, min(_SHARED_BYTES, self._chunk_bytes)):
                     writer.write_with_metadata(batch, info)
                 writer.done_writing()
                 acks.join(self._deadline_s)
@@ -342,14 +400,10 @@ class StateClients:
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise ServiceUnavailable(f"state could not be sent to {address}: {error}") from error
 
-    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[Parcel], object]) -> None:
-        """Fetch units that ``slot`` left at ``address``."""
-        chunks: list[pa.RecordBatch] = []
-        for batch, info, timers in self._get(address, {"kind": "sealed", "slot": slot, "units": units}):
-            chunks.append(batch)
-            if info["last"]:
-                arrived(Parcel(info["unit"], batches=chunks, timers=timers))
-                chunks = []
+    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
+        """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
+        for some in self._get(address, {"kind": "sealed", "slot": slot, "units": units}):
+            arrived([Parcel(about["unit"], batches=batches, timers=timers) for about, batches, timers in some])
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
@@ -379,20 +433,14 @@ class StateClients:
 
     def rest(self, address: str, stays: list[Stay], arrived: Callable[[Stay, list[pa.RecordBatch]], None]) -> None:
         """Ask for all keys of these units that are still there."""
-        chunks: list[pa.RecordBatch] = []
-        for batch, info, _ in self._get(address, {"kind": "rest", "stays": stays}):
-            chunks.append(batch)
-            if info["last"]:
-                arrived((info["unit"], info["version"]), chunks)
-                chunks = []
+        for some in self._get(address, {"kind": "rest", "stays": stays}):
+            for about, batches, _ in some:
+                arrived((about["unit"], about["version"]), batches)
 
-    def _get(
-        self, address: str, request: dict[str, Any]
-    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], pa.RecordBatch | None]]:
+    def _get(self, address: str, request: dict[str, Any]) -> Iterator[list[Unit]]:
         ticket = flight.Ticket(json.dumps(request).encode())
         try:
-            for chunk in self._to(address).do_get(ticket, _options(self._token, self._deadline_s)):
-                yield chunk.data, *_unpack(chunk.app_metadata)
+            yield from _units(self._to(address).do_get(ticket, _options(self._token, self._deadline_s)))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise ServiceUnavailable(f"state could not be fetched from {address}: {error}") from error
 
