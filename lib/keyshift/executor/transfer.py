@@ -135,6 +135,7 @@ class _Part(NamedTuple):
     """A batch of the state of one unit. With the last one: what is said of the unit, and its timers if they travel."""
 
     batch: pa.RecordBatch
+    nbytes: int
     about: dict[str, Any] | None = None
     timers: pa.RecordBatch | None = None
 
@@ -149,9 +150,11 @@ def _parts(
     held: pa.RecordBatch | None = None
     for batch in batches:
         if held is not None:
-            yield _Part(held)
+            yield _Part(held, held.nbytes)
         held = batch
-    yield _Part(held if held is not None else frames.empty(schema), about, timers)
+    if held is None:
+        held = frames.empty(schema)
+    yield _Part(held, held.nbytes, about, timers)
 
 
 def _chunks(parts: Iterable[_Part], most_bytes: int) -> Iterator[Chunk]:
@@ -159,11 +162,11 @@ def _chunks(parts: Iterable[_Part], most_bytes: int) -> Iterator[Chunk]:
     together: list[_Part] = []
     size = 0
     for part in parts:
-        if together and size + part.batch.nbytes > most_bytes:
+        if together and size + part.nbytes > most_bytes:
             yield _pack(together)
             together, size = [], 0
         together.append(part)
-        size += part.batch.nbytes
+        size += part.nbytes
         if size >= most_bytes:  # goes before the next part is made
             yield _pack(together)
             together, size = [], 0
@@ -354,7 +357,7 @@ class StateClients:
                 values, deleted = parcel.values(self._schema, self._chunk_bytes)
                 about, size = parcel.about(home) | {"deleted": deleted}, 0
                 for part in _parts(about, values, self._schema, parcel.state.timers.export()):
-                    size += part.batch.nbytes
+                    size += part.nbytes
                     if part.about is not None:
                         sent(parcel, size)  # now: the acknowledgement may be very quick
                     yield part

@@ -62,9 +62,12 @@ class MemoryState:
         for batch in self._values.arrived_rows().to_batches():
             if batch.num_rows:
                 yield from _cut(batch, chunk_bytes)
+        if not self._values:
+            return
         keys, values = iter(self._values), iter(self._values.values())
-        sample = list(islice(self._values.items(), _SAMPLE_ROWS))
-        rows = _rows_for(chunk_bytes, self._build(*zip(*sample, strict=True)), len(sample)) if sample else 1
+        sample = self._build(list(islice(keys, _SAMPLE_ROWS)), list(islice(values, _SAMPLE_ROWS)))
+        yield from _cut(sample, chunk_bytes)
+        rows = _rows_for(chunk_bytes, sample, sample.num_rows)
         while some := list(islice(keys, rows)):
             batch = self._build(some, list(islice(values, rows)))
             yield from _cut(batch, chunk_bytes)
