@@ -28,6 +28,7 @@ class Remainders(Generic[Record]):
     def __init__(self) -> None:
         self._units: dict[int, _Unit[Record]] = {}
         self._wanted: dict[int, list[int]] = {}
+        self._ripe: dict[int, None] = {}  # units in which records may wait no longer, or which may be done
         self.waiting = 0  # records
 
     def __contains__(self, unit: int) -> bool:
@@ -63,6 +64,7 @@ class Remainders(Generic[Record]):
     def arrived(self, unit: int, keys: Iterable[int]) -> None:
         """These keys are here, or are known to exist nowhere."""
         if part := self._units.get(unit):
+            self._ripe[unit] = None
             part.here.update(keys)
             part.asked.difference_update(part.here)
             part.whole = part.rest and not part.asked
@@ -79,6 +81,7 @@ class Remainders(Generic[Record]):
     def arrived_whole(self, unit: int) -> None:
         """All keys that were elsewhere are here, but for those that were asked for before and are on their way."""
         part = self._units[unit]
+        self._ripe[unit] = None
         part.rest, part.whole = True, not part.asked
 
     def lacks(self, unit: int, keys: Iterable[int]) -> set[int]:
@@ -101,7 +104,8 @@ class Remainders(Generic[Record]):
         """
         records: list[Record] = []
         done = []
-        for unit, part in list(self._units.items()):
+        for unit in list(self._ripe):
+            part = self._units[unit]
             for key in [key for key in part.queues if part.whole or key in part.here]:
                 queue = part.queues[key]
                 while queue and len(records) < most:
@@ -109,6 +113,8 @@ class Remainders(Generic[Record]):
                 if queue:
                     break
                 del part.queues[key]
+            else:
+                del self._ripe[unit]
             if part.whole and not part.queues:
                 del self._units[unit]
                 done.append(unit)
