@@ -67,6 +67,8 @@ class MemoryState:
         keys, values = iter(self._values), iter(self._values.values())
         sample = self._build(list(islice(keys, _SAMPLE_ROWS)), list(islice(values, _SAMPLE_ROWS)))
         yield from _cut(sample, chunk_bytes)
+        if sample.num_rows == len(self._values):
+            return
         rows = _rows_for(chunk_bytes, sample, sample.num_rows)
         while some := list(islice(keys, rows)):
             batch = self._build(some, list(islice(values, rows)))
