@@ -86,7 +86,7 @@ class MemoryState:
         arriving = pa.Table.from_batches(batches, self._schema)
         kept = values.arrived_rows()
         first = kept.num_rows
-        values.arrived = pa.concat_tables([kept, arriving])
+        values.arrived = pa.concat_tables([kept, arriving]) if first else arriving  # an empty chunk makes rows dear
         values.untouched = dict(zip(values.arrived["key"].to_pylist(), range(first + arriving.num_rows), strict=True))
         for key in values.keys() & values.untouched.keys():
             del values[key]  # the newcomer counts
@@ -140,7 +140,8 @@ def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:
 
 def _cut(batch: pa.RecordBatch, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
     """``batch`` in pieces of at most ``chunk_bytes``, as far as single rows allow."""
-    if batch.nbytes <= chunk_bytes or batch.num_rows == 1:
+    most = batch.get_total_buffer_size()  # that of the whole, if this is a part of it; its own costs ten times as much
+    if most <= chunk_bytes or batch.nbytes <= chunk_bytes or batch.num_rows == 1:
         yield batch
         return
     half = batch.num_rows // 2
