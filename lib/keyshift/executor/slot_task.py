@@ -459,10 +459,9 @@ class SlotTask:
 
         def acknowledged(answers: Acknowledged) -> None:
             known = [(unit, taken, outbox.acknowledged(unit)) for unit, taken in answers]
-            if refused := [parcel for _, taken, parcel in known if parcel is not None and not taken]:
-                outbox.put(
-                    *(replace(parcel, delta_of=None) for parcel in refused)
-                )  # their copy is gone: the whole, then
+            refused = [parcel for _, taken, parcel in known if parcel is not None and not taken]
+            if refused:  # the copies they were to be added to are gone: the whole, then
+                outbox.put(*(replace(parcel, delta_of=None) for parcel in refused))
             there = [unit for unit, taken, parcel in known if parcel is not None and taken]
             with self._lock:
                 self._carry_out([effect for unit in there for effect in self._machine.acknowledged(unit)])
