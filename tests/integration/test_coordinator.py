@@ -26,19 +26,19 @@ class Slots:
         self.left = stop_after
         self.given = set()
         self.lock = threading.Lock()
-        self.step = {}
-        self.coordination.watch("step", self.published)
+        self.moves = {}  # version -> moves
+        self.coordination.watch("steps", self.published)
         self.coordination.watch("assignment", self.switched)
 
     def published(self, raw):
-        self.step = raw
-        if not raw["cancelled"]:
+        for step in raw["steps"]:
+            self.moves[step["version"]] = step["moves"]
             for slot in (0, 1):
-                self.acknowledge(raw["version"], "prepared", slot)
+                self.acknowledge(step["version"], "prepared", slot)
 
     def switched(self, raw):
         if raw["version"] > START.version:
-            _, source, destination = self.step["moves"][0]
+            _, source, destination = self.moves[raw["version"]][0]
             self.acknowledge(raw["version"], "released", source)
             self.acknowledge(raw["version"], "installed", destination)
 
@@ -51,7 +51,7 @@ class Slots:
 
     def go_on(self):
         self.left = 1000
-        self.published(self.coordination.read("step"))
+        self.published(self.coordination.read("steps"))
         self.switched(self.coordination.read("assignment"))
 
 
@@ -59,7 +59,7 @@ def serve(coordination, check):
     if coordination.read("assignment") is None:
         coordination.publish("assignment", START.to_json() | {"paused": []})
     coordinator = Coordinator(coordination, "test", START, 30.0)
-    wishes = [] if coordination.read("step") else [Wish(0.0, lambda current: STEPS)]
+    wishes = [] if coordination.read("steps") else [Wish(0.0, lambda current: STEPS)]
     coordinator.serve(wishes, time.monotonic(), lambda phase: None, check)
     return coordinator
 

@@ -7,7 +7,7 @@ from shells import RouterShell, SlotShell, State
 
 from keyshift.keys import Mode
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, router
-from keyshift.protocol.coordinator import CancelStep, PublishAssignment
+from keyshift.protocol.coordinator import PublishAssignment, PublishSteps
 from keyshift.protocol.remainder import Remainders
 
 Slot = SlotMachine[Any]
@@ -61,9 +61,36 @@ class IgnoresTheVersionOfBarriers(Slot):
 
 
 class PreparesAfterTheEnd(Slot):
-    def prepare(self, version: int, step: Any) -> Any:
+    def prepare(self, version: int, step: Any, before: int = 0) -> Any:
         self._ended = False
+        return super().prepare(version, step, before)
+
+
+class PreparesAheadAtOnce(Slot):
+    """Does not wait for the step before, as if that were cancelled."""
+
+    def prepare(self, version: int, step: Any, before: int = 0) -> Any:
         return super().prepare(version, step)
+
+
+class ForgetsTheStepAhead(Slot):
+    def prepare(self, version: int, step: Any, before: int = 0) -> Any:
+        effects = super().prepare(version, step, before)
+        self._ahead = None
+        return effects
+
+
+class CancelsTheStepBeforeToo(Slot):
+    def cancel(self, version: int, before: int = 0) -> Any:
+        return super().cancel(version)
+
+
+class KeepsTheStepAheadThatWasTakenBack(Slot):
+    def cancel(self, version: int, before: int = 0) -> Any:
+        ahead = self._ahead
+        effects = super().cancel(version, before)
+        self._ahead = ahead
+        return effects
 
 
 class ForgetsTheStepAtTheEndOfTheBatch(Slot):
@@ -241,8 +268,8 @@ class KeepsTheTimersWithTheKeys(SlotShell):
 class SendsTheTimersOfItsCopy(SlotShell):
     """What fired since the copy was made fires again."""
 
-    def step_published(self, value: Any) -> None:
-        super().step_published(value)
+    def steps_published(self, value: Any) -> None:
+        super().steps_published(value)
         self.copies = {unit: dict(state.timers) for unit, state in self.states.items()}
 
     def parcel(self, unit: int, version: int) -> State:
@@ -315,6 +342,29 @@ class PublishesBeforeAllArePrepared(CoordinatorMachine):
         return super().acknowledged(phase, version, slot, now_ms)
 
 
+class SwitchesToTheStepAheadAsSoonAsItIsPrepared(CoordinatorMachine):
+    def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
+        effects = super().acknowledged(phase, version, slot, now_ms)
+        if self._ahead and not self._ahead.waiting["prepared"]:
+            self._current, self._ahead = self._ahead, None
+            effects += self._go_on(self._current, now_ms)
+        return effects
+
+
+class ForgetsTheStepAheadWhenItTakesOver(CoordinatorMachine):
+    def recover(self, version: int, steps: Any, rest: Any, done: Any, now_ms: float) -> Any:
+        return super().recover(version, list(steps)[:1], rest, done, now_ms)
+
+
+class UsesTheVersionOfTheStepAheadAgain(CoordinatorMachine):
+    """If that was taken back."""
+
+    def _drop_rest(self) -> Any:
+        effects = super()._drop_rest()
+        self._version -= bool(effects)
+        return effects
+
+
 class GoesOnBeforeTheStateIsInstalled(CoordinatorMachine):
     def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
         if self._current and self._current.phase == "switching":
@@ -329,8 +379,8 @@ class UsesVersionsAgain(CoordinatorMachine):
 
 
 class ForgetsWhatWasAcknowledged(CoordinatorMachine):
-    def recover(self, version: int, step: Any, rest: Any, done: Any, now_ms: float) -> Any:
-        return super().recover(version, step, rest, (), now_ms)
+    def recover(self, version: int, steps: Any, rest: Any, done: Any, now_ms: float) -> Any:
+        return super().recover(version, steps, rest, (), now_ms)
 
 
 class DoesNotWaitForTheLateStep(CoordinatorMachine):
@@ -343,7 +393,7 @@ class DoesNotWaitForTheLateStep(CoordinatorMachine):
 class CancelsWhatHasSwitched(CoordinatorMachine):
     def cancel(self, now_ms: float) -> Any:
         if self._current and self._current.phase == "switching":
-            return [CancelStep(self._current.after.version), *super().cancel(now_ms)]
+            return [PublishSteps(self._version), *super().cancel(now_ms)]
         return super().cancel(now_ms)
 
 
@@ -401,6 +451,10 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("slot_machine", ForgetsToHold, "lost", {}),
         ("slot_machine", IgnoresTheVersionOfBarriers, "violation", {}),
         ("slot_machine", PreparesAfterTheEnd, "stuck", {}),
+        ("slot_machine", PreparesAheadAtOnce, "violation", {}),
+        ("slot_machine", ForgetsTheStepAhead, "stuck", {}),
+        ("slot_machine", CancelsTheStepBeforeToo, "violation", {}),
+        ("slot_machine", KeepsTheStepAheadThatWasTakenBack, "stuck", {}),
         ("slot_machine", ForgetsTheStepAtTheEndOfTheBatch, "stuck", {}),
         ("slot_machine", FreezesWhenTheFirstRouterStops, "lost", {}),
         ("slot_machine", FreezesWithoutWaitingForState, "savepoint", {}),
@@ -434,6 +488,9 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("router_machine", StopsForASavepointWhilePaused, "lost", {}),
         ("router_shell", ResumesAfterNewRecords, "reordered", {}),
         ("coordinator_machine", PublishesBeforeAllArePrepared, "violation", {}),
+        ("coordinator_machine", SwitchesToTheStepAheadAsSoonAsItIsPrepared, "violation", {}),
+        ("coordinator_machine", ForgetsTheStepAheadWhenItTakesOver, "violation", {}),
+        ("coordinator_machine", UsesTheVersionOfTheStepAheadAgain, "stuck", {}),
         ("coordinator_machine", GoesOnBeforeTheStateIsInstalled, "violation", {}),
         ("coordinator_machine", UsesVersionsAgain, "stuck", {}),
         ("coordinator_machine", ForgetsWhatWasAcknowledged, "stuck", {}),

@@ -137,7 +137,7 @@ class SlotShell:
         if source:
             sim.at(sim.delay(sim.shape.state_ms), self.pull, dict(source))
         batch = self.batch
-        sim.watch("step", self.step_published, lambda: batch == self.batch)
+        sim.watch("step", self.steps_published, lambda: batch == self.batch)
         backlog, self.backlog = self.backlog, deque()
         for call in backlog:
             call()
@@ -327,16 +327,19 @@ class SlotShell:
 
     # -- state that comes ---------------------------------------------------------------------------------------------
 
-    def step_published(self, value: tuple[int, Step | None]) -> None:
-        version, step = value
+    def steps_published(self, value: tuple[int, tuple[tuple[int, Step], ...]]) -> None:
+        last, steps = value
         if self.ended:
             self.sim.seen["step after the end"] += 1
-        self.sim.log("slot", self.slot, "sees step", version, "cancelled" if step is None else step.to_json())
-        if step is not None:
+        self.sim.log("slot", self.slot, "sees until", last, *((version, step.to_json()) for version, step in steps))
+        unmade = {}
+        for version, step in steps:
             self.modes[version] = step.mode
             moves = step.moves if version > self.machine.version else ()  # otherwise made in a batch before
-            self.unmade = {version: {m.unit for m in moves if self.slot in (m.source, m.destination)}}
-        self.carry_out(self.machine.cancel(version) if step is None else self.machine.prepare(version, step))
+            ours = {m.unit for m in moves if self.slot in (m.source, m.destination)}
+            unmade[version] = self.unmade.get(version, ours)
+        self.unmade = unmade
+        self.carry_out(self.machine.published(last, steps))
 
     def state_arrived(
         self, unit: int, state: State, routers: frozenset[int] | None = None, partial: bool = False

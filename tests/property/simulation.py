@@ -266,7 +266,7 @@ class Simulation:
         if self.deadline_ms:
             self.at(self.deadline_ms / 4, self.pass_time, self.deadline_ms / 4)
         self.migrating = False
-        self.preparing = self.switched = 0  # versions
+        self.preparing = self.switched = self.moving = 0  # versions; the last one until its step is complete
         self.reached: Counter[int] = Counter()  # unit -> event time, wherever it is
         self.assignments[self.attempt, assignment.version] = assignment
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
@@ -440,19 +440,23 @@ class Simulation:
             return self.act(effects[carried_out:])
         self.seen["coordinator died"] += 1
         self.log("another coordinator takes over")
-        (version, step), assignment = self.published["step"][-1], self.published["assignment"][-1][0]
+        (version, steps), assignment = self.published["step"][-1], self.published["assignment"][-1][0]
         self.coordinator = self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS)
-        done = list(self.acknowledged[version])
-        return self.act(self.coordinator.recover(version, step, self.rest, done, self.now))
+        done = [(phase, of, slot_) for of, _ in steps for phase, slot_ in self.acknowledged[of]]
+        return self.act(self.coordinator.recover(version, steps, self.rest, done, self.now))
 
     def act(self, effects: Iterable[coordinator.Effect]) -> None:
         for effect in effects:
             self.progress()
             match effect:
-                case coordinator.PublishStep(version, step, rest):
-                    self.preparing = version
+                case coordinator.PublishSteps(version, steps, rest):
                     self.rest = rest
-                    self.publish("step", (version, step))
+                    self.publish("step", (version, steps))
+                    self.seen["steps ahead"] += len(steps) > 1
+                    if not steps or steps[-1][0] <= self.preparing:  # something was taken back
+                        self.seen["step ahead taken back"] += bool(steps)
+                        continue
+                    self.preparing = version
                     if self.rng.random() < self.shape.rolls_back:
                         late = self.delay(2 * (self.shape.watch_ms + self.shape.ack_ms))
                         self.at(late, self.pass_deadline, version)
@@ -461,17 +465,17 @@ class Simulation:
                     if self.rng.random() < self.shape.dies and not self.seen["query died"]:
                         self.at(self.delay(60), self.die)
                 case coordinator.PublishAssignment(assignment, paused):
-                    self.preparing = 0
                     self.seen["switches"] += 1
                     if self.rng.random() < self.shape.late and assignment.version != self.switched:
                         late = self.delay(2 * (self.shape.watch_ms + self.shape.state_ms))
                         self.at(late, self.pass_deadline_after_switch, assignment.version)
+                    if assignment.version != self.switched:
+                        self.moving = assignment.version
                     self.switched = assignment.version
                     self.assignments[self.attempt, assignment.version] = assignment
                     self.publish("assignment", (assignment, paused))
-                case coordinator.CancelStep(version):
-                    self.rest = ()
-                    self.publish("step", (version, None))
+                case coordinator.StepDone():
+                    self.moving = 0
                 case coordinator.PlanNext(request):
                     self.act(self.coordinator.start(self.plan(request), self.now))
                 case coordinator.MigrationDone() | coordinator.MigrationFailed():
@@ -494,11 +498,15 @@ class Simulation:
         self.at(every_ms, self.pass_time, every_ms)
 
     def pass_deadline(self, version: int) -> None:
-        if self.preparing == version:
+        if self.preparing != version or self.switched >= version:
+            return
+        if self.moving:  # it is ahead: its time has not begun
+            self.at(self.shape.ack_ms, self.pass_deadline, version)
+        else:
             self.lead(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
 
     def pass_deadline_after_switch(self, version: int) -> None:
-        if self.switched == version and not self.preparing:
+        if self.moving == version:
             self.lead(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
 
     def acknowledge_savepoint(self, usual_ms: float, who: str, part: Any) -> None:

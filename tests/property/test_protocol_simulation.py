@@ -34,6 +34,8 @@ OFTEN = (
     "savepoints",
     "stalled",
     "step after the end",
+    "step ahead taken back",
+    "steps ahead",
     "switches",
     "timers fired",
     "timers sent",

@@ -142,27 +142,36 @@ class AnyEventInAnyState(RuleBasedStateMachine):
                     assert not self.frozen and self.machine.settled
                     self.frozen = True
 
-    @rule(version=versions, step=steps)
-    def prepare(self, version: int, step: Step) -> None:
+    @rule(version=versions, step=steps, before=versions | st.just(0))
+    def prepare(self, version: int, step: Step, before: int) -> None:
         known = self.prepared.get(version)
         self.prepared.setdefault(version, step)
-        if self.event("prepare", version, known or step) is None and known is None:
+        if self.event("prepare", version, known or step, before) is None and known is None:
             del self.prepared[version]
 
-    @rule(version=versions, some=st.sets(units, min_size=1), mode=modes)
-    def prepare_what_is_possible(self, version: int, some: set[int], mode: Mode) -> None:
+    @rule(version=versions, some=st.sets(units, min_size=1), mode=modes, before=versions | st.just(0))
+    def prepare_what_is_possible(self, version: int, some: set[int], mode: Mode, before: int) -> None:
         here = self.machine.serving | self.machine.expected
         moves = (Move(UnitId(u), *((SlotId(0), SlotId(1)) if u in here else (SlotId(2), SlotId(0)))) for u in some)
-        self.prepare(version, Step(tuple(moves), mode))
+        self.prepare(version, Step(tuple(moves), mode), before)
+
+    @rule(version=versions, some=st.sets(units, min_size=1), mode=modes)
+    def prepare_what_is_possible_ahead(self, version: int, some: set[int], mode: Mode) -> None:
+        moved = self.prepared.get(version - 1, Step(())).moves
+        here = (self.machine.serving | self.machine.expected | {m.unit for m in moved if m.destination == 0}) - {
+            m.unit for m in moved if m.source == 0
+        }
+        moves = (Move(UnitId(u), *((SlotId(0), SlotId(1)) if u in here else (SlotId(2), SlotId(0)))) for u in some)
+        self.prepare(version, Step(tuple(moves), mode), version - 1)
 
     @rule(version=versions)
     def barriers_of_all(self, version: int) -> None:
         for router in range(ROUTERS):
             self.barrier(router, version)
 
-    @rule(version=versions)
-    def cancel(self, version: int) -> None:
-        self.event("cancel", version)
+    @rule(version=versions, before=versions | st.just(0))
+    def cancel(self, version: int, before: int) -> None:
+        self.event("cancel", version, before)
 
     @rule(router=routers, version=versions)
     def barrier(self, router: int, version: int) -> None:
@@ -274,7 +283,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     @precondition(lambda self: self.machine._step is None)
     @rule(some=st.sets(units, min_size=1), mode=modes)
     def prepare_the_next_step(self, some: set[int], mode: Mode) -> None:
-        self.prepare_what_is_possible(max(self.machine.version, *self.heard.values()) + 1, some, mode)
+        self.prepare_what_is_possible(max(self.machine.version, *self.heard.values()) + 1, some, mode, 0)
 
     @precondition(lambda self: self.machine._step is None and self.machine.serving - self.machine.partial)
     @rule(data=st.data(), fetch_back=st.integers(1, 2), acknowledged=st.booleans())
@@ -282,7 +291,7 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         version = max(self.machine.version, *self.heard.values()) + 1
         unit = data.draw(st.sampled_from(sorted(self.machine.serving - self.machine.partial)))
         move = Move(UnitId(unit), SlotId(0), SlotId(1))
-        self.prepare(version, Step((move,), Mode(transfer="fetch", fetch_back=fetch_back)))
+        self.prepare(version, Step((move,), Mode(transfer="fetch", fetch_back=fetch_back)), 0)
         self.barrier(0, version)
         self.requested(unit, version, 0, 0)
         if acknowledged and unit in self.out:

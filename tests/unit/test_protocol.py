@@ -1,5 +1,7 @@
 """Router and slot alone, one sentence of the protocol at a time; how all behave together is in tests/property."""
 
+import re
+
 import pytest
 
 from keyshift.errors import ProtocolViolation
@@ -274,6 +276,64 @@ def test_a_cancelled_step_that_is_heard_of_after_the_routers_went_on_is_not_prep
     assert slot.prepare(2, step((0, 0, 1))) == []
     assert slot.barrier(1, 3) == []
     assert slot.serving == {0} and slot.settled
+
+
+def ahead() -> SlotMachine:
+    """A source whose step has switched, with the next one published."""
+    source = SlotMachine(0, 2, {4, 5}, version=1)
+    source.published(2, [(2, step((4, 0, 1)))])
+    source.barrier(0, 2)
+    assert source.published(3, [(2, step((4, 0, 1))), (3, step((5, 0, 1), (6, 1, 0)))]) == []
+    return source
+
+
+def test_a_step_ahead_is_prepared_when_the_one_before_it_has_ended_here():
+    source = ahead()
+    assert source.barrier(1, 2) == [Send(4, 1, 2)]
+    assert source.acknowledged(4) == [Forget(4), Released(2, frozenset({4})), Prepared(3)]
+    assert source.version == 2 and source.expected == {6}
+    source.barrier(0, 3)
+    assert source.barrier(1, 3) == [Send(5, 1, 3)]
+
+
+def test_a_slot_with_no_part_in_the_step_before_prepares_a_step_ahead_at_once():
+    bystander = SlotMachine(2, 2, {7}, version=1)
+    assert bystander.published(3, [(2, step((4, 0, 1))), (3, step((7, 2, 0)))]) == [Prepared(3)]
+    assert bystander.barrier(0, 2) == bystander.barrier(1, 2) == []
+    bystander.barrier(0, 3)
+    assert bystander.barrier(1, 3) == [Send(7, 0, 3)]
+
+
+def test_a_step_ahead_that_was_taken_back_is_not_prepared_and_the_one_before_ends():
+    source = ahead()
+    assert source.published(3, [(2, step((4, 0, 1)))]) == []
+    source.barrier(1, 2)
+    assert source.acknowledged(4) == [Forget(4), Released(2, frozenset({4}))]
+    assert source.settled
+
+
+def test_a_step_that_no_barrier_has_told_of_yet_is_not_cancelled_with_the_one_ahead_of_it():
+    source = SlotMachine(0, 1, {4, 5}, version=1)
+    first = (2, step((4, 0, 1)))
+    source.published(3, [first, (3, step((5, 0, 1)))])
+    assert source.published(3, [first]) == []
+    assert source.barrier(0, 2) == [Send(4, 1, 2)]
+
+
+def test_a_step_ahead_is_forgotten_at_the_end_of_input():
+    source = ahead()
+    assert source.end_of_input() == [Send(4, 1, 2)]
+    assert source.acknowledged(4) == [Forget(4), Released(2, frozenset({4}))]
+    assert source.settled
+
+
+def test_a_step_ahead_that_does_not_fit_is_a_violation_at_once():
+    source = SlotMachine(0, 2, {4, 5}, version=1)
+    first = (2, step((4, 0, 1), (6, 1, 0)))
+    for moves, words in (((4, 0, 1), "takes units [4] that are not"), ((6, 1, 0), "brings units [6] that are here")):
+        with pytest.raises(ProtocolViolation, match=re.escape(words)):
+            source.published(3, [first, (3, step(moves))])
+    assert source.published(3, [first, (3, step((4, 1, 0), (6, 0, 1)))]) == []
 
 
 def test_no_router_goes_on_while_a_step_that_switched_is_active():

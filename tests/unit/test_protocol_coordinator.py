@@ -8,12 +8,12 @@ from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol.coordinator import (
-    CancelStep,
     MigrationDone,
     MigrationFailed,
     PlanNext,
     PublishAssignment,
-    PublishStep,
+    PublishSteps,
+    StepDone,
 )
 
 
@@ -23,6 +23,10 @@ def step(*moves: tuple[int, int, int], mode: Mode = Mode()) -> Step:  # noqa: B0
 
 def assignment(version: int, *owner: int) -> Assignment:
     return Assignment(version, tuple(map(SlotId, owner)))
+
+
+def publish(version: int, *steps: tuple[int, Step]) -> PublishSteps:
+    return PublishSteps(version, steps)
 
 
 SWAP = step((0, 0, 1), (3, 1, 2))
@@ -50,21 +54,44 @@ def finish(machine: CoordinatorMachine, now_ms: float = 20) -> list:
     return machine.acknowledged("installed", 8, 2, now_ms)
 
 
-def test_a_step_is_prepared_published_and_acknowledged_before_the_next_begins():
+def test_a_step_is_prepared_published_and_acknowledged_before_the_next_switches():
     machine = coordinator()
-    assert machine.start((SWAP, BACK), 0) == [PublishStep(8, SWAP)]
+    assert machine.start((SWAP, BACK), 0) == [publish(8, (8, SWAP))]
     assert machine.busy
     assert machine.acknowledged("prepared", 8, 0, 1) == []
     assert machine.acknowledged("prepared", 8, 2, 1) == []
     assert machine.assignment.version == 7, "nothing is switched before all are prepared"
-    assert machine.acknowledged("prepared", 8, 1, 1) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
+    assert machine.acknowledged("prepared", 8, 1, 1) == [
+        PublishAssignment(assignment(8, 1, 0, 1, 2)),
+        publish(9, (8, SWAP), (9, BACK)),
+    ]
     assert machine.assignment == assignment(8, 1, 0, 1, 2)
-    assert finish(machine) == [PublishStep(9, BACK)]
+    assert finish(machine) == [StepDone(8)]
     machine.acknowledged("prepared", 9, 0, 30)
     assert machine.acknowledged("prepared", 9, 1, 30) == [PublishAssignment(assignment(9, 0, 0, 1, 2))]
     assert machine.acknowledged("released", 9, 1, 40) == []
-    assert machine.acknowledged("installed", 9, 0, 40) == [MigrationDone()]
+    assert machine.acknowledged("installed", 9, 0, 40) == [StepDone(9), MigrationDone()]
     assert not machine.busy
+
+
+def test_a_step_that_was_prepared_while_the_one_before_moved_switches_as_soon_as_that_is_complete():
+    machine = switched()
+    assert machine.acknowledged("prepared", 9, 0, 11) == []
+    assert machine.acknowledged("prepared", 9, 1, 12) == []
+    assert machine.assignment.version == 8
+    assert finish(machine) == [StepDone(8), PublishAssignment(assignment(9, 0, 0, 1, 2))]
+
+
+def test_a_step_ahead_has_its_time_from_when_the_one_before_is_complete():
+    machine = switched()
+    finish(machine, now_ms=90)
+    assert machine.tick(190) == []
+    assert machine.tick(191) == [publish(9), MigrationFailed(9, "prepare", (0, 1), rolled_back=True)]
+
+
+def test_state_that_moved_for_a_step_ahead_is_a_violation():
+    with pytest.raises(ProtocolViolation, match="slot 0 reports 'installed' before the switch to 9"):
+        switched().acknowledged("installed", 9, 0, 11)
 
 
 def test_a_published_step_says_what_comes_after_it():
@@ -88,7 +115,7 @@ def test_repeated_and_outdated_acknowledgements_change_nothing():
         assert machine.acknowledged("released", 8, 0, 12) == []
         assert machine.acknowledged("released", 8, 1, 12) == []
         assert machine.acknowledged("installed", 8, 1, 12) == []
-    assert machine.acknowledged("installed", 8, 2, 12) == [PublishStep(9, BACK)]
+    assert machine.acknowledged("installed", 8, 2, 12) == [StepDone(8)]
     assert machine.acknowledged("installed", 8, 2, 13) == []
     assert coordinator().acknowledged("prepared", 8, 0, 0) == [], "nothing is under way"
 
@@ -113,9 +140,9 @@ def test_slots_of_a_step_with_the_routers_gate_are_paused_until_it_is_complete()
     machine.start((PAUSING, BACK), 0)
     machine.acknowledged("prepared", 8, 0, 1)
     after = assignment(8, 1, 0, 1, 1)
-    assert machine.acknowledged("prepared", 8, 1, 1) == [PublishAssignment(after, frozenset({0, 1}))]
+    assert PublishAssignment(after, frozenset({0, 1})) in machine.acknowledged("prepared", 8, 1, 1)
     machine.acknowledged("released", 8, 0, 2)
-    assert machine.acknowledged("installed", 8, 1, 2) == [PublishAssignment(after), PublishStep(9, BACK)]
+    assert machine.acknowledged("installed", 8, 1, 2) == [StepDone(8), PublishAssignment(after)]
 
 
 # -- deadlines ------------------------------------------------------------------------------------------------------
@@ -126,7 +153,7 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back():
     machine.start((SWAP, BACK), 0)
     machine.acknowledged("prepared", 8, 1, 5)
     assert machine.tick(100) == [], "the deadline itself is still in time"
-    assert machine.tick(101) == [CancelStep(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
+    assert machine.tick(101) == [publish(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
     assert machine.assignment == assignment(7, 0, 0, 1, 1)
     assert not machine.busy
     assert machine.acknowledged("prepared", 8, 0, 102) == []
@@ -139,7 +166,7 @@ def test_a_version_is_not_used_again_after_a_rollback():
     machine.start((SWAP,), 0)
     machine.tick(101)
     again = step((1, 0, 2))
-    assert machine.start((again,), 200) == [PublishStep(9, again)]
+    assert machine.start((again,), 200) == [publish(9, (9, again))]
     assert machine.acknowledged("prepared", 8, 0, 201) == []
     assert machine.acknowledged("prepared", 8, 2, 201) == []
     machine.acknowledged("prepared", 9, 0, 201)
@@ -151,13 +178,14 @@ def test_a_step_that_is_late_after_its_switch_has_failed_and_goes_forward():
     machine.acknowledged("released", 8, 0, 20)
     machine.acknowledged("installed", 8, 2, 20)
     assert machine.tick(110) == [], "the deadline is counted from the switch"
-    assert machine.tick(111) == [MigrationFailed(8, "transfer", (1,), rolled_back=False)]
+    taken_back = publish(9, (8, SWAP))
+    assert machine.tick(111) == [taken_back, MigrationFailed(8, "transfer", (1,), rolled_back=False)]
     assert machine.assignment.version == 8
     assert not machine.busy
     assert machine.tick(1000) == [], "said once"
     machine.acknowledged("released", 8, 1, 1001)
-    assert machine.acknowledged("installed", 8, 1, 1001) == [], "the steps after it were dropped"
-    assert machine.start((BACK,), 1002) == [PublishStep(9, BACK)]
+    assert machine.acknowledged("installed", 8, 1, 1001) == [StepDone(8)], "the steps after it were dropped"
+    assert machine.start((BACK,), 1002) == [publish(10, (10, BACK))]
 
 
 def test_a_migration_after_a_late_step_begins_when_that_step_is_complete():
@@ -168,7 +196,7 @@ def test_a_migration_after_a_late_step_begins_when_that_step_is_complete():
     assert machine.busy
     with pytest.raises(ProtocolViolation, match="another is under way"):
         machine.start((later,), 201)
-    assert finish(machine, 210) == [PublishStep(9, later)]
+    assert finish(machine, 210) == [StepDone(8), publish(10, (10, later))]
 
 
 def test_a_late_step_has_its_time_again_when_a_migration_waits_for_it():
@@ -177,14 +205,15 @@ def test_a_late_step_has_its_time_again_when_a_migration_waits_for_it():
     machine.start((BACK,), 200)
     assert machine.tick(300) == []
     assert machine.tick(301) == [MigrationFailed(8, "transfer", (0, 1, 2), rolled_back=False)]
-    assert finish(machine, 310) == [], "what waited was dropped with it"
+    assert finish(machine, 310) == [StepDone(8)], "what waited was dropped with it"
 
 
 def test_a_late_step_resumes_what_it_had_paused():
     machine = switched(PAUSING)
     machine.tick(111)
     machine.acknowledged("released", 8, 0, 200)
-    assert machine.acknowledged("installed", 8, 1, 200) == [PublishAssignment(assignment(8, 1, 0, 1, 1))]
+    resumed = PublishAssignment(assignment(8, 1, 0, 1, 1))
+    assert machine.acknowledged("installed", 8, 1, 200) == [StepDone(8), resumed]
     assert not machine.busy
 
 
@@ -192,7 +221,7 @@ def test_requests_that_waited_are_dropped_with_the_migration_that_failed():
     machine = switched()
     machine.submit("one", 11)
     machine.tick(111)
-    assert finish(machine, 200) == []
+    assert finish(machine, 200) == [StepDone(8)]
     assert machine.submit("two", 201) == [PlanNext("two")]
 
 
@@ -207,7 +236,7 @@ def test_requests_during_a_migration_wait_their_turn_in_their_order():
     machine = switched(SWAP)
     assert machine.submit("one", 11) == []
     assert machine.submit("two", 12) == []
-    assert finish(machine) == [MigrationDone(), PlanNext("one")]
+    assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("one")]
     assert machine.start((), 21) == [MigrationDone(), PlanNext("two")]
     assert machine.start((), 22) == [MigrationDone()]
 
@@ -215,17 +244,19 @@ def test_requests_during_a_migration_wait_their_turn_in_their_order():
 def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not_begun():
     machine = switched(SWAP, BACK, SWAP)
     machine.submit("one", 11)
-    assert machine.submit("two", 12, replace=True) == []
-    assert finish(machine) == [MigrationDone(cancelled=2), PlanNext("two")]
+    assert machine.submit("two", 12, replace=True) == [publish(9, (8, SWAP))]
+    assert finish(machine) == [StepDone(8), MigrationDone(cancelled=2), PlanNext("two")]
     assert machine.start((), 21) == [MigrationDone()], "what was cancelled is told once"
 
 
 def test_cancelling_finishes_a_step_that_has_switched_and_takes_back_the_rest():
     machine = switched(SWAP, BACK)
     machine.submit("one", 11)
-    assert machine.cancel(12) == []
+    assert machine.cancel(12) == [publish(9, (8, SWAP))]
     assert machine.busy
-    assert finish(machine) == [MigrationDone(cancelled=1)]
+    assert machine.acknowledged("prepared", 9, 0, 13) == [], "the step ahead was taken back too"
+    assert machine.acknowledged("prepared", 9, 1, 13) == []
+    assert finish(machine) == [StepDone(8), MigrationDone(cancelled=1)]
     assert machine.assignment == assignment(8, 1, 0, 1, 2)
 
 
@@ -233,12 +264,12 @@ def test_cancelling_rolls_back_a_step_that_has_not_switched():
     machine = coordinator()
     machine.start((SWAP, BACK), 0)
     machine.acknowledged("prepared", 8, 0, 1)
-    assert machine.cancel(2) == [CancelStep(8), MigrationDone(cancelled=2)]
+    assert machine.cancel(2) == [publish(8), MigrationDone(cancelled=2)]
     assert machine.assignment == assignment(7, 0, 0, 1, 1)
     assert not machine.busy
     for slot in (1, 2):
         assert machine.acknowledged("prepared", 8, slot, 3) == []
-    assert machine.start((SWAP,), 4) == [PublishStep(9, SWAP)], "under a version of its own"
+    assert machine.start((SWAP,), 4) == [publish(9, (9, SWAP))], "under a version of its own"
 
 
 def test_cancelling_nothing_changes_nothing():
@@ -255,7 +286,7 @@ class Job:
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.machine = coordinator()
-        self.step: tuple[int, Step | None] | None = None
+        self.version, self.steps = 0, ()
         self.rest: tuple[Step, ...] = ()
         self.assignment, self.paused = self.machine.assignment, frozenset()
         self.said: list[tuple[str, int, int]] = []  # phase, version, slot
@@ -267,11 +298,13 @@ class Job:
     def carry_out(self, effects) -> None:
         for effect in effects:
             match effect:
-                case PublishStep(version, made, rest):
-                    assert self.versions.setdefault(version, made) == made, "a version means one step"
-                    self.step, self.rest = (version, made), rest
-                    slots = sorted({slot for move in made.moves for slot in (move.source, move.destination)})
-                    self.to_say += [("prepared", version, slot) for slot in slots]
+                case PublishSteps(version, steps, rest):
+                    self.version, self.steps, self.rest = version, steps, rest
+                    for of, made in steps:
+                        assert self.versions.setdefault(of, made) == made, "a version means one step"
+                        slots = sorted({slot for move in made.moves for slot in (move.source, move.destination)})
+                        said = [("prepared", of, slot) for slot in slots]
+                        self.to_say += [each for each in said if each not in self.said + self.to_say]
                 case PublishAssignment(published, paused):
                     assert published.version >= self.assignment.version
                     if published.version > self.assignment.version:
@@ -281,17 +314,12 @@ class Job:
                             ("installed", published.version, slot) for slot in {m.destination for m in moves}
                         ]
                     self.assignment, self.paused = published, paused
-                case CancelStep(version):
-                    self.step, self.rest = (version, None), ()
                 case MigrationDone():
                     self.done += 1
 
     def take_over(self) -> None:
-        assert self.step is not None
-        version, made = self.step
         self.machine = CoordinatorMachine(self.assignment, 100)
-        done = [(phase, slot) for phase, of, slot in self.said if of == version]
-        self.carry_out(self.machine.recover(version, made, self.rest, done, 0))
+        self.carry_out(self.machine.recover(self.version, self.steps, self.rest, self.said, 0))
 
 
 THREE = (PAUSING, step((3, 1, 2), (1, 0, 2)), step((0, 1, 2), (3, 2, 0)))
@@ -323,29 +351,52 @@ def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_
 
 def test_what_was_acknowledged_before_counts_for_the_one_who_takes_over():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
-    done = [("prepared", 0), ("prepared", 1)]
-    assert machine.recover(8, SWAP, (BACK,), done, 0) == []
+    done = [("prepared", 8, 0), ("prepared", 8, 1)]
+    assert machine.recover(8, [(8, SWAP)], (BACK,), done, 0) == []
     assert machine.busy
-    assert machine.acknowledged("prepared", 8, 2, 1) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
-    assert finish(machine) == [PublishStep(9, BACK)]
+    assert PublishAssignment(assignment(8, 1, 0, 1, 2)) in machine.acknowledged("prepared", 8, 2, 1)
+    assert finish(machine) == [StepDone(8)]
+
+
+def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
+    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100)
+    done = [("prepared", 9, 1), ("released", 8, 0)]
+    assert machine.recover(9, [(8, SWAP), (9, BACK)], (), done, 0) == []
+    machine.acknowledged("prepared", 9, 0, 1)
+    machine.acknowledged("released", 8, 1, 1)
+    machine.acknowledged("installed", 8, 1, 1)
+    after = assignment(9, 0, 0, 1, 2)
+    assert machine.acknowledged("installed", 8, 2, 1) == [StepDone(8), PublishAssignment(after)]
+
+
+def test_who_takes_over_between_a_switch_and_the_step_ahead_publishes_that():
+    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100)
+    assert machine.recover(8, [(8, SWAP)], (BACK,), [], 0) == [publish(9, (8, SWAP), (9, BACK))]
+
+
+def test_a_step_that_was_complete_is_not_waited_for_by_who_takes_over():
+    machine = CoordinatorMachine(assignment(9, 0, 0, 1, 2), deadline_ms=100)
+    done = [("released", 9, 1)]
+    assert machine.recover(9, [(8, SWAP), (9, BACK)], (), done, 0) == []
+    assert machine.acknowledged("installed", 9, 0, 1) == [StepDone(9), MigrationDone()]
 
 
 def test_a_switch_that_was_decided_but_not_published_is_published_by_the_next():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
-    done = [("prepared", 0), ("prepared", 1), ("prepared", 2)]
-    assert machine.recover(8, SWAP, (), done, 0) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
+    done = [("prepared", 8, 0), ("prepared", 8, 1), ("prepared", 8, 2)]
+    assert machine.recover(8, [(8, SWAP)], (), done, 0) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
 
 
 def test_after_a_step_that_was_taken_back_the_rest_begins_under_a_version_that_was_never_used():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
-    assert machine.recover(9, None, (SWAP,), [], 0) == [PublishStep(10, SWAP)]
+    assert machine.recover(9, [], (SWAP,), [], 0) == [publish(10, (10, SWAP))]
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
-    assert machine.recover(9, None, (), [("prepared", 0)], 0) == [MigrationDone()]
-    assert machine.start((SWAP,), 1) == [PublishStep(10, SWAP)]
+    assert machine.recover(9, [], (), [("prepared", 9, 0)], 0) == [MigrationDone()]
+    assert machine.start((SWAP,), 1) == [publish(10, (10, SWAP))]
 
 
 def test_what_is_taken_over_has_a_deadline_too():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
-    machine.recover(8, SWAP, (), [("prepared", 1)], 1000)
+    machine.recover(8, [(8, SWAP)], (), [("prepared", 8, 1)], 1000)
     assert machine.tick(1100) == []
-    assert machine.tick(1101) == [CancelStep(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
+    assert machine.tick(1101) == [publish(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]

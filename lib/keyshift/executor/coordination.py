@@ -1,6 +1,6 @@
 """ZooKeeper, through kazoo: what the participants of a job tell each other.
 
-Below the job's root: ``assignment`` and ``step`` and ``savepoint`` (published by the coordinator, watched), ``slots/N``
+Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``slots/N``
 (ephemeral: where slot N listens), ``handover/N`` (where the state of slot N stayed at the end of a batch),
 ``acks/VERSION/PHASE-N`` and ``savepoints/ID/…`` (acknowledgements, with their measurements).
 """
@@ -8,16 +8,27 @@ Below the job's root: ``assignment`` and ``step`` and ``savepoint`` (published b
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.keys import Step
 
 GIVE_UP_S = 10.0  # without a connection; kazoo alone would keep every caller waiting for ever
+
+
+def steps_to_json(version: int, steps: Sequence[tuple[int, Step]]) -> dict[str, Any]:
+    """What ``steps`` holds: see ``protocol.coordinator.PublishSteps``."""
+    return {"version": version, "steps": [{"version": of} | step.to_json() for of, step in steps]}
+
+
+def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
+    """The inverse of ``steps_to_json``."""
+    return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
 
 
 class Coordination:
@@ -95,6 +106,13 @@ class Coordination:
         except NoNodeError:
             return []
 
+    def read_below(self, path: str) -> dict[str, Any]:
+        """The values of all nodes below one, by name."""
+        names = self.children(path)
+        with self._talking():
+            answers = [self._client.get_async(f"{self.root}/{path}/{name}") for name in names]  # all under way at once
+            return {name: json.loads(answer.get()[0]) for name, answer in zip(names, answers, strict=True)}
+
     def register(self, path: str, value: Any) -> None:
         """An ephemeral node: it goes when this session does. Takes over what an earlier holder left."""
         self.withdraw(path)
@@ -104,13 +122,22 @@ class Coordination:
     def withdraw(self, path: str) -> None:
         """Delete a node and all below it, if it is there."""
         with contextlib.suppress(NoNodeError), self._talking():
-            self._client.delete(f"{self.root}/{path}".rstrip("/"), recursive=True)
+            while True:
+                try:
+                    return self._client.delete(f"{self.root}/{path}".rstrip("/"), recursive=True)
+                except NotEmptyError:  # somebody has written below it meanwhile
+                    continue
 
-    def watch(self, path: str, call: Callable[[Any], bool | None]) -> None:
-        """Call with the value now (if any) and at every change, from kazoo's thread, until it returns False."""
+    def watch(
+        self, path: str, call: Callable[[Any], bool | None], gone: Callable[[], bool | None] = lambda: None
+    ) -> None:
+        """Call with the value now (if any) and at every change, from kazoo's thread, until it returns False.
+
+        ``gone`` is called instead while there is no value.
+        """
 
         def changed(data: bytes | None, _stat: Any) -> bool | None:
-            return call(json.loads(data)) if data else None
+            return call(json.loads(data)) if data else gone()
 
         with self._talking():
             self._client.DataWatch(f"{self.root}/{path}", changed)

@@ -2,11 +2,11 @@
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyshift.executor.coordination import Coordination
+from keyshift.executor.coordination import Coordination, steps_of, steps_to_json
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
@@ -51,8 +51,9 @@ class Coordinator:
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._began = False
+        self._under_way: set[int] = set()  # versions
         self.history: list[Assignment] = [assignment]
-        self.records: list[StepRecord] = []
+        self.records: dict[int, StepRecord] = {}  # by version
         self.troubles: list[str] = []  # one line for each step that did not go as planned
 
     @property
@@ -98,24 +99,21 @@ class Coordinator:
     def _take_over(self) -> list[protocol.Effect]:
         """Go on with what another coordinator left under way; nothing, if there was none."""
         self._began = True
-        step = self._coordination.read("step")
-        if step is None:
+        raw = self._coordination.read("steps")
+        if raw is None:
             return []
         published = Assignment.from_json(self._coordination.require("assignment"))
         self._machine = CoordinatorMachine(published, self._machine.deadline_ms)
         self.history.append(published)
-        version = step["version"]
-        plan = [Step.from_json(raw) for raw in self._coordination.require("plan")["steps"]]
-        current = None if step["cancelled"] else Step.from_json(step)
-        rest = plan[plan.index(current) + 1 :] if current in plan else []
-        if current is not None:
-            self.records.append(StepRecord(version, current, _us()))
-        effects = self._machine.recover(version, current, rest, [], _ms())
-        self._listen(version)  # what was acknowledged is heard again
+        version, steps = steps_of(raw)
+        plan = [Step.from_json(step) for step in self._coordination.require("plan")["steps"]]
+        rest = plan[plan.index(steps[-1][1]) + 1 :] if steps and steps[-1][1] in plan else []
+        effects = self._machine.recover(version, steps, rest, [], _ms())
+        self._begin(steps)  # what was acknowledged is heard again
         return effects
 
     def _carry_out(self, effect: protocol.Effect, say: Callable[[str], None]) -> None:
-        now, records = _us(), self.records
+        now = _us()
         match effect:
             case protocol.PlanNext(request):
                 say("planning")
@@ -123,56 +121,68 @@ class Coordinator:
                 self._publish_plan(steps)
                 for more in self._machine.start(steps, _ms()):
                     self._carry_out(more, say)
-            case protocol.PublishStep(version, step, rest):
-                self._ended("complete")
-                records.append(StepRecord(version, step, now))
-                self._listen(version)
-                self._coordination.publish("step", {"version": version, "cancelled": False} | step.to_json())
-                say(f"step {len(records)} preparing, {len(rest)} to come")
+            case protocol.PublishSteps(version, steps, rest):
+                for of in self._under_way - dict(steps).keys():
+                    self._ended(of, "cancelled")
+                self._begin(steps)
+                self._coordination.publish("steps", steps_to_json(version, steps))
+                if steps and steps[0][0] > self._machine.assignment.version:
+                    say(f"step {len(self.history)} preparing, {len(rest)} to come")
             case protocol.PublishAssignment(assignment, paused):
-                if assignment.version != self.history[-1].version:  # otherwise only the pause ends
-                    records[-1].prepared_us = now
-                    records[-1].switched_us = _us()
-                    self.history.append(assignment)
-                    say(f"step {len(records)} moving")
                 self._coordination.publish("assignment", assignment.to_json() | {"paused": sorted(paused)})
-            case protocol.CancelStep(version):
-                self._ended("cancelled")
-                self._coordination.publish("step", {"version": version, "cancelled": True})
+                if assignment.version != self.history[-1].version:  # otherwise only the pause ends
+                    record = self.records[assignment.version]
+                    record.prepared_us = record.switched_us = now
+                    say(f"step {len(self.history)} moving")
+                    self.history.append(assignment)
+            case protocol.StepDone(version):
+                self._ended(version, "complete")
             case protocol.MigrationDone(cancelled):
-                self._ended("complete")
                 if cancelled:
                     self.troubles.append(f"{cancelled} steps were taken back before they had begun")
                 say("migrated")
             case protocol.MigrationFailed(version, phase, missing, rolled_back):
-                records[-1].outcome = "rolled back" if rolled_back else "late"
+                self._publish_plan([])
+                record = self.records[version]
+                record.outcome = "rolled back" if rolled_back else "late"
                 outcome = "rolled back" if rolled_back else "goes forward: what has not moved yet waits for its state"
                 self.troubles.append(
                     f"step of version {version}: slots {list(missing)} did not finish phase {phase!r} within "
                     f"{self._machine.deadline_ms / 1000:g} s; {outcome}; the job goes on"
                 )
-                say(records[-1].outcome)
+                say(record.outcome)
 
     def _publish_plan(self, steps: Sequence[Step]) -> None:
         """For whoever has to take over."""
         self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
 
-    def _ended(self, outcome: str) -> None:
-        if self.records and self.records[-1].outcome == "under way":
-            self.records[-1].outcome, self.records[-1].completed_us = outcome, _us()
+    def _begin(self, steps: Iterable[tuple[int, Step]]) -> None:
+        for version, step in steps:
+            if version not in self.records:
+                self.records[version] = StepRecord(version, step, _us())
+                self._under_way.add(version)
+                self._listen(version)
+
+    def _ended(self, version: int, outcome: str) -> None:
+        self._under_way.discard(version)
+        if self.records[version].outcome == "under way":
+            self.records[version].outcome, self.records[version].completed_us = outcome, _us()
+
+    def read_acknowledgements(self) -> None:
+        """Complete ``records``: what slots measured is of no interest while steps wait for each other."""
+        for version, record in self.records.items():
+            for name, data in self._coordination.read_below(f"acks/{version}").items():
+                phase, slot = name.rsplit("-", 1)
+                record.acknowledgements[phase, int(slot)] = data
 
     def _listen(self, version: int) -> None:
         """Puts each acknowledgement of ``version`` into the inbox, once."""
         seen: set[str] = set()
-        record = self.records[-1] if self.records else None
 
         def changed(names: list[str]) -> bool:
             for name in sorted(set(names) - seen):
                 seen.add(name)
                 phase, slot = name.rsplit("-", 1)
-                data = self._coordination.read(f"acks/{version}/{name}") or {}
-                if record is not None:
-                    record.acknowledgements[phase, int(slot)] = data
 
                 def heard(machine: CoordinatorMachine, phase: Any = phase, slot: str = slot) -> list[protocol.Effect]:
                     return machine.acknowledged(phase, version, int(slot), _ms())

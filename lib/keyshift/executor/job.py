@@ -1,6 +1,8 @@
 """One job: a query, its coordinator, its savepoints; possibly several attempts, each a new query from a savepoint."""
 
+import contextlib
 import dataclasses
+import queue
 import secrets
 import shutil
 import time
@@ -12,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.errors import MigrationFailed, QueryDied
+from keyshift.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.coordination import Coordination
 from keyshift.executor.coordinator import Coordinator, StepRecord, Wish
@@ -20,7 +22,7 @@ from keyshift.executor.pipeline import start_query
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.keys import Assignment, Move
 
-POLL_S = 0.02
+CHECK_S = 0.2  # between looks at whether the query lives, while something is awaited
 Say = Callable[[str], None]
 
 
@@ -106,7 +108,7 @@ class Job:
     def _answers(self, path: str, slots: set[int], what: str) -> dict[int, dict[str, Any]]:
         assert self._coordination is not None
         self._await_children(path, set(map(str, slots)), what)
-        return {slot: self._coordination.require(f"{path}/{slot}") for slot in sorted(slots)}
+        return {int(slot): answer for slot, answer in sorted(self._coordination.read_below(path).items())}
 
     def await_restored(self) -> list[dict[str, Any]]:
         """After ``restart``: wait until every slot has read its state; what each slot measured.
@@ -119,13 +121,22 @@ class Job:
     def _await_children(self, path: str, wanted: set[str], what: str) -> None:
         assert self._coordination is not None
         deadline = time.monotonic() + self.config.deadline_s
-        while missing := wanted - set(self._coordination.children(path)):
+        answered: queue.Queue[set[str]] = queue.Queue()
+
+        def changed(names: list[str]) -> bool:
+            answered.put(set(names))
+            return not wanted <= set(names)  # then nobody has to look any more
+
+        self._coordination.watch_children(path, changed)
+        missing = wanted
+        while missing:
             self.check()
             if time.monotonic() > deadline:
                 raise MigrationFailed(
                     f"{what}: {', '.join(sorted(missing))} did not answer within {self.config.deadline_s:g} s"
                 )
-            time.sleep(POLL_S)
+            with contextlib.suppress(queue.Empty):
+                missing = wanted - answered.get(timeout=CHECK_S)
 
     def savepoint(self, say: Say) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
@@ -139,7 +150,7 @@ class Job:
         coordination.publish("savepoint", {"id": name})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
         self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}")
-        answers = {who: coordination.require(f"savepoints/{name}/{who}") for who in wanted}
+        answers = coordination.read_below(f"savepoints/{name}")
         offsets = {n: int(answers[f"router-{n}"]["offset"]) for n in range(config.routers)}
         places = {n: answers[f"slot-{n}"]["places"] for n in range(config.slots)}
         manifest = {"offsets": offsets, "assignment": self.assignment.to_json(), "places": places}
@@ -151,7 +162,9 @@ class Job:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
         if self._coordinator:
             self.assignments += self._coordinator.history
-            self.records += self._coordinator.records
+            with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
+                self._coordinator.read_acknowledgements()
+            self.records += self._coordinator.records.values()
             self.troubles += self._coordinator.troubles
             self._coordinator = None
         if self._query is not None:

@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from keyshift import frames
 from keyshift.errors import KeyshiftError, MigrationFailed
+from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
-from keyshift.executor.coordination import Coordination
+from keyshift.executor.coordination import Coordination, steps_of
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
 from keyshift.executor.partial_units import PartialUnits
@@ -39,7 +40,6 @@ from keyshift.state import UnitState
 DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
-POLL_S = 0.01
 
 
 class SlotTask:
@@ -55,6 +55,8 @@ class SlotTask:
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
+        self._greeted: set[str] = set()  # addresses
         self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self._watermarks = dict.fromkeys(range(config.routers), 0)
         self._outboxes: dict[int, Outbox] = {}
@@ -74,6 +76,7 @@ class SlotTask:
         """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
         config, host = self._config, self._host
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._addresses = Addresses(self._coordination, config.deadline_s)
         self._clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes)
         self._partial = PartialUnits(host, self._clients, self._states, self._lock, host.uses_time, self._failed)
         self._replicator = Replicator(
@@ -81,7 +84,7 @@ class SlotTask:
             self._clients,
             self._states,
             self._lock,
-            self._address_of,
+            self._addresses.of,
             self._acknowledge_copies,
             self._failed,
         )
@@ -111,7 +114,7 @@ class SlotTask:
         for unit in fresh:
             self._operation.begin(unit)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
-        self._coordination.watch("step", self._step_published)
+        self._coordination.watch("steps", self._steps_published)
         self._coordination.watch("measure", self._measures_wanted)
         self._coordination.watch("copies", self._copies_wanted)
         self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
@@ -186,7 +189,7 @@ class SlotTask:
             if not self._deadline:
                 self._deadline = time.monotonic() + self._config.deadline_s
                 self._carry_out(self._machine.end_of_input())
-            return self._machine.settled
+            return self._machine.settled and not self._drained
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -216,7 +219,7 @@ class SlotTask:
         return [] if waits.all() else self._operation.process(events.filter(pa.array(~waits)), where)
 
     def _drain(self) -> list[pa.RecordBatch]:
-        results: list[pa.RecordBatch] = []
+        results, self._drained = self._drained, []
         until = time.monotonic() + DRAIN_S
         while True:
             records, effects = self._machine.drain(DRAIN_RECORDS)
@@ -309,7 +312,7 @@ class SlotTask:
             wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, protocol.Request)]
             opened = [m.unit for m in messages if isinstance(m, protocol.Open)]
             body = {"slot": slot, "wanted": wanted, "opened": opened}
-            self._clients.tell(self._address_of(slot), "units", body)
+            self._clients.tell(self._addresses.of(slot), "units", body)
             with self._lock:
                 self._carry_out([effect for unit in opened for effect in self._machine.acknowledged(unit)])
 
@@ -329,17 +332,16 @@ class SlotTask:
     def _failed(self, error: BaseException) -> None:
         self._trouble = error
 
-    def _step_published(self, raw: dict[str, Any]) -> bool:
+    def _steps_published(self, raw: dict[str, Any]) -> bool:
         """From kazoo's thread."""
+        version, steps = steps_of(raw)
         try:
             with self._lock:
-                if raw["cancelled"]:
-                    self._carry_out(self._machine.cancel(raw["version"]))
-                else:
-                    step = Step.from_json(raw)
-                    self._modes[raw["version"]] = step.mode
-                    self._carry_out(self._machine.prepare(raw["version"], step))
-                    self._background(partial(self._greet, step))
+                fresh = [step for of, step in steps if of not in self._modes]
+                self._modes |= {of: step.mode for of, step in steps}
+                self._carry_out(self._machine.published(version, steps))
+            for step in fresh:
+                self._background(partial(self._greet, step))
         except BaseException as error:
             self._trouble = error
             return False
@@ -391,7 +393,12 @@ class SlotTask:
             for parcel in awaited:
                 if (state := states[parcel.unit]) is not None and self._awaits(parcel):
                     effects += self._install(parcel, state, received)
-            self._carry_out(effects)
+            try:
+                self._carry_out(effects)
+                self._drained = self._drain()  # now: the step that ends with it does not wait for a row
+            except BaseException as error:
+                self._trouble = error  # what has arrived would not be taken again
+                raise
         return [states.get(parcel.unit, True) is not None for parcel in parcels]
 
     def _awaits(self, parcel: Parcel) -> bool:
@@ -448,8 +455,9 @@ class SlotTask:
         pairs = {(move.source, move.destination) for move in step.moves if self.slot in (move.source, move.destination)}
         for slot in {slot for pair in pairs for slot in pair} - {self.slot}:
             with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
-                if found := self._coordination.read(f"slots/{slot}"):
-                    self._clients.tell(found["address"], "drop", {"stays": []})
+                if (address := self._addresses.of(slot, within_s=0)) not in self._greeted:
+                    self._clients.tell(address, "drop", {"stays": []})
+                    self._greeted.add(address)
 
     def _push(self, destination: int, parcels: Any) -> None:
         outbox = self._outboxes[destination]
@@ -467,17 +475,8 @@ class SlotTask:
                 self._carry_out([effect for unit in there for effect in self._machine.acknowledged(unit)])
 
         self._clients.push(
-            self._address_of(destination), destination, self._host.server.address, parcels, sent, acknowledged
+            self._addresses.of(destination), destination, self._host.server.address, parcels, sent, acknowledged
         )
-
-    def _address_of(self, slot: int) -> str:
-        """Where ``slot`` listens; after a batch boundary it may take a moment until it does again."""
-        until = time.monotonic() + self._config.deadline_s
-        while (found := self._coordination.read(f"slots/{slot}")) is None:
-            if time.monotonic() > until:
-                raise MigrationFailed(f"slot {slot} did not say where it is within {self._config.deadline_s:g} s")
-            time.sleep(POLL_S)
-        return str(found["address"])
 
     def _pull(self, units: set[int], address: str) -> None:
         while some := self._next_of(units):

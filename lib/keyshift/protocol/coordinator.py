@@ -1,4 +1,7 @@
-"""The coordinator: one step after the other, each prepared, switched and acknowledged before the next begins."""
+"""The coordinator: one step after the other, each prepared, switched and acknowledged before the next switches.
+
+While the slots of a step move their units, those of the next one prepare: it is *ahead*.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,11 +15,16 @@ Phase = Literal["prepared", "installed", "released"]
 
 
 @dataclass(frozen=True, slots=True)
-class PublishStep:
-    """Let the slots of ``step`` prepare for the switch to ``version``; ``rest`` is what comes after it."""
+class PublishSteps:
+    """Let the slots of ``steps`` prepare; ``rest`` is what comes after them.
+
+    ``steps``: what is under way, by the version it switches to, oldest first: at most one that has switched and is not
+    complete, and the one ahead of it. ``version`` is the last one used: what is not among ``steps`` up to it is
+    complete, or does not happen.
+    """
 
     version: int
-    step: Step
+    steps: tuple[tuple[int, Step], ...] = ()
     rest: tuple[Step, ...] = field(default=(), compare=False)
 
 
@@ -29,8 +37,8 @@ class PublishAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelStep:
-    """The step of ``version`` does not happen; nothing was switched."""
+class StepDone:
+    """Every unit of the step of ``version`` is where it belongs."""
 
     version: int
 
@@ -63,16 +71,20 @@ class PlanNext:
     request: Any
 
 
-Effect = PublishStep | PublishAssignment | CancelStep | MigrationDone | MigrationFailed | PlanNext
+Effect = PublishSteps | PublishAssignment | StepDone | MigrationDone | MigrationFailed | PlanNext
 
 
 @dataclass(slots=True)
-class _Current:
+class _UnderWay:
     step: Step
     after: Assignment
     phase: Literal["preparing", "switching", "late"]
     since_ms: float
-    waiting: dict[Phase, set[int]] = field(default_factory=dict)
+    waiting: dict[Phase, set[int]]
+
+    @property
+    def version(self) -> int:
+        return self.after.version
 
     @property
     def slots(self) -> frozenset[int]:
@@ -89,7 +101,8 @@ class CoordinatorMachine:
         self._rest: list[Step] = []
         self._dropped = 0
         self._requests: deque[Any] = deque()
-        self._current: _Current | None = None
+        self._current: _UnderWay | None = None
+        self._ahead: _UnderWay | None = None  # only behind a current one that has switched
 
     @property
     def busy(self) -> bool:
@@ -108,114 +121,139 @@ class CoordinatorMachine:
 
     def submit(self, request: Any, now_ms: float, replace: bool = False) -> list[Effect]:
         """Ask for a migration: after all others, or instead of what has not begun of them."""
-        if replace:
-            self._drop_rest()
+        effects = self._drop_rest() if replace else []
         self._requests.append(request)
-        return [] if self.busy else self._next_request()
+        return effects if self.busy else effects + self._next_request()
 
     def cancel(self, now_ms: float) -> list[Effect]:
         """Take back what has not begun. The step under way is finished if it has switched, and rolled back if not."""
-        self._drop_rest()
-        current = self._current
-        if current is None or current.phase != "preparing":
-            return []
+        effects = self._drop_rest()
+        if self._current is None or self._current.phase != "preparing":
+            return effects
         self._dropped += 1
         self._current = None
-        return [CancelStep(current.after.version), *self._next(now_ms)]
+        return [self._publish(), *self._next(now_ms)]
 
     def acknowledged(self, phase: Phase, version: int, slot: int, now_ms: float) -> list[Effect]:
         """``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
 
         Raises ProtocolViolation if a slot moved state before the switch.
         """
-        current = self._current
-        if current is None or version != current.after.version:
+        meant = next((each for each in (self._current, self._ahead) if each and each.version == version), None)
+        if meant is None:
             return []
-        if current.phase == "preparing" and phase != "prepared":
+        if meant.phase == "preparing" and phase != "prepared":
             raise ProtocolViolation(f"coordinator: slot {slot} reports {phase!r} before the switch to {version}")
-        current.waiting[phase].discard(slot)
-        if current.phase == "preparing":
-            return [] if current.waiting["prepared"] else self._switch(current, now_ms)
-        return [] if any(current.waiting.values()) else self._complete(current, now_ms)
+        meant.waiting[phase].discard(slot)
+        return self._go_on(meant, now_ms) if meant is self._current else []
 
     def tick(self, now_ms: float) -> list[Effect]:
         """Time passes. A step that is late before its switch is rolled back; one that is late after it goes forward."""
         current = self._current
         if current is None or current.phase == "late" or now_ms - current.since_ms <= self.deadline_ms:
             return []
-        version = current.after.version
-        self._rest = []
-        self._requests.clear()
+        effects = self._drop_rest()
         if current.phase == "preparing":
             self._current = None
             missing = tuple(sorted(current.waiting["prepared"]))
-            return [CancelStep(version), MigrationFailed(version, "prepare", missing, rolled_back=True)]
+            return [self._publish(), MigrationFailed(current.version, "prepare", missing, rolled_back=True)]
         current.phase = "late"
         missing = tuple(sorted(set().union(*current.waiting.values())))
-        return [MigrationFailed(version, "transfer", missing, rolled_back=False)]
+        return [*effects, MigrationFailed(current.version, "transfer", missing, rolled_back=False)]
 
     def recover(
-        self, version: int, step: Step | None, rest: Iterable[Step], done: Iterable[tuple[Phase, int]], now_ms: float
+        self,
+        version: int,
+        steps: Iterable[tuple[int, Step]],
+        rest: Iterable[Step],
+        done: Iterable[tuple[Phase, int, int]],
+        now_ms: float,
     ) -> list[Effect]:
-        """Take over from a coordinator that is gone: ``step`` of ``version`` was published last (None: it was taken
-        back), ``rest`` was to come, ``done`` was acknowledged. To be called on a new machine, with the assignment that
-        was published last.
+        """Take over from a coordinator that is gone: ``version``, ``steps`` and ``rest`` were published last (see
+        ``PublishSteps``), ``done`` (phase, version, slot) was acknowledged. To be called on a new machine, with the
+        assignment that was published last.
         """
         self._version = max(self._version, version)
         self._rest = list(rest)
-        if step is None:
+        under_way = [(of, step) for of, step in steps if of >= self.assignment.version]  # others are complete
+        if not under_way:
             return self._next(now_ms)
-        if version > self.assignment.version:
-            current = self._begin(step, Assignment(version, self.assignment.after(step).owner), "preparing", now_ms)
-            effects: list[Effect] = [] if current.waiting["prepared"] else self._switch(current, now_ms)
-        else:
-            self._begin(step, self.assignment, "switching", now_ms)
-            effects = []
-        for phase, slot in done:
-            effects += self.acknowledged(phase, version, slot, now_ms)
+        effects: list[Effect] = []
+        for of, step in under_way:
+            if of == self.assignment.version:
+                self._current = _under_way(step, self.assignment, now_ms)
+                self._current.phase, self._current.waiting["prepared"] = "switching", set()
+            elif self._current is None:
+                self._current = self._prepare(of, step, now_ms)
+            else:
+                self._ahead = self._prepare(of, step, now_ms)
+        if self._current and self._current.phase == "switching" and self._ahead is None:
+            effects += self._look_ahead(now_ms)
+        for phase, of, slot in done:
+            effects += self.acknowledged(phase, of, slot, now_ms)
         return effects
 
-    def _begin(
-        self, step: Step, after: Assignment, phase: Literal["preparing", "switching"], now_ms: float
-    ) -> _Current:
-        sources, destinations = {m.source for m in step.moves}, {m.destination for m in step.moves}
-        waiting: dict[Phase, set[int]] = {
-            "prepared": set(sources | destinations) if phase == "preparing" else set(),
-            "installed": set(destinations),
-            "released": set(sources),
-        }
-        self._current = _Current(step, after, phase, now_ms, waiting)
-        return self._current
+    def _prepare(self, version: int, step: Step, now_ms: float) -> _UnderWay:
+        return _under_way(step, Assignment(version, self.assignment.after(step).owner), now_ms)
 
-    def _switch(self, current: _Current, now_ms: float) -> list[Effect]:
+    def _prepare_next(self, now_ms: float) -> _UnderWay:
+        self._version += 1
+        return self._prepare(self._version, self._rest.pop(0), now_ms)
+
+    def _look_ahead(self, now_ms: float) -> list[Effect]:
+        if not self._rest:
+            return []
+        self._ahead = self._prepare_next(now_ms)
+        return [self._publish()]
+
+    def _publish(self) -> PublishSteps:
+        steps = tuple((each.version, each.step) for each in (self._current, self._ahead) if each)
+        return PublishSteps(self._version, steps, tuple(self._rest))
+
+    def _go_on(self, current: _UnderWay, now_ms: float) -> list[Effect]:
+        if current.phase == "preparing":
+            return [] if current.waiting["prepared"] else self._switch(current, now_ms)
+        return [] if any(current.waiting.values()) else self._complete(current, now_ms)
+
+    def _switch(self, current: _UnderWay, now_ms: float) -> list[Effect]:
         current.phase, current.since_ms = "switching", now_ms
         self.assignment = current.after
         paused = current.slots if current.step.mode.gate == "router" else frozenset()
-        return [PublishAssignment(current.after, paused)]
+        return [PublishAssignment(current.after, paused), *self._look_ahead(now_ms)]
 
-    def _complete(self, current: _Current, now_ms: float) -> list[Effect]:
-        resume: list[Effect] = []
+    def _complete(self, current: _UnderWay, now_ms: float) -> list[Effect]:
+        effects: list[Effect] = [StepDone(current.version)]
         if current.step.mode.gate == "router":
-            resume.append(PublishAssignment(self.assignment))
-        self._current = None
-        if current.phase == "late":
-            return resume
-        return resume + self._next(now_ms)
+            effects.append(PublishAssignment(self.assignment))
+        self._current, self._ahead = self._ahead, None
+        if self._current is not None:
+            self._current.since_ms = now_ms
+            return effects + self._go_on(self._current, now_ms)
+        return effects if current.phase == "late" else effects + self._next(now_ms)
 
     def _next(self, now_ms: float) -> list[Effect]:
         if not self._rest:
-            self._current = None
             return [MigrationDone(self._dropped), *self._next_request()]
-        step = self._rest.pop(0)
-        self._version += 1
-        after = Assignment(self._version, self.assignment.after(step).owner)
-        self._begin(step, after, "preparing", now_ms)
-        return [PublishStep(after.version, step, tuple(self._rest))]
+        self._current = self._prepare_next(now_ms)
+        return [self._publish()]
 
     def _next_request(self) -> list[Effect]:
         return [PlanNext(self._requests.popleft())] if self._requests else []
 
-    def _drop_rest(self) -> None:
-        self._dropped += len(self._rest)
+    def _drop_rest(self) -> list[Effect]:
+        """Take back what has not begun, requests too; what was published ahead has to be published without it."""
+        ahead, self._ahead = self._ahead, None
+        self._dropped += len(self._rest) + (ahead is not None)
         self._rest = []
         self._requests.clear()
+        return [self._publish()] if ahead else []
+
+
+def _under_way(step: Step, after: Assignment, now_ms: float) -> _UnderWay:
+    sources, destinations = {m.source for m in step.moves}, {m.destination for m in step.moves}
+    waiting: dict[Phase, set[int]] = {
+        "prepared": set(sources | destinations),
+        "installed": set(destinations),
+        "released": set(sources),
+    }
+    return _UnderWay(step, after, "preparing", now_ms, waiting)

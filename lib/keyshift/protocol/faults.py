@@ -30,9 +30,9 @@ class InstallEarly(SlotMachine):  # type: ignore[type-arg]
 class NeverPrepared(SlotMachine):  # type: ignore[type-arg]
     """Does not say that it is ready: no step ever switches."""
 
-    def prepare(self, version, step):  # type: ignore[no-untyped-def]
+    def prepare(self, version, step, before=0):  # type: ignore[no-untyped-def]
         """Prepares, and keeps it to itself."""
-        return [effect for effect in super().prepare(version, step) if not isinstance(effect, Prepared)]
+        return [effect for effect in super().prepare(version, step, before) if not isinstance(effect, Prepared)]
 
 
 class NeverInstalled(SlotMachine):  # type: ignore[type-arg]

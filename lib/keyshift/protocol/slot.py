@@ -12,7 +12,7 @@ The machine never sees state or the content of records: ``Record`` is whatever t
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -153,6 +153,7 @@ class SlotMachine(Generic[Record]):
         self._completing: set[int] = set()
         self._heard = dict.fromkeys(range(routers), 0)
         self._step: _ActiveStep | None = None
+        self._ahead: tuple[int, Step] | None = None  # to be prepared when the active step has ended here
         self._savepoint: str | None = None
         self._stopped: set[int] = set()
         self._frozen = False
@@ -160,27 +161,46 @@ class SlotMachine(Generic[Record]):
 
     # -- migration ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, version: int, step: Step) -> list[Effect]:
+    def published(self, version: int, steps: Sequence[tuple[int, Step]]) -> list[Effect]:
+        """All ``steps`` that are under way, by version, oldest first; others up to ``version`` are not (any more).
+
+        One is prepared only when the one before it has ended here.
+        """
+        effects: list[Effect] = []
+        before = 0
+        for of, step in steps:
+            effects += self.prepare(of, step, before)
+            before = of
+        return effects if before == version else effects + self.cancel(version, before)
+
+    def prepare(self, version: int, step: Step, before: int = 0) -> list[Effect]:
         """A step was published that will switch with ``version``. Repeated or outdated calls change nothing.
 
-        A later step means that the one before was cancelled, if this slot did not hear of that. After the end of input
-        nothing is prepared: no barrier can come any more, so the next holder of the slot does it.
+        The step of version ``before`` has switched and has to end first. Any other earlier one was cancelled, if this
+        slot did not hear of that. After the end of input nothing is prepared: no barrier can come any more, so the next
+        holder of the slot does it.
         """
-        before = self._step
-        known = max(self.version, before.version if before else 0)
+        active = self._step
+        known = max(self.version, active.version if active else 0)
         if self._ended or version <= known or version < max(self._heard.values()):
             return []
-        if before and self._switched(before):
-            raise self._violation(f"step {version} prepared while step {before.version} is active")
+        waits = active is not None and active.version == before
+        if active and not waits and self._switched(active):
+            raise self._violation(f"step {version} prepared while step {active.version} is active")
         leaving: dict[int, int] = {m.unit: m.destination for m in step.moves if m.source == self.slot}
         arriving: dict[int, int] = {m.unit: m.source for m in step.moves if m.destination == self.slot}
-        ours = (self.serving | self.expected) - (before.arriving.keys() if before else set())
+        ours = self.serving | self.expected
+        if active:
+            ours = (ours | active.arriving.keys()) - active.leaving.keys() if waits else ours - active.arriving.keys()
         if strangers := leaving.keys() - ours:
             raise self._violation(f"step {version} takes units {sorted(strangers)[:5]} that are not here")
         if here := arriving.keys() & ours:
             raise self._violation(f"step {version} brings units {sorted(here)[:5]} that are here already")
-        if before:
-            self._drop(before)
+        if waits:
+            self._ahead = version, step
+            return []
+        if active:
+            self._drop(active)
         if not leaving and not arriving:
             return self._advance()
         self._step = _ActiveStep(version, step.mode, leaving, arriving)
@@ -188,10 +208,15 @@ class SlotMachine(Generic[Record]):
         self._queues.update({unit: deque() for unit in arriving})
         return [Prepared(version), *self._advance()]
 
-    def cancel(self, version: int) -> list[Effect]:
-        """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of."""
+    def cancel(self, version: int, before: int = 0) -> list[Effect]:
+        """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of; but that
+        of version ``before`` did.
+        """
         step = self._step
         if step is None or step.version > version:
+            return []
+        if step.version == before:
+            self._ahead = None
             return []
         if self._switched(step):
             raise self._violation(f"step {step.version} cancelled after a router switched")
@@ -460,7 +485,7 @@ class SlotMachine(Generic[Record]):
         self.expected -= step.arriving.keys()
         for unit in step.arriving:
             del self._queues[unit]
-        self._step = None
+        self._step = self._ahead = None
 
     def _ready(self, step: _ActiveStep) -> bool:
         """Whether the state of leaving units is final: every router's last old frame has been processed."""
@@ -557,6 +582,9 @@ class SlotMachine(Generic[Record]):
                     effects.append(Installed(step.version, frozenset(arriving)))
             if step.reported == {"released", "installed"}:
                 self.version, self._step = step.version, None
+                if self._ahead:
+                    ahead, self._ahead = self._ahead, None
+                    effects += self.prepare(*ahead)
         everyone = len(self._stopped) == len(self._heard)
         if self.partial and (everyone or self._ended):
             effects += [rest for unit in sorted(self.partial) for rest in self._fetch_rest(unit)]

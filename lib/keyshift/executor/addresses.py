@@ -1,0 +1,41 @@
+"""Where the slots listen."""
+
+import threading
+from functools import partial
+from typing import Any
+
+from keyshift.errors import MigrationFailed
+from keyshift.executor.coordination import Coordination
+
+
+class Addresses:
+    """What slots say of themselves in ZooKeeper. Each is watched from the first question on: later ones cost nothing.
+
+    Thread-safe, but not to be asked from kazoo's thread, which brings the answers.
+    """
+
+    def __init__(self, coordination: Coordination, deadline_s: float) -> None:
+        self._coordination, self._deadline_s = coordination, deadline_s
+        self._known: dict[int, str | None] = {}
+        self._changed = threading.Condition()
+
+    def of(self, slot: int, within_s: float | None = None) -> str:
+        """The address of ``slot``; after a batch boundary it may take a moment until there is one again.
+
+        Raises MigrationFailed if that takes longer than ``within_s`` (None: the deadline).
+        """
+        within_s = self._deadline_s if within_s is None else within_s
+        with self._changed:
+            first = slot not in self._known
+            self._known.setdefault(slot, None)
+        if first:
+            self._coordination.watch(f"slots/{slot}", partial(self._heard, slot), partial(self._heard, slot, None))
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._known[slot], within_s):
+                raise MigrationFailed(f"slot {slot} did not say where it is within {within_s:g} s")
+            return str(self._known[slot])
+
+    def _heard(self, slot: int, raw: dict[str, Any] | None) -> None:
+        with self._changed:
+            self._known[slot] = raw["address"] if raw else None
+            self._changed.notify_all()
