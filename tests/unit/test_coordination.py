@@ -1,7 +1,7 @@
 """What the wrapper adds to kazoo; with a real ZooKeeper see tests/integration."""
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoNodeError, NotEmptyError
+from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, NotEmptyError
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import coordination
@@ -10,12 +10,10 @@ from keyshift.keys import Mode, Move, SlotId, Step, UnitId
 
 
 class Client:
-    """A client whose answers to ``delete`` are given; an exception is raised."""
-
-    answers: list
+    """Nodes in memory; ``intruders`` are written, one at a time, when somebody asks what is below a node."""
 
     def __init__(self, **_):
-        self.deleted = []
+        self.nodes, self.intruders, self.lost = {}, [], False
 
     def start(self, timeout):
         pass
@@ -23,10 +21,25 @@ class Client:
     def add_listener(self, listener):
         pass
 
-    def delete(self, path, recursive):
-        self.deleted.append((path, recursive))
-        if answer := self.answers.pop(0):
-            raise answer
+    def create(self, path, value, ephemeral, makepath):
+        if path in self.nodes:
+            raise NodeExistsError
+        self.nodes[path] = value
+
+    def delete(self, path):
+        if self.lost:
+            raise ConnectionLoss
+        if path not in self.nodes:
+            raise NoNodeError
+        if any(other.startswith(f"{path}/") for other in self.nodes):
+            raise NotEmptyError
+        del self.nodes[path]
+
+    def get_children(self, path):
+        names = {other.removeprefix(f"{path}/").split("/")[0] for other in self.nodes if other.startswith(f"{path}/")}
+        if self.intruders:
+            self.nodes[self.intruders.pop()] = b""
+        return sorted(names)
 
 
 @pytest.fixture
@@ -35,23 +48,35 @@ def job(monkeypatch):
     return Coordination("nowhere:1", "/job")
 
 
-def test_a_folder_that_somebody_writes_into_is_deleted_again_until_it_is_gone(job):
-    job._client.answers = [NotEmptyError(), NotEmptyError(), None]
+def test_a_folder_goes_with_all_that_is_in_it_and_nothing_else(job):
+    job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/2", "/job/acks/2/x", "/job/steps", "/jobs"), b"")
+    job.withdraw("acks")
+    assert job._client.nodes.keys() == {"/job", "/job/steps", "/jobs"}
     job.withdraw("")
-    assert job._client.deleted == [("/job", True)] * 3
+    assert job._client.nodes.keys() == {"/jobs"}
 
 
-def test_a_node_that_is_not_there_is_deleted(job):
-    job._client.answers = [NotEmptyError(), NoNodeError()]
+def test_a_folder_that_somebody_writes_into_meanwhile_goes_all_the_same(job):
+    job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/1"), b"")
+    job._client.intruders = ["/job/acks/3", "/job/acks/2", "/job/new"]
+    job.withdraw("")
+    assert not job._client.nodes and not job._client.intruders
+
+
+def test_what_is_not_there_need_not_be_deleted(job):
     job.withdraw("slots/1")
-    assert job._client.deleted == [("/job/slots/1", True)] * 2
 
 
-def test_other_errors_end_a_deletion(job):
-    job._client.answers = [ConnectionLoss(), None]
+def test_a_connection_that_is_lost_ends_a_deletion(job):
+    job._client.nodes, job._client.lost = {"/job": b""}, True
     with pytest.raises(ServiceUnavailable, match="ConnectionLoss"):
         job.withdraw("")
-    assert len(job._client.deleted) == 1
+
+
+def test_who_registers_takes_over_what_an_earlier_holder_left(job):
+    job._client.nodes = {"/job/slots/1": b"old"}
+    job.register("slots/1", "new")
+    assert job._client.nodes == {"/job/slots/1": b'"new"'}
 
 
 def test_steps_come_back_as_they_were_published():

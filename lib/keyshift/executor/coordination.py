@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from keyshift.errors import ServiceUnavailable
@@ -102,7 +102,7 @@ class Coordination:
         """Names below a node; empty if it is not there."""
         try:
             with self._talking():
-                return self._client.get_children(f"{self.root}/{path}")  # type: ignore[no-any-return]
+                return self._client.get_children(f"{self.root}/{path}".rstrip("/"))  # type: ignore[no-any-return]
         except NoNodeError:
             return []
 
@@ -115,18 +115,25 @@ class Coordination:
 
     def register(self, path: str, value: Any) -> None:
         """An ephemeral node: it goes when this session does. Takes over what an earlier holder left."""
-        self.withdraw(path)
+        node = f"{self.root}/{path}"
         with self._talking():
-            self._client.create(f"{self.root}/{path}", json.dumps(value).encode(), ephemeral=True, makepath=True)
+            while True:
+                try:
+                    self._client.create(node, json.dumps(value).encode(), ephemeral=True, makepath=True)
+                    return
+                except NodeExistsError:
+                    self.withdraw(path)
 
     def withdraw(self, path: str) -> None:
         """Delete a node and all below it, if it is there."""
         with contextlib.suppress(NoNodeError), self._talking():
-            while True:
+            while True:  # somebody may write below it meanwhile
                 try:
-                    return self._client.delete(f"{self.root}/{path}".rstrip("/"), recursive=True)
-                except NotEmptyError:  # somebody has written below it meanwhile
-                    continue
+                    self._client.delete(f"{self.root}/{path}".rstrip("/"))
+                    return
+                except NotEmptyError:
+                    for name in self.children(path):
+                        self.withdraw(f"{path}/{name}".lstrip("/"))
 
     def watch(
         self, path: str, call: Callable[[Any], bool | None], gone: Callable[[], bool | None] = lambda: None

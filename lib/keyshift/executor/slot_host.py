@@ -70,6 +70,7 @@ class SlotHost:
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
         self.copies = Copies(config, self.value_schema)
+        self.warm = False  # whether what is slow the first time was done
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host

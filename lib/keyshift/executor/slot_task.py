@@ -115,13 +115,13 @@ class SlotTask:
             self._operation.begin(unit)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         self._coordination.watch("steps", self._steps_published)
-        self._coordination.watch("measure", self._measures_wanted)
-        self._coordination.watch("copies", self._copies_wanted)
         self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
         self._set_marker({"marker": "ready", "attempt": config.attempt, "batch": self._batch_id})
-        self._background(self._warm_up)
-        self._worker = threading.Thread(target=self._work, name=f"keyshift-slot-{self.slot}", daemon=True)
-        self._worker.start()
+        if not host.warm:
+            host.warm = True
+            self._background(self._warm_up)
+        for work in (self._work, self._listen):
+            threading.Thread(target=work, name=f"keyshift-slot-{self.slot}", daemon=True).start()
 
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
@@ -135,10 +135,13 @@ class SlotTask:
             )
 
     def close(self) -> None:
-        """Stop the background threads and end the session."""
+        """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
         self._jobs.put(None)
         if self._host.tenants.get(self.slot) is self:
             del self._host.tenants[self.slot]
+        threading.Thread(target=self._disconnect, name=f"keyshift-slot-{self.slot}-end", daemon=True).start()
+
+    def _disconnect(self) -> None:
         if hasattr(self, "_replicator"):
             for outbox in self._outboxes.values():
                 outbox.close()
@@ -346,6 +349,14 @@ class SlotTask:
             self._trouble = error
             return False
         return True
+
+    def _listen(self) -> None:
+        """What can wait until rows flow."""
+        try:
+            self._coordination.watch("measure", self._measures_wanted)
+            self._coordination.watch("copies", self._copies_wanted)
+        except BaseException as error:
+            self._trouble = error
 
     def _measures_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread: what this slot has seen so far."""

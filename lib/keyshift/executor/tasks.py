@@ -197,5 +197,5 @@ class RouterTask:
         }
 
     def close(self) -> None:
-        """End the session."""
-        self._coordination.close()
+        """End the session. The task, and with it the batch, does not wait for that."""
+        threading.Thread(target=self._coordination.close, name="keyshift-router-end", daemon=True).start()
