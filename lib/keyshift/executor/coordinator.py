@@ -124,6 +124,8 @@ class Coordinator:
             case protocol.PublishSteps(version, steps, rest):
                 for of in self._under_way - dict(steps).keys():
                     self._ended(of, "cancelled")
+                    if steps:  # it was ahead of them, and had not begun
+                        del self.records[of]
                 self._begin(steps)
                 self._coordination.publish("steps", steps_to_json(version, steps))
                 if steps and steps[0][0] > self._machine.assignment.version:
