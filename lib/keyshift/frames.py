@@ -2,10 +2,12 @@
 
 A frame is a complete IPC stream with one record batch, so a reader can check its schema. Small facts about the whole
 frame travel as schema metadata. A frame without rows is a *tick* (from a generator) or a *marker* (from a slot).
+
+Whoever makes frames cuts them (``cut``), so that what piles up somewhere becomes more frames, not larger ones.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +27,11 @@ RESULT_FIELDS = (
     pa.field("version", pa.int64()),  # assignment version the event was routed under
 )
 
+MOST_BYTES = 512 << 10  # of an encoded frame with more than one row
+MAX_FRAME_BYTES = 16 << 20  # of any frame: what topics and producers are told to take, for rows that are larger
+
 _META = b"keyshift"
+_SCHEMA_BYTES = 8 << 10  # room for what an encoded frame has beside its record batch: columns and facts
 
 
 def encode(batch: pa.RecordBatch, meta: Mapping[str, Any] | None = None) -> bytes:
@@ -35,6 +41,19 @@ def encode(batch: pa.RecordBatch, meta: Mapping[str, Any] | None = None) -> byte
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """``batch`` in pieces, in order, each of which makes a frame of at most ``MOST_BYTES``, or has a single row.
+
+    A batch that is small enough, also one without rows, is its only piece. Nothing is copied.
+    """
+    rows = batch.num_rows
+    if rows < 2 or pa.ipc.get_record_batch_size(batch) + _SCHEMA_BYTES <= MOST_BYTES:
+        yield batch
+    else:
+        yield from cut(batch.slice(0, rows // 2))
+        yield from cut(batch.slice(rows // 2))
 
 
 def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, dict[str, Any]]:

@@ -18,6 +18,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Assignment, units_of
+from keyshift.lab.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.lab.topics import create_topic, delete_topic, read_topic_events
 from keyshift.lab.verdict import judge
 from keyshift.state import backends
@@ -126,7 +127,9 @@ def generate(start, kafka: str, topic: str) -> tuple[int, Process]:
     generator.state("ready")
     start_us = time.time_ns() // 1000 + 300_000
     generator.tell({"start_at_us": start_us, "seconds": SECONDS})
-    assert generator.state("done") == {"state": "done", "events": RATE * SECONDS}
+    done = generator.state("done")
+    assert done["events"] == RATE * SECONDS
+    assert done["took_s"] >= SECONDS * (1 - 1 / RATE)
     return start_us, generator
 
 
@@ -192,6 +195,27 @@ def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, 
     events = generator.state("done")["events"]
     assert generator.wait() == (0, "")
     assert len(read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)) == events > 0
+
+
+def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):
+    name, rate = topic(ROUTERS), 50_000_000
+    generator = start("generator", generator_config(stack.kafka, name) | {"rate": rate})
+    generator.state("ready")
+    start_us = time.time_ns() // 1000
+    generator.tell({"start_at_us": start_us, "seconds": 1})
+    done = generator.state("done")
+    assert 0 < done["events"] < rate
+    assert done["took_s"] > 1 + OVERTIME_S
+    assert max(report.get("late_ms", 0) for report in generator.said) > 1000
+    assert generator.hang_up() == (0, "")
+
+    first = dict.fromkeys(range(ROUTERS), 100)
+    events = read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS, before=first)
+    for router, mine in events.groupby("router"):
+        times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
+        assert mine["t"].tolist() == times.tolist()
+        assert 0 < len(mine) <= 50 * TAKE_EVENTS, "every other message is a nudge"
+        assert mine["offset"].max() < 100
 
 
 def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[int, bytes]], list[pd.DataFrame]]:

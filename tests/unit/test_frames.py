@@ -22,6 +22,34 @@ def test_a_frame_gives_back_its_rows_and_its_facts(rows, meta):
     assert facts == (meta or {})
 
 
+WIDE = pa.schema([pa.field("key", pa.int64()), pa.field("payload", pa.binary())])
+
+
+def wide(sizes: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(range(len(sizes))), pa.array([bytes(s) for s in sizes])], schema=WIDE)
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(0, 400_000), max_size=20).map(lambda sizes: sizes * 5))
+def test_a_batch_is_cut_into_frames_of_bounded_size_that_are_all_of_it(sizes):
+    whole = wide(sizes)
+    pieces = list(frames.cut(whole))
+    assert pa.Table.from_batches(pieces).to_pylist() == whole.to_pylist()
+    encoded = [frames.encode(piece, {"watermark": 2**60}) for piece in pieces]
+    assert all(len(e) <= frames.MOST_BYTES or p.num_rows == 1 for e, p in zip(encoded, pieces, strict=True))
+    assert all(piece.num_rows for piece in pieces) or not sizes
+    assert len(pieces) == 1 or sum(map(len, encoded)) > frames.MOST_BYTES, "what fits is not cut"
+
+
+def test_a_row_that_is_too_large_is_a_frame_of_its_own():
+    pieces = list(frames.cut(wide([10, frames.MOST_BYTES + 1, 10])))
+    assert [len(row) for piece in pieces for row in piece["payload"].to_pylist()] == [10, frames.MOST_BYTES + 1, 10]
+    assert max(piece.num_rows for piece in pieces if piece.nbytes > frames.MOST_BYTES) == 1
+
+
+def test_a_tick_is_one_piece():
+    assert [piece.num_rows for piece in frames.cut(frames.empty(SCHEMA))] == [0]
+
+
 def test_a_tick_has_the_columns_and_no_rows():
     decoded, facts = frames.decode(frames.encode(frames.empty(SCHEMA), {"watermark": 5}), SCHEMA)
     assert decoded.num_rows == 0

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from keyshift import frames
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.executor import channel, tasks
 from keyshift.executor.config import JobConfig
@@ -63,6 +64,9 @@ OPTIONS: dict[str, Any] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_PER_BATCH,  # a count with no time flush
     "spark.buffer.size": 512,  # bytes to Python are held until this fills
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": 1,
+    # Between routers and slots, so that a backlog waits in Kafka: barriers have to get through what is in there.
+    "spark.shuffle.streaming.writerMaxMemory": 2 << 20,
+    "spark.shuffle.streaming.readerMaxMemory": 2 << 20,
     "spark.sql.streaming.realTimeMode.minBatchDuration": 1000,
     "spark.python.daemon.module": "keyshift.executor.daemon",
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
@@ -145,8 +149,8 @@ def _array(mine: tuple[bool, ...]) -> Column:
 
 def _dataflow(events: DataFrame, router: tasks.Task, slot: tasks.Task, slots: int) -> DataFrame:
     """Kafka's rows through routers and slots: results in ``value``, for the ``partition`` of their slot."""
-    frames = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
-    routed = frames.mapInArrow(router, channel.ROUTED)
+    pushed = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
+    routed = pushed.mapInArrow(router, channel.ROUTED)
     alone = F.substring("value", 1, channel.KIND_BYTES).eqNullSafe(F.lit(channel.PRIMER_KIND))
     values = routed.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
     answers = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
@@ -183,6 +187,7 @@ def start_query(
         .option("kafka.bootstrap.servers", kafka)
         .option("topic", config.results_topic)
         .option("kafka.linger.ms", LINGER_MS)
+        .option("kafka.max.request.size", frames.MAX_FRAME_BYTES)
         .option("checkpointLocation", str(checkpoint))
         .outputMode("update")
         .queryName(f"{config.job}-{config.attempt}")

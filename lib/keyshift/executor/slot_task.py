@@ -237,10 +237,10 @@ class SlotTask:
                 return results
 
     def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:
-        values = []
+        values: list[bytes] = []
         if results:
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
-            values.append(frames.encode(merged))
+            values += map(frames.encode, frames.cut(merged))
         if self._marker and time.monotonic() >= self._marker_at:
             values.append(frames.encode(frames.empty(self._operation.result_schema), self._marker))
             self._marker_at = time.monotonic() + MARKER_EVERY_S

@@ -1,6 +1,6 @@
 """Topics of a run: made, deleted, and read back for the verdict."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -13,7 +13,6 @@ from keyshift import frames
 from keyshift.errors import BadInput, ServiceUnavailable
 
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
-MAX_FRAME_BYTES = 16 << 20  # the largest frame a topic of ours takes; a late generator sends all that is due in one
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
 
@@ -43,7 +42,7 @@ def create_topic(kafka: str, topic: str, partitions: int, retention_s: float = 2
 
     Raises ServiceUnavailable if the broker does not answer in time or refuses (the topic exists already, say).
     """
-    configs = {"retention.ms": str(round(retention_s * 1000)), "max.message.bytes": str(MAX_FRAME_BYTES)}
+    configs = {"retention.ms": str(round(retention_s * 1000)), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
     wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
     with _admin(kafka, f"creating topic {topic!r}") as client:
         client.create_topics(wanted, timeout_ms=ANSWER_MS, wait_for_metadata=True)
@@ -64,9 +63,12 @@ def require_partitions(kafka: str, topic: str, partitions: int) -> None:
         raise BadInput(f"topic {topic!r} has {found} partitions, expected {partitions}; make it anew")
 
 
-def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int) -> pd.DataFrame:
+def read_topic_events(
+    kafka: str, topic: str, schema: pa.Schema, partitions: int, before: Mapping[int, int] | None = None
+) -> pd.DataFrame:
     """Every event in ``topic`` at the time of the call: columns router, offset, position and those of ``schema``.
 
+    With ``before`` only those before that offset of each partition.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
     batches: list[pa.RecordBatch] = []
@@ -85,6 +87,8 @@ def read_topic_events(kafka: str, topic: str, schema: pa.Schema, partitions: int
         try:
             consumer.assign(assigned)
             ends = consumer.end_offsets(assigned)
+            if before is not None:
+                ends = {p: min(end, before[p.partition]) for p, end in ends.items()}
             consumer.seek_to_beginning(*assigned)
             while any(consumer.position(p) < end for p, end in ends.items()):
                 fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
