@@ -11,7 +11,7 @@ import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.partial_units import PartialUnits
+from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Mode
@@ -176,6 +176,17 @@ def test_every_event_is_counted_once_and_in_order_and_the_unit_is_whole_in_the_e
         assert slot.done == sorted(slot.done), "records of a unit do not overtake each other"
     assert not slot.partial
     until(lambda: slot.home() is None)
+
+
+@pytest.mark.parametrize("uses_time", [False, True], ids=["", "timers"])
+def test_what_waits_for_keys_takes_memory_until_it_is_done(make, uses_time):
+    slot = make(ACCESS, {1: 10, 2: 20}, uses_time)
+    slot.events(1, 2, 1)
+    slot.events(2, 2)
+    records = 2 if uses_time else 5
+    assert records * RECORD_BYTES <= slot.partial.waiting_bytes < (records + 1) * RECORD_BYTES
+    slot.until_done()
+    assert slot.partial.waiting_bytes == 0
 
 
 def test_records_of_other_keys_do_not_wait(make):

@@ -326,8 +326,10 @@ def test_a_partial_unit_is_served_and_does_not_settle():
     assert slot.partial == {0} and slot.serving == {0}
     assert slot.admit(0, 2, {0}) == frozenset()
     assert not slot.settled
+    assert slot.may_stall, "what waits for keys is bounded too"
     assert slot.completed(0) == []
     assert slot.settled
+    assert not slot.may_stall
 
 
 def test_a_partial_unit_cannot_leave_before_all_its_keys_are_here():

@@ -26,7 +26,7 @@ from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination, steps_of
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
-from keyshift.executor.partial_units import PartialUnits
+from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
@@ -36,7 +36,8 @@ from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
 from keyshift.state import UnitState
 
-# A slice of queued work: records of a unit, or events that waited for a key, at a time; until so long has passed.
+# A slice of queued work: records of a unit, or events that waited for a key, at a time; until so long has passed and
+# twice as much is done as came since the last slice, so that the queues become shorter whatever comes.
 DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
@@ -66,6 +67,7 @@ class SlotTask:
         self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
         self._began = time.monotonic()
         self._queue_peak_bytes = 0
+        self._undrained_bytes = 0  # in the queues after the last slice
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
         self._deadline = 0.0
@@ -174,8 +176,8 @@ class SlotTask:
                     self._watermarks[router] = max(self._watermarks[router], watermark)
             if not self._machine.stopping:
                 results += self._operation.timers_due(min(self._watermarks.values()))
-            if self._machine.queued_bytes > self._queue_peak_bytes:
-                self._queue_peak_bytes = self._machine.queued_bytes
+            if self._queued_bytes > self._queue_peak_bytes:
+                self._queue_peak_bytes = self._queued_bytes
                 if self._queue_peak_bytes > self._config.queue_bytes:
                     self._carry_out(self._machine.urge())
             self._partial.ask()
@@ -184,7 +186,12 @@ class SlotTask:
     def stalled(self) -> bool:
         """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka."""
         with self._lock:
-            return self._machine.queued_bytes > self._config.queue_bytes and self._machine.may_stall
+            return self._queued_bytes > self._config.queue_bytes and self._machine.may_stall
+
+    @property
+    def _queued_bytes(self) -> int:
+        """Memory of the records that wait, for their units or for keys."""
+        return self._machine.queued_bytes + self._partial.waiting_bytes
 
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
@@ -217,15 +224,19 @@ class SlotTask:
         waits = np.isin(units, list(held))
         effects: list[protocol.Effect] = []
         for unit, part in by_unit(events.filter(pa.array(waits))):
-            effects += self._machine.hold(unit, router, (part, where), part.nbytes)
+            effects += self._machine.hold(unit, router, (part, where), part.nbytes + RECORD_BYTES)
         self._carry_out(effects)
         return [] if waits.all() else self._operation.process(events.filter(pa.array(~waits)), where)
 
     def _drain(self) -> list[pa.RecordBatch]:
         results, self._drained = self._drained, []
         until = time.monotonic() + DRAIN_S
+        came = max(0, self._queued_bytes - self._undrained_bytes)
+        goal = self._queued_bytes - 2 * came
         while True:
-            records, effects = self._machine.drain(DRAIN_RECORDS)
+            # Each row of a record may have to wait for its key: not more of them than there is room for.
+            room = self._partial.waiting_bytes < self._config.queue_bytes
+            records, effects = self._machine.drain(DRAIN_RECORDS if room else 0)
             results += self._operation.process_all(records)
             self._carry_out(effects)
             now = now_us()
@@ -233,7 +244,9 @@ class SlotTask:
             results += self._operation.process_all(waiting, now)
             for unit in whole:
                 self._carry_out(self._machine.completed(unit))
-            if not (records or waiting) or time.monotonic() > until:
+            done = self._queued_bytes <= goal and time.monotonic() > until
+            if done or not (records or waiting):
+                self._undrained_bytes = self._queued_bytes
                 return results
 
     def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:

@@ -463,8 +463,10 @@ class SlotMachine(Generic[Record]):
 
     @property
     def may_stall(self) -> bool:
-        """Whether the task may stop reading: then no barrier is missing that another slot could be waiting for."""
-        return bool(self.expected) and (self._step is None or self._ready(self._step))
+        """Whether the task may stop reading: state is elsewhere, and no barrier is missing that another slot could be
+        waiting for.
+        """
+        return bool(self.expected or self.partial) and (self._step is None or self._ready(self._step))
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

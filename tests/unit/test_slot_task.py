@@ -1,0 +1,61 @@
+from types import SimpleNamespace
+
+import pytest
+from small_job import CONFIG
+
+from keyshift.executor import slot_task
+from keyshift.executor.slot_task import DRAIN_RECORDS, SlotTask
+from keyshift.keys import Move, Step
+from keyshift.protocol.slot import SlotMachine
+
+COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at least
+
+
+@pytest.fixture
+def slot(monkeypatch):
+    """Slot 1 of a job, to which unit 0 is on its way; all it does with records is to count them."""
+    monkeypatch.setattr(slot_task, "DRAIN_S", -1.0)  # no time at all
+    made = object.__new__(SlotTask)
+    made._config, made._undrained_bytes, made.done = CONFIG, 0, []
+    made._machine = SlotMachine(1, routers=1, version=1)
+    made._partial = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []))
+    made._operation = SimpleNamespace(process_all=lambda records, now=None: made.done.extend(records) or [])
+    made._acknowledge = lambda *_: None
+    made._incoming = {0: [0, 0]}
+    made._machine.prepare(2, Step((Move(0, 0, 1),)))
+    made._machine.barrier(0, 2)
+    made.sent = 0
+    return made
+
+
+def row(slot):
+    slot._drain()
+    for _ in range(COME):
+        if slot._machine.admit(0, 2, {0}):
+            slot._machine.hold(0, 0, slot.sent, 100)
+        else:
+            slot.done.append(slot.sent)
+        slot.sent += 1
+
+
+def test_what_has_waited_is_done_in_the_end_even_if_more_comes_than_there_is_time_for(slot):
+    for _ in range(10):
+        row(slot)
+    assert slot.done == []
+    slot._machine.arrived(0)
+    for _ in range(11):
+        row(slot)
+    assert slot._machine.queued_bytes == 0
+    assert slot.done == list(range(21 * COME))
+
+
+def test_records_whose_rows_would_have_to_wait_for_keys_stay_where_they_are_while_there_is_no_room(slot):
+    row(slot)
+    slot._machine.arrived(0)
+    slot._partial.waiting_bytes = CONFIG.queue_bytes
+    slot._drain()
+    assert slot.done == []
+    slot._partial.waiting_bytes = 0
+    for _ in range(COME // DRAIN_RECORDS):
+        slot._drain()
+    assert slot.done == list(range(COME))
