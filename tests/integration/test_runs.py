@@ -163,11 +163,11 @@ def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, st
 def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, tmp_path, monkeypatch):
     killed, savepoint = [], Job.savepoint
 
-    def kill_first(job, say):
+    def kill_first(job, *told):
         if not killed:
             killed.append(workers()[0])
             killed[0].kill()
-        return savepoint(job, say)
+        return savepoint(job, *told)
 
     monkeypatch.setattr(Job, "savepoint", kill_first)
     with Lab(stack, jars("spark"), tmp_path, 6, "local", lambda line: None) as lab:

@@ -5,6 +5,7 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied
+from keyshift.lab import course
 from keyshift.lab.course import Course, _hosts
 from keyshift.lab.spec import make_spec
 
@@ -63,3 +64,59 @@ def test_a_query_that_dies_more_often_than_a_run_may_survive_ends_it(dying):
     with pytest.raises(QueryDied):
         run._surviving(step)
     assert tried == ["step", "recovery", "recovery"]
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """A run whose load is over; its results come as ``come`` says, one number per look at the clock."""
+    run = Course(None, ENDPOINTS, make_spec({"catch_up_s": 30.0}), "run", Path("nowhere"), print, lambda: None)
+    clock = SimpleNamespace(now=1000.0)
+    run._idle_since, run._offered, run.come = clock.now, 10_000, lambda s: 0
+
+    def sleep(seconds):
+        clock.now += seconds
+        run._received = run.come(clock.now - 1000.0)
+
+    run._job = SimpleNamespace(check=lambda: None, cancelled=[], cancel=lambda: run._job.cancelled.append(clock.now))
+    fake = SimpleNamespace(time=lambda: clock.now, monotonic=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(course, "time", fake)
+    run.clock = clock
+    return run
+
+
+def test_a_backlog_is_waited_for_as_long_as_results_come(loaded):
+    loaded.come = lambda s: min(10_000, round(s * 400))
+    loaded._await_results()
+    assert not loaded._overloaded
+    assert loaded.clock.now == pytest.approx(1025, abs=1)
+
+
+def test_a_backlog_that_takes_longer_than_is_allowed_makes_the_job_overloaded(loaded):
+    loaded.come = lambda s: round(s * 100)
+    loaded._await_results()
+    assert loaded._overloaded
+    assert loaded.clock.now == pytest.approx(1030, abs=1)
+
+
+def test_results_that_do_not_come_any_more_are_lost_and_the_job_is_not_overloaded(loaded):
+    loaded.come = lambda s: min(9_000, round(s * 1000))
+    loaded._await_results()
+    assert not loaded._overloaded
+    assert loaded.clock.now == pytest.approx(1019, abs=1)
+
+
+def test_steps_that_have_not_begun_are_taken_back_when_the_time_for_the_backlog_is_up(loaded):
+    loaded._check_backlog()
+    loaded.clock.now += 31
+    loaded._check_backlog()
+    loaded._check_backlog()
+    assert loaded._job.cancelled == [1031.0]
+    assert loaded._overloaded
+
+
+def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_taken_back(loaded):
+    loaded._received = 10_000
+    loaded.clock.now += 1000
+    loaded._check_backlog()
+    assert not loaded._job.cancelled
+    assert not loaded._overloaded

@@ -49,6 +49,28 @@ def test_before_leaves_out_the_warm_up_and_the_migration():
     assert metrics.before(latency((1, 5)), since_s=-5) == (None, None)
 
 
+def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_then():
+    results = latency((-2.0, 100), (-1.0, 100), (0.0, 100), (1.5, 400), (1.9, 200), (1.9, 2600))
+    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=0)
+    found = metrics.pace(results, load)
+    assert found["sustained_per_s"] == 4 / 4
+    assert found["backlog"] == 4
+    assert found["worked_off_s"] == pytest.approx(2.5)
+    assert found["offered_per_s"] == 8 / 4
+    assert (found["unprocessed"], found["overloaded"]) == (0, False)
+    late = metrics.pace(results, load._replace(took_s=5.0))
+    assert late["offered_per_s"] == 8 / 5
+
+
+def test_a_run_that_did_not_wait_for_its_backlog_is_overloaded():
+    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=6)
+    found = metrics.pace(latency((0.0, 100), (1.9, 3000)), load)
+    assert found["overloaded"]
+    assert found["unprocessed"] == 6
+    assert found["backlog"] == 7
+    assert found["worked_off_s"] is None
+
+
 def test_the_objective_is_relative_for_a_slow_job_and_absolute_for_a_fast_one():
     assert metrics.objective_ms(100) == 200
     assert metrics.objective_ms(5) == 55

@@ -32,6 +32,16 @@ class Interval(NamedTuple):
     n: int
 
 
+class Load(NamedTuple):
+    """What was offered to a job. Times in seconds relative to the trigger."""
+
+    begin_s: float
+    end_s: float
+    took_s: float  # from the beginning until the last event was offered: longer than planned if the generator was late
+    events: int  # that were offered
+    unprocessed: int  # of them: those for which the run did not wait any more
+
+
 def need(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
     """Raise BadInput if ``frame`` lacks one of ``columns``, saying which it has."""
     missing = [column for column in columns if column not in frame.columns]
@@ -179,6 +189,26 @@ def peak(metrics: pd.DataFrame, metric: str) -> float | None:
     return _known(largest.groupby(level=0).sum().max())
 
 
+def pace(latency: pd.DataFrame, load: Load) -> dict[str, Any]:
+    """How a job kept pace with its load, under the names of ``lab.manifest.Summary``.
+
+    ``backlog``: events without a result at the end of the load; some are always on their way. ``worked_off_s``: from
+    then until the last result, None if the run did not wait for it.
+    """
+    need(latency, ["created_s", "latency_ms"], "pace")
+    arrived = latency["created_s"].to_numpy("float64") + latency["latency_ms"].to_numpy("float64") / 1e3
+    answered = int((arrived <= load.end_s).sum())
+    load_s = load.end_s - load.begin_s
+    return {
+        "offered_per_s": load.events / max(load_s, load.took_s),
+        "sustained_per_s": answered / load_s,
+        "backlog": max(0, load.events - answered),
+        "worked_off_s": None if load.unprocessed or not len(arrived) else max(0.0, float(arrived.max()) - load.end_s),
+        "unprocessed": load.unprocessed,
+        "overloaded": load.unprocessed > 0,
+    }
+
+
 def ccdf(latency: pd.DataFrame) -> pd.DataFrame:
     """Latency's complementary distribution: columns latency_ms, fraction (of results that took at least that long).
 
@@ -257,13 +287,14 @@ def summarise(
     bytes_by_key: int = 0,
     bytes_copied: int | None = None,
     copy_bytes_per_s: float | None = None,
+    load: Load | None = None,
 ) -> dict[str, Any]:
     """The figures of a summary row that follow from the tables, under the names of ``lab.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
     before. ``bytes_by_key`` were sent beside whole units.
-    ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``events`` and ``rate_per_s``
-    count results: a workload with other than one result per event has to set them itself.
+    ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``load``: for ``pace``; without it,
+    ``events`` counts results, as ``rate_per_s`` does: a workload with other than one result per event has to set it.
     """
     need(migration, ["bytes", "drained_s"], "summarise")
     p50, p99 = before(latency, since_s)
@@ -275,7 +306,7 @@ def summarise(
     until = None if recovered is None else max(recovered, ceil(end))
     span = float(latency["created_s"].max() - latency["created_s"].min()) if len(latency) else 0.0
     return {
-        "events": len(latency),
+        "events": len(latency) if load is None else load.events,
         "rate_per_s": len(latency) / span if span else None,
         "p50_ms": p50,
         "p99_ms": p99,
@@ -291,6 +322,7 @@ def summarise(
         "steps": int(migration["step"].nunique()),
         "floor_s": bytes_minimum / copy_bytes_per_s if bytes_minimum is not None and copy_bytes_per_s else None,
         "peak_rss_mib": peak(metrics, "rss_mib"),
+        **({} if load is None else pace(latency, load)),
     }
 
 

@@ -71,6 +71,10 @@ class Coordinator:
         wishes.sort(key=lambda wish: wish.at_s)
         self._coordination.lead(self._name, lambda: self._lead(wishes, until_s, say, check))
 
+    def cancel(self) -> None:
+        """Take back what has not begun, as soon as ``serve`` gets to it."""
+        self._inbox.put(lambda _: self._grant(Wish(0.0, None)))
+
     def _lead(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
         effects = [] if self._began else self._take_over()
         while True:

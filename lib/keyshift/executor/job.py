@@ -82,6 +82,11 @@ class Job:
         assert self._coordinator is not None
         self._coordinator.serve(wishes, until_s, say, check)
 
+    def cancel(self) -> None:
+        """Take back the steps of migrations that have not begun, while in ``serve``."""
+        assert self._coordinator is not None
+        self._coordinator.cancel()
+
     def measure(self) -> dict[int, dict[str, Any]]:
         """What each slot has seen since its batch began: ``seconds``, ``records`` (rows of unit, count), and bytes.
 
@@ -118,9 +123,10 @@ class Job:
         assert self._coordination is not None
         return list(self._answers("restored", set(range(self.config.slots)), "the restore").values())
 
-    def _await_children(self, path: str, wanted: set[str], what: str) -> None:
+    def _await_children(
+        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+    ) -> None:
         assert self._coordination is not None
-        deadline = time.monotonic() + self.config.deadline_s
         answered: queue.Queue[set[str]] = queue.Queue()
 
         def changed(names: list[str]) -> bool:
@@ -128,9 +134,11 @@ class Job:
             return not wanted <= set(names)  # then nobody has to look any more
 
         self._coordination.watch_children(path, changed)
-        missing = wanted
+        missing, seen, deadline = wanted, None, 0.0
         while missing:
             self.check()
+            if (now := (missing, progress())) != seen:
+                seen, deadline = now, time.monotonic() + self.config.deadline_s
             if time.monotonic() > deadline:
                 raise MigrationFailed(
                     f"{what}: {', '.join(sorted(missing))} did not answer within {self.config.deadline_s:g} s"
@@ -138,10 +146,12 @@ class Job:
             with contextlib.suppress(queue.Empty):
                 missing = wanted - answered.get(timeout=CHECK_S)
 
-    def savepoint(self, say: Say) -> Savepoint:
+    def savepoint(self, say: Say, progress: Callable[[], object] = lambda: None) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
 
-        Raises MigrationFailed, naming who is missing, after the deadline; ServiceUnavailable if the query dies.
+        The barriers come behind all that is on its way, which may be much: the deadline is for silence, and begins
+        anew with each answer, and while what ``progress`` gives changes. Raises MigrationFailed, naming who is missing,
+        after the deadline; ServiceUnavailable if the query dies.
         """
         config, coordination = self.config, self._coordination
         assert coordination is not None
@@ -149,7 +159,7 @@ class Job:
         say("savepoint")
         coordination.publish("savepoint", {"id": name})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
-        self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}")
+        self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}", progress)
         answers = coordination.read_below(f"savepoints/{name}")
         offsets = {n: int(answers[f"router-{n}"]["offset"]) for n in range(config.routers)}
         places = {n: answers[f"slot-{n}"]["places"] for n in range(config.slots)}

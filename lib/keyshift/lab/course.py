@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from tqdm import tqdm
 
+from keyshift.analysis.metrics import Load
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
@@ -31,7 +32,7 @@ from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 
 READY_S = 120.0  # until every router and slot has put a first row through
-CATCH_UP_S = 60.0  # until the results of everything offered have come
+SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
 LEAD_S = 0.5  # between the decision to start the load and its start
 SECOND_US = 1_000_000
 Say = Callable[[str], None]
@@ -87,6 +88,9 @@ class Course:
         self._received_by_savepoint = 0
         self._deaths = 0
         self._offered: int | None = None
+        self._load_took_s = 0.0
+        self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
+        self._overloaded = False
         self._phase = "warming up"
         self._children: list[Child] = []
         self._trigger_us = 0
@@ -126,6 +130,7 @@ class Course:
         with Sampler(ignore={child.pid for child in self._children}) as sampler:
             start = time.time() + LEAD_S
             load_s = spec.warmup_s + spec.seconds
+            self._idle_since = start + load_s
             self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
             with tqdm(total=round(load_s), unit="s", desc=spec.strategy, leave=False, disable=None) as bar:
                 self._bar = bar
@@ -146,7 +151,11 @@ class Course:
         self._job.stop()
         self._say("comparing every result and the final state with the oracle")
         events = topics.read_topic_events(
-            self._endpoints.kafka, self._config.events_topic, self._workload.event_schema, spec.routers
+            self._endpoints.kafka,
+            self._config.events_topic,
+            self._workload.event_schema,
+            spec.routers,
+            before=final.offsets if self._overloaded else None,
         )
         results = pq.read_table(self._output).to_pandas()
         job = self._job
@@ -167,17 +176,38 @@ class Course:
             "bytes_minimum": sum(final.unit_bytes[unit] for unit in moved),
             "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in measures.values()),
             "bytes_copied": copied,
+            "load": self._load(start, load_s, len(events)),
         }
         return tables, _as_manifest(found), facts, self._notes
 
     def _finish(self) -> tuple[dict[int, dict[str, Any]], int | None, Savepoint]:
-        """What slots measured, bytes of copies, and the savepoint at which everything offered has been answered."""
+        """What slots measured, bytes of copies, and the savepoint at which everything offered has been answered.
+
+        If the job is overloaded, everything before the savepoint's offsets has been, and nothing else.
+        """
         self._phase = "catching up"
         self._await_results()
         measures, copied = self._job.measure(), self._copied()
-        final = self._job.savepoint(self._set_phase)
-        self._await_sealed(final)
+        final = self._savepoint()
         return measures, copied, final
+
+    def _savepoint(self) -> Savepoint:
+        """A savepoint, when every slot's last result has come out at the other end. It may have a backlog before it."""
+        savepoint = self._job.savepoint(self._set_phase, lambda: self._received)
+        self._await_sealed(savepoint)
+        return savepoint
+
+    def _load(self, start: float, load_s: float, judged: int) -> Load:
+        """``start``: of the load, in seconds since the epoch; ``judged``: events that the verdict is about."""
+        assert self._offered is not None  # the generator has ended
+        begin_s = start - self._trigger_us / SECOND_US
+        return Load(
+            begin_s=begin_s,
+            end_s=begin_s + load_s,
+            took_s=self._load_took_s,
+            events=self._offered,
+            unprocessed=self._offered - judged,
+        )
 
     def _start_children(self) -> tuple[Child, Child]:
         spec, config = self._spec, self._config
@@ -212,7 +242,7 @@ class Course:
             at_s = monotonic + trigger + number * spec.gap_s
             wishes.append(Wish(at_s, request, replace=spec.on_overlap == "replace"))
         self._trigger_us = round(trigger * SECOND_US)
-        self._surviving(lambda: self._job.serve(wishes, monotonic + end, self._set_phase, self._check))
+        self._surviving(lambda: self._job.serve(wishes, monotonic + end, self._set_phase, self._check_backlog))
 
     def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
@@ -273,8 +303,7 @@ class Course:
 
     def _restart(self, current: Assignment, target: Assignment) -> dict[str, Any]:
         """Savepoint, stop, start anew. Every unit is written and read again, whether it moves or not."""
-        savepoint = self._job.savepoint(self._set_phase)
-        self._await_sealed(savepoint)
+        savepoint = self._savepoint()
         self._received_by_savepoint = self._received
         aligned_us = time.time_ns() // 1000
         self._set_phase("stopping")
@@ -347,6 +376,7 @@ class Course:
             "the first result of an event"
         )
         self._set_phase("recovered")
+        self._idle_since, self._overloaded = max(self._idle_since, time.time()), False
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -354,6 +384,27 @@ class Course:
         self._job.check()
         for child in self._children:
             child.check()
+
+    def _check_backlog(self) -> None:
+        """While a migration is under way, which may take long if every step has to get through a backlog."""
+        self._check()
+        if not self._overloaded and self._out_of_time():
+            self._job.cancel()
+
+    @property
+    def _behind(self) -> bool:
+        """Whether events that were offered, or are to be, have no result yet."""
+        return self._offered is None or self._received < self._offered
+
+    def _out_of_time(self) -> bool:
+        """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
+        if self._behind and time.time() > self._idle_since + self._spec.catch_up_s:
+            self._overloaded = True
+            self._say(
+                f"overloaded: the backlog was not worked off within catch_up_s = {self._spec.catch_up_s:g} s; "
+                "the run ends with what has been processed"
+            )
+        return self._overloaded
 
     def _wait_ready(self, slots: int, line: str) -> None:
         ready: set[int] = set()
@@ -365,18 +416,23 @@ class Course:
             self._say(line)
 
     def _await_sealed(self, savepoint: Savepoint) -> None:
-        """Until every slot's last result has come out at the other end."""
         slots = set(range(self._job.config.slots))
         sealed: set[int] = set()
-        for marker in self._heard_markers(READY_S, "sealed", lambda: sorted(slots - sealed)):
+        for marker in self._heard_markers(READY_S, "sealed", lambda: sorted(slots - sealed), lambda: self._received):
             if marker["savepoint"] == savepoint.name:
                 sealed.add(marker["slot"])
             if sealed == slots:
                 return
 
-    def _heard_markers(self, within_s: float, kind: str, missing: Callable[[], Any]) -> Iterator[dict[str, Any]]:
+    def _heard_markers(
+        self, within_s: float, kind: str, missing: Callable[[], Any], progress: Callable[[], object] = lambda: None
+    ) -> Iterator[dict[str, Any]]:
+        """The time allowed begins anew while what ``progress`` gives changes."""
         deadline, attempt = time.monotonic() + within_s, self._job.config.attempt
+        seen = progress()
         while time.monotonic() < deadline:
+            if (now := progress()) != seen:
+                seen, deadline = now, time.monotonic() + within_s
             try:
                 marker = self._markers.get(timeout=0.2)
             except queue.Empty:
@@ -392,14 +448,16 @@ class Course:
             time.sleep(min(left, 0.2))
 
     def _await_results(self) -> None:
-        """Until as many results as events have come, or none comes any more (then some are lost)."""
-        deadline, quiet_since, last = time.monotonic() + CATCH_UP_S, time.monotonic(), -1
-        while self._offered is None or self._received < self._offered:
+        """Until as many results as events have come, or none comes any more (then some are lost), or time is up."""
+        quiet_since, last = time.monotonic(), -1
+        while self._behind:
             self._check()
             if self._received != last:
                 last, quiet_since = self._received, time.monotonic()
-            if time.monotonic() > deadline or time.monotonic() - quiet_since > CATCH_UP_S / 6:
+            if time.monotonic() - quiet_since > SILENCE_S:
                 self._say(f"only {self._received} of {self._offered} results came")
+                return
+            if self._overloaded or self._out_of_time():
                 return
             time.sleep(0.1)
 
@@ -410,7 +468,7 @@ class Course:
 
     def _heard_generator(self, report: dict[str, Any]) -> None:
         if report.get("state") == "done":
-            self._offered = report["events"]
+            self._offered, self._load_took_s = report["events"], report["took_s"]
 
     def _heard_collector(self, report: dict[str, Any]) -> None:
         if "marker" in report:

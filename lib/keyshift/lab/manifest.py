@@ -161,6 +161,18 @@ class Summary(_Record):
     wrong: NonNegativeInt
     events: Count = Field(description="events offered")
     rate_per_s: Measure = Field(description="events offered per second")
+    offered_per_s: Measure = Field(
+        default=None, description="events per second that the generator made, until the last or the end of the load"
+    )
+    sustained_per_s: Measure = Field(default=None, description="events answered per second while the load lasted")
+    backlog: Count = Field(default=None, description="events offered and not answered when the load ended")
+    worked_off_s: Measure = Field(
+        default=None, description="end of the load to the last result; null if the run did not wait for it"
+    )
+    unprocessed: Count = Field(
+        default=None, description="events offered that the run did not wait for; the verdict is about the others"
+    )
+    overloaded: bool = Field(default=False, description="whether the backlog was not worked off within catch_up_s")
     p50_ms: Measure = Field(description="median latency after the warm-up and before the trigger")
     p99_ms: Measure = Field(description="99th percentile of latency after the warm-up and before the trigger")
     spike_ms: Measure = Field(

@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from keyshift.lab.profile import Spark as SparkPlace
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.store import ResultStore
 
+BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
 WORKERS = 2  # of a local-cluster: processes on this machine
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
@@ -133,6 +134,8 @@ class Lab:
                 copy_bytes_per_s=self._copy_bytes_per_s,
                 **facts,
             )
+            for note in (behind := pace_notes(spec, figures)):
+                self._say(note)
             summary = Summary(
                 run_id=run_id,
                 workload=spec.workload,
@@ -151,7 +154,7 @@ class Lab:
                 finished_at=datetime.now(UTC),
                 verdict=judged,
                 summary=summary,
-                notes=notes,
+                notes=[*notes, *behind],
             )
             return self.store.put_run(manifest, tables)
         except BaseException as error:
@@ -160,6 +163,32 @@ class Lab:
             with contextlib.suppress(KeyshiftError):  # the store may be what died; the first error is the news
                 self.store.put_run(died, {})
             raise
+
+
+def pace_notes(spec: RunSpec, figures: Mapping[str, Any]) -> list[str]:
+    """What is to be said if generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
+    notes, load_s, offered = [], spec.warmup_s + spec.seconds, figures["offered_per_s"]
+    if offered * load_s < spec.rate * (load_s - BEHIND_S):
+        missing = math.ceil(spec.rate * load_s) - figures["events"]
+        notes.append(
+            f"the generator made {_number(offered)}/s of the {_number(spec.rate)}/s that were to be offered "
+            f"({offered / spec.rate:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
+        )
+    if figures["backlog"] > offered * BEHIND_S:
+        end = "never worked off"
+        if figures["overloaded"]:
+            end = f"not worked off within {spec.catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
+        elif figures["worked_off_s"] is not None:
+            end = f"worked off {figures['worked_off_s']:.1f} s after the load"
+        notes.append(
+            f"offered {_number(offered)}/s, processed {_number(figures['sustained_per_s'])}/s; "
+            f"backlog of {_number(figures['backlog'])} events {end}"
+        )
+    return notes
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ")
 
 
 def run_all(lab: Lab, specs: list[RunSpec]) -> Iterator[Manifest]:

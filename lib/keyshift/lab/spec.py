@@ -49,6 +49,9 @@ class RunSpec(BaseModel):
     batch_s: float = Field(300.0, ge=5, description="length of a Spark batch in seconds")
     backend: str = Field("memory", description="a name from `keyshift backends`")
     master: Literal["local", "local-cluster"] = Field("local", description="Spark in one process, or two executors")
+    catch_up_s: float = Field(
+        60.0, gt=0, description="seconds after the load in which a backlog must be worked off, or the job is overloaded"
+    )
     deadline_s: float = Field(30.0, gt=0, description="deadline of every phase of a migration, in seconds")
     chunk_bytes: int = Field(4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
     queue_bytes: int = Field(64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router")

@@ -1,0 +1,72 @@
+"""Jobs that are offered more than they can process, on the real services: they become slow, and nothing else."""
+
+import pytest
+
+from keyshift.lab.jars import jars
+from keyshift.lab.run import Lab
+from keyshift.lab.spec import make_spec
+
+# Every event copies its payload, so that it is the job that has too much to do, not the generator.
+HEAVY = {
+    "seconds": 4.0,
+    "warmup_s": 1.0,
+    "trigger_s": 1.0,
+    "keys": 128,
+    "state_bytes": 256 << 10,
+    "key_groups": 32,
+    "slots": 1,
+    "to_slots": 2,
+}
+STRATEGY_OF = {"push": "all_at_once", "fetch": "meces", "access": "lazy", "remote": "hybrid"}
+
+
+@pytest.fixture(scope="module")
+def lab(stack, tmp_path_factory):
+    with Lab(
+        stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
+    ) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def overloaded(lab):
+    """A run of a job that is offered far too much, and is not given the time to work it off."""
+    return lab.run(make_spec(HEAVY | {"rate": 200_000.0, "seconds": 8.0, "routers": 1, "catch_up_s": 0.5}))
+
+
+def test_a_backlog_that_is_not_worked_off_ends_the_run_as_overloaded_and_what_was_processed_is_judged(lab, overloaded):
+    summary = overloaded.summary
+    assert overloaded.status == "ok", overloaded.verdict.examples
+    assert summary.overloaded
+    answered = len(lab.store.get_table(overloaded.run_id, "latency"))
+    assert 0 < answered == summary.events - summary.unprocessed
+    assert 0 < summary.unprocessed < summary.backlog
+    assert 0 < summary.sustained_per_s < summary.offered_per_s / 2
+    assert summary.worked_off_s is None
+    assert [note for note in overloaded.notes if "not worked off" in note]
+
+
+@pytest.mark.parametrize("transfer", STRATEGY_OF)
+def test_three_times_too_much_during_a_migration_makes_it_slow_and_the_verdict_stays_exact(lab, overloaded, transfer):
+    rate = float(round(3 * overloaded.summary.sustained_per_s))
+    run = make_spec(HEAVY | {"strategy": STRATEGY_OF[transfer], "rate": rate, "catch_up_s": 120.0})
+    assert run.point().mode.transfer == transfer
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    summary = manifest.summary
+    assert not summary.overloaded
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == summary.events == round(rate * 5)
+    assert summary.backlog > summary.sustained_per_s
+    assert summary.worked_off_s > 0
+    assert lab.store.get_table(manifest.run_id, "migration")["installed_s"].notna().all()
+    assert [note for note in manifest.notes if "worked off" in note]
+
+
+def test_a_rate_that_the_generator_cannot_make_is_told_and_what_it_made_is_judged(lab):
+    run = make_spec({"rate": 5_000_000.0, "warmup_s": 0.5, "seconds": 1.5, "trigger_s": 0.5, "catch_up_s": 120.0})
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    summary = manifest.summary
+    assert 0 < summary.events < 10_000_000
+    assert 0 < summary.offered_per_s < run.rate / 2
+    assert [note for note in manifest.notes if "the generator made" in note and "never offered" in note]
