@@ -1,4 +1,5 @@
 import itertools
+import queue
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,17 +17,22 @@ def job(monkeypatch):
     """A job with a deadline of a second, whose slots 0 and 1 answer after 5 and 9 seconds."""
     made = Job(None, replace(CONFIG, deadline_s=1.0), Path("nowhere"), 1.0)
     made.clock = SimpleNamespace(now=0.0)
-
-    def sleep(seconds):
-        made.clock.now += seconds
-
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.clock.now, sleep=sleep))
     answers = {"slot-0": 5, "slot-1": 9}
 
-    def children(path):
+    class Answers(queue.SimpleQueue):
+        def get(self, timeout):
+            before = names()
+            made.clock.now += min(timeout, 0.05)
+            if names() == before:
+                raise queue.Empty
+            return set(names())
+
+    def names():
         return [name for name, after_s in answers.items() if made.clock.now > after_s]
 
-    made._coordination = SimpleNamespace(children=children)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.clock.now))
+    monkeypatch.setattr(module, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
+    made._coordination = SimpleNamespace(watch_children=lambda path, changed: changed(names()))
     return made
 
 
