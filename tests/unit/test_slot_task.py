@@ -16,7 +16,7 @@ def slot(monkeypatch):
     """Slot 1 of a job, to which unit 0 is on its way; all it does with records is to count them."""
     monkeypatch.setattr(slot_task, "DRAIN_S", -1.0)  # no time at all
     made = object.__new__(SlotTask)
-    made._config, made._undrained_bytes, made.done = CONFIG, 0, []
+    made._config, made._undrained_bytes, made._drained, made.done = CONFIG, 0, [], []
     made._machine = SlotMachine(1, routers=1, version=1)
     made._partial = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []))
     made._operation = SimpleNamespace(process_all=lambda records, now=None: made.done.extend(records) or [])
