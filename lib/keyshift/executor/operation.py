@@ -112,9 +112,7 @@ class Operation:
 
     def _advance(self, watermarks: dict[int, int], now: int) -> list[pa.RecordBatch]:
         """These units come to their watermark, and to processing time ``now``: results of their timers."""
-        due: dict[
-            int, list[UnitState]
-        ] = {}  # by the version under which the slot owns the units: there are two at most
+        due: dict[int, list[UnitState]] = {}  # by the version under which the slot owns them, of which there are two
         for unit, watermark in watermarks.items():
             state = self._state_of(unit)
             state.timers.reach(watermark, now)
