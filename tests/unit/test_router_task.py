@@ -1,0 +1,127 @@
+"""What the router's task says to each slot, without Spark and ZooKeeper."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from small_job import CONFIG
+
+from keyshift import frames
+from keyshift.executor import tasks
+from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, TICK, received
+from keyshift.executor.channel import answered as batch_of
+from keyshift.executor.tasks import AWAKE_US, TICK_US, RouterTask
+from keyshift.keys import Assignment, SlotId, units_of
+
+SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
+CONFIG = replace(CONFIG, slots=SLOTS)
+WORKLOAD = CONFIG.make_workload()
+
+
+def assignment(version: int, paused: tuple[int, ...] = ()) -> dict:
+    owner = tuple(SlotId(unit % SLOTS) for unit in range(CONFIG.key_groups * CONFIG.bins))
+    return Assignment(version, owner).to_json() | {"paused": list(paused)}
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """Gives the task, with what is published to it in ``published`` and what it acknowledged in ``acknowledged``."""
+
+    class Coordination:
+        def __init__(self, hosts: str, root: str) -> None:
+            self.watched: dict = {}
+            self.acknowledged: list = []
+
+        def require(self, path: str) -> dict:
+            return assignment(1)
+
+        def watch(self, path: str, call) -> None:
+            self.watched[path] = call
+
+        def acknowledge(self, path: str, value: dict) -> None:
+            self.acknowledged.append((path, value))
+
+    monkeypatch.setattr(tasks, "Coordination", Coordination)
+    return RouterTask(CONFIG)
+
+
+def keys_of(slot: int) -> list[int]:
+    """Keys of units that ``slot`` owns."""
+    keys = np.arange(CONFIG.parameters["keys"])
+    return keys[units_of(keys, CONFIG.key_groups, CONFIG.bins) % SLOTS == slot].tolist()
+
+
+def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0) -> dict[int, list]:
+    """The rows that each slot gets of frame ``number``."""
+    columns = [pa.array(keys, pa.int64())] * len(WORKLOAD.event_schema)
+    value = frames.encode(
+        pa.RecordBatch.from_arrays(columns, schema=WORKLOAD.event_schema), {"watermark": BEGIN_US + number * FRAME_US}
+    )
+    got: dict[int, list] = {slot: [] for slot in range(SLOTS)}
+    for slot, row in task.frame(router, number, pa.py_buffer(value)):
+        got[slot] += received(batch_of([row]))
+    return got
+
+
+def kinds(rows: dict[int, list]) -> list[list[int]]:
+    return [[row.kind for row in rows[slot]] for slot in range(SLOTS)]
+
+
+def test_the_first_row_of_a_slot_stands_alone_and_comes_from_one_router_only(said):
+    assert kinds(frame(said, 0)) == [[PRIMER, BARRIER, TICK]] * SLOTS
+    assert kinds(frame(said, 1)) == [[TICK]] * SLOTS
+
+
+def test_another_router_sends_no_first_row(said):
+    assert kinds(frame(said, 0, router=1)) == [[BARRIER, TICK]] * SLOTS
+
+
+def test_every_slot_gets_its_events_and_only_those(said):
+    keys = [keys_of(slot)[0] for slot in (2, 0, 2)]
+    frame(said, 0)
+    rows = frame(said, 1, keys)
+    assert kinds(rows) == [[DATA], [TICK], [DATA]]
+    for slot, positions in ((0, [1]), (2, [0, 2])):
+        (row,) = rows[slot]
+        events = pa.ipc.read_record_batch(row.payload, tasks.slot_schema(WORKLOAD))
+        assert events["position"].to_pylist() == positions
+        assert events["key"].to_pylist() == [keys[position] for position in positions]
+        assert (row.router, row.version, row.offset, row.watermark) == (0, 1, 1, BEGIN_US + FRAME_US)
+
+
+def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_and_then_now_and_then(said):
+    awake = AWAKE_US // FRAME_US
+    for number in range(awake + 1):
+        assert TICK in kinds(frame(said, number))[1]
+    heard = [number for number in range(awake + 1, awake + 31) if kinds(frame(said, number, keys_of(0)[:1]))[1]]
+    every = -(-TICK_US // FRAME_US)
+    assert np.diff(heard).tolist() == [every] * (len(heard) - 1)
+    assert len(heard) == 30 // every
+
+    said._coordination.watched["assignment"](assignment(2))
+    assert kinds(frame(said, awake + 31))[1] == [BARRIER, TICK]
+    assert kinds(frame(said, awake + 32))[1] == [TICK]
+
+
+def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(said):
+    mine, others = keys_of(1)[:1], keys_of(0)[:1]
+    frame(said, 0)
+    said._coordination.watched["assignment"](assignment(2, paused=(1,)))
+    rows = frame(said, 1, mine + others)
+    assert kinds(rows) == [[BARRIER, DATA], [BARRIER, TICK], [BARRIER, TICK]]
+    assert rows[1][-1].watermark == 0, "no time passes in a slot whose records are kept back"
+    said._coordination.watched["assignment"](assignment(2))
+    rows = frame(said, 2, mine)
+    assert kinds(rows)[1] == [DATA, DATA]
+    assert [row.offset for row in rows[1]] == [1, 2]
+
+
+def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
+    frame(said, 0)
+    said._coordination.watched["savepoint"]({"id": "s"})
+    rows = frame(said, 1, keys_of(1)[:1])
+    assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
+    assert bytes(rows[0][0].payload) == b"s"
+    assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
