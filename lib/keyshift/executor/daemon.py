@@ -21,14 +21,22 @@ import keyshift.executor.tasks
 PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.executor.tasks)
 
 
+worker = daemon.worker
+
+
 def prompt_worker(sock: socket.socket, authenticated: bool) -> int:
     """A worker whose small writes do not wait for the other side's acknowledgement, if its connection is TCP."""
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return _worker(sock, authenticated)
+    return worker(sock, authenticated)
 
 
-_worker, daemon.worker = daemon.worker, prompt_worker
+def require_folder() -> None:
+    """Ends the process, with a line for Spark's log, if Unix domain sockets are wanted where none can be made."""
+    folder = os.environ.get("PYTHON_WORKER_FACTORY_SOCK_DIR", "")
+    if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED") == "true" and not os.access(folder, os.W_OK | os.X_OK):
+        sys.exit(f"no socket can be made in {folder!r}: name another, or none, with spark.sockets in the profile")
+
 
 if __name__ == "__main__":
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
@@ -39,4 +47,6 @@ if __name__ == "__main__":
     gc.freeze()
     # spark.buffer.size is for the JVM's side, which writes only what fills it. Here it would only make more calls.
     os.environ["SPARK_BUFFER_SIZE"] = str(1 << 16)
+    require_folder()
+    daemon.worker = prompt_worker
     daemon.manager()
