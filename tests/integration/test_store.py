@@ -59,7 +59,7 @@ def run(number: int = 0, strategy: str = "fluid", status: str = "ok", **changes:
     run_id = f"2026010{number + 1}T120000-keycount-{strategy}-00000{number}"
     counts = {"lost": 0 if status == "ok" else 1, "duplicated": 0, "reordered": 0, "wrong": 0}
     same = {"run_id": run_id, "workload": "keycount", "strategy": strategy, "parameters": {"rate": 100 + number}}
-    figures = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", "phases", "spike_ms"})
+    figures = dict.fromkeys(set(Summary.model_fields) - {*same, *counts, "verdict", "phases", "spike_ms", "overloaded"})
     ended = status != "died"
     summary = Summary(**same, verdict=status, **counts, **figures, phases={}, spike_ms=10.0 + number) if ended else None
     return Manifest(

@@ -18,8 +18,8 @@ from keyshift.lab.folders import Say
 from keyshift.lab.jars import jars
 from keyshift.lab.spec import RunSpec, make_spec
 
-AIM = 1.1
-FRAME_MS = (10.0, 15.0, 25.0, 50.0, 100.0)
+LATENCY_AIM, RATE_AIM = 1.1, 1.05
+FRAME_MS = (10.0, 15.0, 20.0, 30.0, 50.0)
 FIRST_RATE_PER_S = 32_000.0
 TRIES = 2  # of a rate: what else runs on the machine can make a burst fail, but none succeed
 
@@ -97,8 +97,8 @@ def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: 
     (our_p50s, our_p99s), (plain_p50s, plain_p99s) = (zip(*bursts[s.name], strict=True) for s in (ours, plain))
     at = f"at {spec.rate:.0f} events/s"
     return [
-        Row("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), AIM),
-        Row("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), AIM),
+        Row("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), LATENCY_AIM),
+        Row("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), LATENCY_AIM),
     ]
 
 
@@ -119,7 +119,7 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
         "events/s",
         rates[ours.name],
         rates[plain.name],
-        AIM,
+        RATE_AIM,
         more_is_better=True,
     )
 
