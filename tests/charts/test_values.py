@@ -168,10 +168,12 @@ def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted() -> None:
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw, _ = profile_files(manifests("keyshift"))
+    raw, executor = profile_files(manifests("keyshift"))
     assert set(raw) == {"services", "spark"}
     assert set(raw["services"]) == set(Services.model_fields)
-    assert set(raw["spark"]) == set(Spark.model_fields) - {"python", "conf"}  # the image's default, and none
+    assert set(raw["spark"]) == set(Spark.model_fields) - {"python", "conf", "sockets"}  # the image has them, or none
+    writable = [mount["mountPath"] for mount in executor["spec"]["containers"][0]["volumeMounts"]]
+    assert Spark().sockets in writable, "executors must be able to make the sockets of their Python workers"
     for name, value in DRIVER_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "profile.yaml").write_text(yaml.safe_dump(raw))
