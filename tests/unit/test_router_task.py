@@ -125,3 +125,11 @@ def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     assert bytes(rows[0][0].payload) == b"s"
     assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
+
+
+def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
+    frame(said, 5)
+    key = keys_of(0)[:1]
+    piece = pa.RecordBatch.from_arrays([pa.array(key)] * len(WORKLOAD.event_schema), schema=WORKLOAD.event_schema)
+    rows = [row for _, row in said.frame(0, 6, pa.py_buffer(frames.encode(piece)))]
+    assert {row.watermark for row in received(batch_of(rows))} == {BEGIN_US + 5 * FRAME_US}

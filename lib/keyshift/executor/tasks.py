@@ -85,7 +85,8 @@ def slot(config: JobConfig) -> Task:
                 values = task.on_rows(rows)
                 if trace:
                     for row in rows:
-                        trace.add(number, row.router, row.offset, came_us, now_us())
+                        if row.kind == DATA:
+                            trace.add(number, row.router, row.offset, came_us, now_us())
                 if values:
                     yield channel.answered(values)
                 while task.stalled():
@@ -131,7 +132,7 @@ class RouterTask:
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
         """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick."""
         events, meta = frames.decode(value, self._workload.event_schema)
-        self.watermark = meta.get("watermark", 0)
+        self.watermark = max(self.watermark, meta.get("watermark", 0))  # a cut frame has it once
         with self._lock:
             effects = self._machine.boundary()
             assignment, stopped = self._machine.assignment, self._machine.stopped_for
