@@ -53,8 +53,8 @@ format: $(READY) ## repair what can be repaired: style, import order, output lef
 	@$(BIN)/ruff format $(SOURCES)
 	@$(NOTEBOOKS) -exec $(BIN)/nbstripout --keep-id {} +
 
-bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bare copy
-	@$(BIN)/python -m keyshift.bench
+bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bare copy (a part: ARGS="--part d")
+	@$(BIN)/python -m keyshift.bench $(ARGS)
 
 bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes)
 	@$(BIN)/python -m keyshift.bench.strategies $(ARGS)

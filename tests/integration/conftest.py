@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from keyshift.endpoints import Endpoints
+from keyshift.lab.jars import jars
+from keyshift.lab.run import Lab
 from keyshift.lab.stack import DEFAULT_PORTS, Stack
 
 
@@ -29,3 +31,12 @@ def session_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def stack(session_stack: Stack) -> Endpoints:
     """Where the shared services are. Use a topic, a root path and an object prefix of your own."""
     return session_stack.endpoints()
+
+
+@pytest.fixture(scope="module")
+def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A lab on them, for runs of up to six routers and slots; the runs of a file share its Spark session."""
+    with Lab(
+        stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
+    ) as lab:
+        yield lab

@@ -2,8 +2,6 @@
 
 import pytest
 
-from keyshift.lab.jars import jars
-from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
 
 # Every event copies its payload, so that it is the job that has too much to do, not the generator.
@@ -18,14 +16,6 @@ HEAVY = {
     "to_slots": 2,
 }
 STRATEGY_OF = {"push": "all_at_once", "fetch": "meces", "access": "lazy", "remote": "hybrid"}
-
-
-@pytest.fixture(scope="module")
-def lab(stack, tmp_path_factory):
-    with Lab(
-        stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
-    ) as lab:
-        yield lab
 
 
 @pytest.fixture(scope="module")

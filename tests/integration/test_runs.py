@@ -25,14 +25,6 @@ def spec(**values):
     return make_spec(SMALL | values)
 
 
-@pytest.fixture(scope="module")
-def lab(stack, tmp_path_factory):
-    with Lab(
-        stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
-    ) as lab:
-        yield lab
-
-
 @pytest.mark.parametrize("strategy", ["fluid", "stop_restart"])
 def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     run = spec(strategy=strategy)

@@ -36,7 +36,6 @@ PROCESSES = {
     "Spark (JVM)": "SparkSubmit",
     "Python workers": "keyshift.executor.daemon",
 }
-SETTLE_S = 2.0  # of each burst, at its beginning, in which CPU is not counted either
 
 
 def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, seconds: float) -> list[Row]:
@@ -77,11 +76,11 @@ class _CpuMeter:
 
     def __init__(self, seconds: float) -> None:
         self._shares: dict[str, float] = dict.fromkeys(PROCESSES, 0.0)
-        self._thread = threading.Thread(target=self._run, args=(seconds - 2 * SETTLE_S,))
+        self._thread = threading.Thread(target=self._run, args=(seconds - 2 * UNMEASURED_S,))
         self._thread.start()
 
     def _run(self, seconds: float) -> None:
-        time.sleep(SETTLE_S)
+        time.sleep(UNMEASURED_S)
         before, since = _cpu_s(), time.monotonic()
         time.sleep(seconds)
         after, passed = _cpu_s(), time.monotonic() - since
