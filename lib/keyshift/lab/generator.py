@@ -33,7 +33,7 @@ from keyshift.trace import Trace
 from keyshift.workloads import Source
 
 SECOND_US = 1_000_000
-OVERTIME_S = 5.0  # to send what is late at the end of the load
+OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
 TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
 ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
 

@@ -168,8 +168,8 @@ class Lab:
 def pace_notes(spec: RunSpec, figures: Mapping[str, Any]) -> list[str]:
     """What is to be said if generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
     notes, load_s, offered = [], spec.warmup_s + spec.seconds, figures["offered_per_s"]
-    if offered * load_s < spec.rate * (load_s - BEHIND_S):
-        missing = math.ceil(spec.rate * load_s) - figures["events"]
+    missing = math.ceil(spec.rate * load_s) - figures["events"]
+    if missing > 0 or offered * load_s < spec.rate * (load_s - BEHIND_S):
         notes.append(
             f"the generator made {_number(offered)}/s of the {_number(spec.rate)}/s that were to be offered "
             f"({offered / spec.rate:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
