@@ -2,8 +2,10 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 
 from keyshift.errors import ServiceUnavailable
@@ -413,3 +415,32 @@ def test_state_of_another_shape_is_refused(holder, server):
         clients.keys(server.address, [], written=[((4, 9), [], [(3, (1.0,))])])
     clients.close()
     assert not holder.parcels and holder.lent[4, 9].values[3] == value(3)
+
+
+def test_an_acknowledgement_that_is_heard_when_its_call_has_failed_does_not_count(clients, monkeypatch):
+    """Unit 3 is sent again and known to be there; then it may come back and go again, and that is not there yet."""
+    goes_on, said, answers = threading.Event(), [], [pa.py_buffer(b"[[3, true]]"), None]
+
+    class Stream:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def write_with_metadata(self, *_):
+            raise flight.FlightUnavailableError("gone")
+
+        def read(self):
+            assert goes_on.wait(30)
+            return answers.pop(0)
+
+    stream = Stream()
+    monkeypatch.setattr(clients, "_to", lambda _: SimpleNamespace(do_put=lambda *_: (stream, stream)))
+    with pytest.raises(ServiceUnavailable):
+        clients.push("there:1", 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, said.append)
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "keyshift-acks":
+            thread.join(30)
+    assert said == []

@@ -267,6 +267,7 @@ class SlotTask:
     def _raise_trouble(self) -> None:
         if self._trouble:
             raise self._trouble
+        self._coordination.check()
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -326,11 +327,11 @@ class SlotTask:
     def _tell(self, slot: int, some: list[protocol.Request | protocol.Open]) -> None:
         def deliver(messages: list[protocol.Request | protocol.Open]) -> None:
             wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, protocol.Request)]
-            opened = [m.unit for m in messages if isinstance(m, protocol.Open)]
+            opened = [[m.unit, m.version] for m in messages if isinstance(m, protocol.Open)]
             body = {"slot": slot, "wanted": wanted, "opened": opened}
             self._clients.tell(self._addresses.of(slot), "units", body)
             with self._lock:
-                self._carry_out([effect for unit in opened for effect in self._machine.acknowledged(unit)])
+                self._carry_out([effect for unit, _ in opened for effect in self._machine.acknowledged(unit)])
 
         if slot not in self._messengers:
             pause_s = self._modes[some[0].version].fetch_interval_ms / 1000
@@ -398,8 +399,8 @@ class SlotTask:
             effects: list[protocol.Effect] = []
             for unit, version, router, hop in body["wanted"]:
                 effects += self._machine.requested(unit, version, router, hop)
-            for unit in body["opened"]:
-                if self._machine.is_lent(unit):  # otherwise it was said before
+            for unit, version in body["opened"]:
+                if self._machine.is_lent(unit, version):  # otherwise it was said before
                     effects += self._machine.opened(unit)
             self._carry_out(effects)
 

@@ -380,6 +380,7 @@ class StateClients:
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
+        hearing, over = threading.Lock(), False
         try:
             writer, reader = self._to(address).do_put(descriptor, self._schema, _options(self._token, self._deadline_s))
             trouble: list[BaseException] = []
@@ -387,7 +388,10 @@ class StateClients:
             def read_acks() -> None:
                 try:
                     while (buffer := reader.read()) is not None:
-                        acknowledged(json.loads(buffer.to_pybytes()))
+                        with hearing:
+                            if over:  # a unit may have come back and gone again since then
+                                return
+                            acknowledged(json.loads(buffer.to_pybytes()))
                 except BaseException as error:
                     trouble.append(error)
 
@@ -400,8 +404,13 @@ class StateClients:
                 acks.join(self._deadline_s)
             if trouble:
                 raise trouble[0]
+            if acks.is_alive():
+                raise ServiceUnavailable(f"{address} did not acknowledge state within {self._deadline_s:g} s")
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise ServiceUnavailable(f"state could not be sent to {address}: {error}") from error
+        finally:
+            with hearing:
+                over = True
 
     def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
@@ -448,8 +457,8 @@ class StateClients:
             raise ServiceUnavailable(f"state could not be fetched from {address}: {error}") from error
 
     def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
-        """A short message: ``units`` (slot; wanted: rows of unit, version, router; opened: units) or ``drop`` (stays:
-        rows of unit, version; nobody will ask for their keys any more).
+        """A short message: ``units`` (slot; wanted: rows of unit, version, router, hop; opened: rows of unit, version)
+        or ``drop`` (stays: rows of unit, version; nobody will ask for their keys any more).
         """
         action = flight.Action(kind, json.dumps(body).encode())
         try:
