@@ -107,10 +107,11 @@ def test_a_shuffle_moves_just_the_affected_groups(lab):
     assert manifest.summary.units_moved == 6
 
 
-@pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "stop_restart"])
+@pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "replicated", "stop_restart"])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"
 
 
 def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab):

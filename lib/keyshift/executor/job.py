@@ -91,7 +91,7 @@ class Job:
         self._coordinator.cancel()
 
     def measure(self) -> dict[int, dict[str, Any]]:
-        """What each slot has seen since its batch began: ``seconds``, ``records`` (rows of unit, count), and bytes.
+        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), and bytes.
 
         Raises MigrationFailed if a slot does not answer.
         """

@@ -7,7 +7,6 @@ an object that one thread owns at a time, so extracting and installing never hol
 
 import contextlib
 import queue
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,8 @@ from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination, steps_of
+from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.measures import Measures
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
 from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
@@ -55,6 +56,7 @@ class SlotTask:
         self._states: dict[int, UnitState] = {}
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
+        self._closed = threading.Event()
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
         self._greeted: set[str] = set()  # addresses
@@ -65,8 +67,6 @@ class SlotTask:
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
         self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
-        self._began = time.monotonic()
-        self._queue_peak_bytes = 0
         self._undrained_bytes = 0  # in the queues after the last slice
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
@@ -91,7 +91,7 @@ class SlotTask:
             self._failed,
         )
         handover = self._coordination.read(f"handover/{self.slot}")
-        host.tenants[self.slot] = self
+        self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
         if handover is None:
@@ -101,13 +101,13 @@ class SlotTask:
                 fresh = owned
             else:
                 expected = owned
-                self._background(partial(self._restore, set(owned)))
+                self._background(partial(self._restore, owned, config.restore))
         elif handover["address"] == host.server.address:
             version = handover["version"]
             self._states |= host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
-            self._background(partial(self._pull, set(expected), handover["address"]))
+            self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
         machine = faults.machines.get(config.fault)
         self._machine: protocol.SlotMachine[Waiting] = machine(
             self.slot, config.routers, {*self._states, *fresh}, expected, version
@@ -116,6 +116,7 @@ class SlotTask:
         for unit in fresh:
             self._operation.begin(unit)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
+        host.open(self)
         self._coordination.watch("steps", self._steps_published)
         self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
         self._set_marker({"marker": "ready", "attempt": config.attempt, "batch": self._batch_id})
@@ -128,16 +129,21 @@ class SlotTask:
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
         with self._lock:
-            self._host.left[self.slot] = dict(self._states)
-            units = sorted(self._machine.serving)
+            self._replicator.stop()
+            self._host.seal(self.slot, self._machine.version, self._states)
             self._coordination.withdraw(f"slots/{self.slot}")
-            address, version = self._host.server.address, self._machine.version
-            self._coordination.publish(
-                f"handover/{self.slot}", {"address": address, "units": units, "version": version}
-            )
+            handover = {
+                "address": self._host.server.address,
+                "units": sorted(self._machine.serving),
+                "version": self._machine.version,
+                "measures": self._measured(),
+            }
+            self._coordination.publish(f"handover/{self.slot}", handover)
+            self._closed.set()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
+        self._closed.set()
         self._jobs.put(None)
         if self._host.tenants.get(self.slot) is self:
             del self._host.tenants[self.slot]
@@ -150,9 +156,9 @@ class SlotTask:
             for messenger in self._messengers.values():
                 messenger.close()
             self._partial.close()
-            self._replicator.close()
             self._coordination.close()
             self._clients.close()
+            self._replicator.close()
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
@@ -174,11 +180,13 @@ class SlotTask:
                         met = min(self._watermarks.values())
                         results += self._admit(events, (router, version, offset, met))
                     self._watermarks[router] = max(self._watermarks[router], watermark)
-            if not self._machine.stopping:
-                results += self._operation.timers_due(min(self._watermarks.values()))
-            if self._queued_bytes > self._queue_peak_bytes:
-                self._queue_peak_bytes = self._queued_bytes
-                if self._queue_peak_bytes > self._config.queue_bytes:
+            # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again,
+            # before its router tells how far time has come.
+            if not self._machine.stopping and (reached := min(self._watermarks.values())):
+                results += self._operation.timers_due(reached)
+            if self._queued_bytes > self._measures.queue_peak_bytes:
+                self._measures.queue_peak_bytes = self._queued_bytes
+                if self._queued_bytes > self._config.queue_bytes:
                     self._carry_out(self._machine.urge())
             self._partial.ask()
             return self._emit(results)
@@ -289,8 +297,6 @@ class SlotTask:
                         outbox.hurry(unit)
                 case protocol.Complete(unit):
                     self._partial.fetch_rest(unit)
-                case protocol.Forget(unit):
-                    self._replicator.forget(unit)
                 case protocol.Installed(version, units):
                     times = [[unit, *self._incoming.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
@@ -298,7 +304,7 @@ class SlotTask:
                     times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
-                    self._background(partial(self._freeze, savepoint))
+                    self._background(partial(self._freeze, savepoint, sorted(self._states.items())))
         for slot, parcels in leaving.items():
             self._send(slot, parcels)
         for slot, some in messages.items():
@@ -314,7 +320,6 @@ class SlotTask:
         parcel = Parcel(unit, send.version, send.hop, send.routers, remains, state=state)
         if remains:  # its timers go, its keys stay here for whoever asks
             self._host.lent[unit, send.version] = state
-            return parcel
         return self._replicator.shrink(parcel, send.destination)
 
     def _send(self, destination: int, parcels: list[Parcel]) -> None:
@@ -375,17 +380,13 @@ class SlotTask:
     def _measures_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread: what this slot has seen so far."""
         with self._lock:
-            heat = self._operation.heat
-            served = np.flatnonzero(heat)
-            answer = {
-                "host": self._host.server.address.rsplit(":", 1)[0],
-                "seconds": time.monotonic() - self._began,
-                "records": np.stack([served, heat[served]], axis=1).tolist(),
-                "queue_peak_bytes": self._queue_peak_bytes,
-                "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                **self._partial.measures(),
-            }
+            if self._closed.is_set():  # the next holder knows more
+                return
+            answer = self._measured() | {"host": self._host.server.address.rsplit(":", 1)[0]}
         self._coordination.acknowledge(f"measured/{raw['id']}/{self.slot}", answer)
+
+    def _measured(self) -> dict[str, Any]:
+        return self._measures.so_far(self._operation.heat, self._partial.measures())
 
     def _copies_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread."""
@@ -503,30 +504,24 @@ class SlotTask:
             self._addresses.of(destination), destination, self._host.server.address, parcels, sent, acknowledged
         )
 
-    def _pull(self, units: set[int], address: str) -> None:
-        while some := self._next_of(units):
-            self._clients.pull(address, self.slot, some, self.parcels_arrived)
-
-    def _restore(self, units: set[int]) -> None:
-        assert self._config.restore is not None
+    def _restore(self, units: Sequence[int], savepoint: str) -> None:
         begin_us = now_us()
-        store = SavepointStore(self._config.endpoints, self._config.job)
-        places = store.places(self._config.restore)
-        while some := self._next_of(units):
-            for unit in some:
-                batches, timers = store.read(places[unit])
-                self.parcels_arrived([Parcel(unit, batches=batches, timers=timers)])
-        times = [[unit, *self._incoming[unit]] for unit in self._incoming]
+        self._expected_units(units).restore(SavepointStore(self._config.endpoints, self._config.job), savepoint)
+        with self._lock:
+            times = [[unit, *self._incoming[unit]] for unit in units if unit in self._incoming]
         self._coordination.acknowledge(f"restored/{self.slot}", {"units": times, "begin_us": begin_us})
 
-    def _next_of(self, units: set[int]) -> list[int]:
-        """The next few of ``units`` to fetch, those with waiting records first."""
-        with self._lock:
-            return [unit for unit in self._machine.wanted if unit in units][: PULL_GROUPS * self._config.bins]
+    def _expected_units(self, units: Sequence[int]) -> ExpectedUnits:
+        def wanted() -> list[int]:
+            with self._lock:
+                return self._machine.wanted
 
-    def _freeze(self, savepoint: str) -> None:
+        config, most = self._config, PULL_GROUPS * self._config.bins
+        return ExpectedUnits(self.slot, units, wanted, self.parcels_arrived, self._closed, most, config.deadline_s)
+
+    def _freeze(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
         store = SavepointStore(self._config.endpoints, self._config.job)
-        places = store.write(savepoint, self.slot, sorted(self._states.items()), self._config.chunk_bytes)
+        places = store.write(savepoint, self.slot, states, self._config.chunk_bytes)
         self._coordination.acknowledge(
             f"savepoints/{savepoint}/slot-{self.slot}", {"places": [list(astuple(place)) for place in places]}
         )

@@ -269,7 +269,7 @@ class Course:
         )
 
     def _heat(self) -> list[float]:
-        """Records per second of each unit since its slot's batch began."""
+        """Records per second of each unit since the attempt began."""
         heat = [0.0] * len(self._job.assignment.owner)
         for measures in self._job.measure().values():
             for unit, count in measures["records"]:
