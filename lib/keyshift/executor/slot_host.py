@@ -76,6 +76,11 @@ class SlotHost:
         host = os.environ.get(POD_ADDRESS) or config.host
         self.server = StateServer(self, host, config.token, config.chunk_bytes)
 
+    def left_behind(self) -> list[int]:
+        """Units of other slots of which keys are here."""
+        with self._lock:
+            return sorted({unit for unit, _ in self.lent})
+
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
         return self._tenant(slot).parcels_arrived(parcels)
 

@@ -57,9 +57,12 @@ class SlotTask:
         self._trouble: BaseException | None = None
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
+        self._parting: list[pa.RecordBatch] = []  # likewise, of the timers that were due at a savepoint
         self._greeted: set[str] = set()  # addresses
         self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self._watermarks = dict.fromkeys(range(config.routers), 0)
+        self._told: set[int] = set()  # routers that have said in this batch how far time has come
+        self._savepoint = ""  # the last at which this slot has stood, perhaps in the batch before
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[protocol.Request | protocol.Open]] = {}
         self._aligned_us: dict[int, int] = {}
@@ -91,6 +94,9 @@ class SlotTask:
             self._failed,
         )
         handover = self._coordination.read(f"handover/{self.slot}")
+        if handover is not None:  # time goes on where it was: routers do not say again what they said before
+            self._watermarks |= enumerate(handover["watermarks"])
+            self._savepoint = handover["savepoint"]
         host.tenants[self.slot] = self
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
@@ -132,9 +138,14 @@ class SlotTask:
             units = sorted(self._machine.serving)
             self._coordination.withdraw(f"slots/{self.slot}")
             address, version = self._host.server.address, self._machine.version
-            self._coordination.publish(
-                f"handover/{self.slot}", {"address": address, "units": units, "version": version}
-            )
+            handover = {
+                "address": address,
+                "units": units,
+                "version": version,
+                "watermarks": list(self._watermarks.values()),
+                "savepoint": self._savepoint,
+            }
+            self._coordination.publish(f"handover/{self.slot}", handover)
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
@@ -174,7 +185,11 @@ class SlotTask:
                         met = min(self._watermarks.values())
                         results += self._admit(events, (router, version, offset, met))
                     self._watermarks[router] = max(self._watermarks[router], watermark)
-            if not self._machine.stopping:
+                    if watermark:
+                        self._told.add(router)
+            # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again,
+            # before its router tells how far time has come.
+            if not self._machine.stopping and len(self._told) == len(self._watermarks):
                 results += self._operation.timers_due(min(self._watermarks.values()))
             if self._queued_bytes > self._queue_peak_bytes:
                 self._queue_peak_bytes = self._queued_bytes
@@ -199,7 +214,7 @@ class SlotTask:
             if not self._deadline:
                 self._deadline = time.monotonic() + self._config.deadline_s
                 self._carry_out(self._machine.end_of_input())
-            return self._machine.settled and not self._drained
+            return self._machine.settled and not self._drained and not self._parting
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -251,6 +266,7 @@ class SlotTask:
 
     def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:
         values: list[bytes] = []
+        results, self._parting = [*results, *self._parting], []
         if results:
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
             values += map(frames.encode, frames.cut(merged))
@@ -297,6 +313,9 @@ class SlotTask:
                     times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
+                    if savepoint != self._savepoint:  # once, also if the barriers come again in the next batch
+                        self._parting += self._operation.timers_due(min(self._watermarks.values()), at_once=True)
+                    self._savepoint = savepoint
                     self._background(partial(self._freeze, savepoint))
         for slot, parcels in leaving.items():
             self._send(slot, parcels)
@@ -381,6 +400,7 @@ class SlotTask:
                 "seconds": time.monotonic() - self._began,
                 "records": np.stack([served, heat[served]], axis=1).tolist(),
                 "queue_peak_bytes": self._queue_peak_bytes,
+                "left_behind": self._host.left_behind(),
                 "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 **self._partial.measures(),
             }
