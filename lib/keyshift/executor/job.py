@@ -49,6 +49,7 @@ class Job:
         self._coordinator: Coordinator | None = None
         self._begun_from: Savepoint | None = None
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
+        self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
@@ -61,6 +62,7 @@ class Job:
     def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
         """Start the query. It is ready when the collector has seen every slot's ready marker."""
         config = self.config
+        self.begins.append(assignment.version)
         self._coordination = Coordination(config.endpoints.zookeeper, config.root)
         self._coordination.publish("assignment", assignment.to_json() | {"paused": []})
         self._coordinator = Coordinator(self._coordination, config.job, assignment, config.deadline_s)

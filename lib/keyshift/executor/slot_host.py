@@ -121,6 +121,11 @@ class SlotHost:
         self.tenants[slot] = Sealed(slot, version)
         self.copies.drop(slot)
 
+    def left_behind(self) -> list[int]:
+        """Units of other slots of which keys are here."""
+        with self._lock:
+            return sorted({unit for unit, _ in self.lent})
+
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
         return self._tenant(slot).parcels_arrived(parcels)
 

@@ -59,9 +59,12 @@ class SlotTask:
         self._closed = threading.Event()
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
+        self._parting: list[pa.RecordBatch] = []  # likewise, of the timers that were due at a savepoint
         self._greeted: set[str] = set()  # addresses
         self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self._watermarks = dict.fromkeys(range(config.routers), 0)
+        self._told: set[int] = set()  # routers that have said in this batch how far time has come
+        self._savepoint = ""  # the last at which this slot has stood, perhaps in the batch before
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[protocol.Request | protocol.Open]] = {}
         self._aligned_us: dict[int, int] = {}
@@ -92,6 +95,9 @@ class SlotTask:
         )
         handover = self._coordination.read(f"handover/{self.slot}")
         self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
+        if handover is not None:  # time goes on where it was: routers do not say again what they said before
+            self._watermarks |= enumerate(handover["watermarks"])
+            self._savepoint = handover["savepoint"]
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
         if handover is None:
@@ -137,6 +143,8 @@ class SlotTask:
                 "units": sorted(self._machine.serving),
                 "version": self._machine.version,
                 "measures": self._measured(),
+                "watermarks": list(self._watermarks.values()),
+                "savepoint": self._savepoint,
             }
             self._coordination.publish(f"handover/{self.slot}", handover)
             self._closed.set()
@@ -180,10 +188,12 @@ class SlotTask:
                         met = min(self._watermarks.values())
                         results += self._admit(events, (router, version, offset, met))
                     self._watermarks[router] = max(self._watermarks[router], watermark)
+                    if watermark:
+                        self._told.add(router)
             # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again,
             # before its router tells how far time has come.
-            if not self._machine.stopping and (reached := min(self._watermarks.values())):
-                results += self._operation.timers_due(reached)
+            if not self._machine.stopping and len(self._told) == len(self._watermarks):
+                results += self._operation.timers_due(min(self._watermarks.values()))
             if self._queued_bytes > self._measures.queue_peak_bytes:
                 self._measures.queue_peak_bytes = self._queued_bytes
                 if self._queued_bytes > self._config.queue_bytes:
@@ -207,7 +217,7 @@ class SlotTask:
             if not self._deadline:
                 self._deadline = time.monotonic() + self._config.deadline_s
                 self._carry_out(self._machine.end_of_input())
-            return self._machine.settled and not self._drained
+            return self._machine.settled and not self._drained and not self._parting
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -259,6 +269,7 @@ class SlotTask:
 
     def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:
         values: list[bytes] = []
+        results, self._parting = [*results, *self._parting], []
         if results:
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
             values += map(frames.encode, frames.cut(merged))
@@ -304,6 +315,9 @@ class SlotTask:
                     times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
+                    if savepoint != self._savepoint:  # once, also if the barriers come again in the next batch
+                        self._parting += self._operation.timers_due(min(self._watermarks.values()), at_once=True)
+                    self._savepoint = savepoint
                     self._background(partial(self._freeze, savepoint, sorted(self._states.items())))
         for slot, parcels in leaving.items():
             self._send(slot, parcels)
@@ -382,7 +396,10 @@ class SlotTask:
         with self._lock:
             if self._closed.is_set():  # the next holder knows more
                 return
-            answer = self._measured() | {"host": self._host.server.address.rsplit(":", 1)[0]}
+            answer = self._measured() | {
+                "host": self._host.server.address.rsplit(":", 1)[0],
+                "left_behind": self._host.left_behind(),
+            }
         self._coordination.acknowledge(f"measured/{raw['id']}/{self.slot}", answer)
 
     def _measured(self) -> dict[str, Any]:

@@ -63,16 +63,17 @@ def require_partitions(kafka: str, topic: str, partitions: int) -> None:
         raise BadInput(f"topic {topic!r} has {found} partitions, expected {partitions}; make it anew")
 
 
-def read_topic_events(
+def read_topic(
     kafka: str, topic: str, schema: pa.Schema, partitions: int, before: Mapping[int, int] | None = None
-) -> pd.DataFrame:
-    """Every event in ``topic`` at the time of the call: columns router, offset, position and those of ``schema``.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The events and the frames in ``topic`` at the time of the call.
 
-    With ``before`` only those before that offset of each partition.
+    Events: columns router, offset, position and those of ``schema``; with ``before`` only those before that offset of
+    each partition. Frames, all of them: columns router, offset, watermark (0 if it has none) and events, how many.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
     batches: list[pa.RecordBatch] = []
-    where: list[tuple[int, int]] = []  # router, offset of each batch
+    seen: list[tuple[int, int, int, int]] = []
     assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
     with broker_errors(kafka, f"reading topic {topic!r}"):
         consumer = KafkaConsumer(
@@ -87,8 +88,6 @@ def read_topic_events(
         try:
             consumer.assign(assigned)
             ends = consumer.end_offsets(assigned)
-            if before is not None:
-                ends = {p: min(end, before[p.partition]) for p, end in ends.items()}
             consumer.seek_to_beginning(*assigned)
             while any(consumer.position(p) < end for p, end in ends.items()):
                 fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
@@ -100,19 +99,24 @@ def read_topic_events(
                     for record in records:
                         if record.offset >= ends[partition]:
                             continue
-                        batch, _ = frames.decode(record.value, schema)
-                        if batch.num_rows:
+                        batch, meta = frames.decode(record.value, schema)
+                        router = partition.partition
+                        seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
+                        if before is None or record.offset < before[router]:
                             batches.append(batch)
-                            where.append((partition.partition, record.offset))
         finally:
             consumer.close()
-    rows = np.array([batch.num_rows for batch in batches], np.int64)
-    router, offset = np.array(where, np.int64).reshape(-1, 2).T
+    columns = ["router", "offset", "watermark", "events"]
+    all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
+    wanted = all_frames
+    if before is not None:
+        wanted = all_frames[all_frames["offset"] < all_frames["router"].map(before)]
+    rows = wanted["events"].to_numpy()
     events = pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches], schema).to_pandas()
-    events.insert(0, "router", np.repeat(router.astype(np.int32), rows))
-    events.insert(1, "offset", np.repeat(offset, rows))
+    events.insert(0, "router", np.repeat(wanted["router"].to_numpy(np.int32), rows))
+    events.insert(1, "offset", np.repeat(wanted["offset"].to_numpy(), rows))
     events.insert(2, "position", positions(rows))
-    return events
+    return events, all_frames
 
 
 def positions(rows: np.ndarray) -> np.ndarray:
