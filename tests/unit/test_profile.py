@@ -57,6 +57,14 @@ def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monke
         load_profile("kubernetes")
 
 
+def test_what_executors_in_pods_say_to_each_other_is_encrypted_unless_the_profile_says_otherwise(write):
+    options = load_profile(write(SERVICES + SPARK)).spark.options()
+    assert options["spark.network.crypto.enabled"] == "true"
+    assert "spark.network.crypto.enabled" not in load_profile("local").spark.options()
+    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.network.crypto.enabled: false}")
+    assert load_profile(write(text)).spark.options()["spark.network.crypto.enabled"] is False
+
+
 def test_settings_of_spark_in_a_profile_win_over_ours(write):
     text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.executor.memory: 7g}")
     assert load_profile(write(text)).spark.options()["spark.executor.memory"] == "7g"

@@ -9,16 +9,25 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import make_acl, make_digest_acl
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Step
 
 GIVE_UP_S = 10.0  # without a connection; kazoo alone would keep every caller waiting for ever
+OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
+
+
+def _only_for(secret: str) -> dict[str, Any]:
+    """What makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
+    password = sha256(f"zookeeper {secret}".encode()).hexdigest()  # is sent in clear, so it must not open anything else
+    return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
 
 
 def steps_to_json(version: int, steps: Sequence[tuple[int, Step]]) -> dict[str, Any]:
@@ -32,13 +41,13 @@ def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
 
 
 class Coordination:
-    """One session, seen from the root of one job.
+    """One session, seen from the root of one job. ``secret``: the job's, who alone reads and writes what is made here.
 
     Every method raises ServiceUnavailable if ZooKeeper is not there, or was lost for ``GIVE_UP_S``.
     """
 
-    def __init__(self, hosts: str, root: str) -> None:
-        self._client = KazooClient(hosts=hosts, timeout=10.0)
+    def __init__(self, hosts: str, root: str, secret: str = "") -> None:
+        self._client = KazooClient(hosts=hosts, timeout=10.0, **_only_for(secret) if secret else {})
         self._hosts = hosts
         self._timer: threading.Timer | None = None
         self.root = root
@@ -48,6 +57,9 @@ class Coordination:
             self._client.close()
             raise ServiceUnavailable(f"ZooKeeper at {hosts} did not answer within 10 s: is it running?") from error
         self._client.add_listener(self._connection_changed)
+        if secret:
+            with self._talking():
+                self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
 
     def _connection_changed(self, state: str) -> None:
         if self._timer is not None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput
-from keyshift.executor.pipeline import require_sockets, sockets
+from keyshift.executor.pipeline import ENCRYPTED, require_sockets, sockets
 from keyshift.lab.jars import resource
 from keyshift.registry import unknown
 
@@ -98,7 +98,7 @@ class Spark(BaseModel):
             options[f"{pods}.driver.pod.name"] = self.driver_pod
         if self.pod_template:
             options[f"{pods}.executor.podTemplateFile"] = self.pod_template
-        return options | sockets(self.sockets) | self.conf
+        return options | ENCRYPTED | sockets(self.sockets) | self.conf
 
 
 class Profile(BaseModel):
