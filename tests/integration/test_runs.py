@@ -189,5 +189,5 @@ def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in
         secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
         commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
     assert manifest.status == "ok", manifest.verdict.examples
-    assert len([command for command in commands if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in command]) == 2
+    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in commands) == 2
     assert secret and secret not in str(commands)

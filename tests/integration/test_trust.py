@@ -46,7 +46,7 @@ def test_a_stranger_neither_reads_nor_writes_nor_deletes_what_a_job_has_in_zooke
     for attempt in attempts.values():
         with pytest.raises(NoAuthError):
             attempt()
-    with pytest.raises(NotEmptyError):  # in the folder of all jobs anybody may delete, but no folder with something in it
+    with pytest.raises(NotEmptyError):  # anybody may delete folders of jobs, but none with something in it
         stranger.delete(job.root.removesuffix("/0"))
     assert job.read("assignment") == {"version": 1}
 

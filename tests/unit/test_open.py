@@ -46,8 +46,9 @@ def test_runs_of_one_lab_cannot_have_different_masters_and_nothing_is_started_to
 
     monkeypatch.setattr(module, "require_java", begin)
     here, cluster = make_spec({"master": "local"}), make_spec({"master": "local-cluster"})
-    with pytest.raises(BadInput, match="master = local and local-cluster: .* open a lab for each"), open_lab(
-        [here, cluster, here]
+    with (
+        pytest.raises(BadInput, match=r"master = local and local-cluster: .* open a lab for each"),
+        open_lab([here, cluster, here]),
     ):
         pass
     with pytest.raises(Began), open_lab([cluster, cluster]):

@@ -1,8 +1,10 @@
 import pytest
+from certificate import CERTIFICATE
 
+from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput
 from keyshift.executor.pipeline import sockets
-from keyshift.lab.profile import KEYS, VARIABLE, load_profile, use_profile
+from keyshift.lab.profile import KAFKA_KEYS, KEYS, VARIABLE, load_profile, use_profile
 
 SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"
 SPARK = "spark: {master: 'k8s://https://api', image: keyshift:1, driver_host: 10.0.0.1, executors: 2, cores: 4}\n"
@@ -20,7 +22,7 @@ def write(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_profile(monkeypatch):
-    for name in (VARIABLE, *KEYS):
+    for name in (VARIABLE, *KEYS, *KAFKA_KEYS):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -80,6 +82,24 @@ def test_credentials_come_from_the_environment_only(write, monkeypatch):
     assert "secret" not in repr(profile.endpoints())
 
 
+def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write, monkeypatch, tmp_path):
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    assert load_profile(write(SERVICES)).endpoints().sign_in == OPEN
+    (tmp_path / "ca.pem").write_text(CERTIFICATE)
+    more = f"kafka_sasl: SCRAM-SHA-512, kafka_tls: true, kafka_authority: {tmp_path / 'ca.pem'}, zookeeper"
+    profile = load_profile(write(SERVICES.replace("zookeeper", more)))
+    with pytest.raises(BadInput, match=r"KEYSHIFT_KAFKA_USER and KEYSHIFT_KAFKA_PASSWORD must be set.*of Kafka"):
+        profile.endpoints()
+    for name in KAFKA_KEYS:
+        monkeypatch.setenv(name, name[-4:])
+    assert profile.endpoints().sign_in == SignIn("SCRAM-SHA-512", "USER", "WORD", True, CERTIFICATE)
+    for wrong in ("no certificate", None):
+        (tmp_path / "ca.pem").write_text(wrong) if wrong else (tmp_path / "ca.pem").unlink()
+        with pytest.raises(BadInput, match=r"services.kafka_authority = .*ca.pem' is no file with certificates"):
+            profile.endpoints()
+
+
 def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_needs(write):
     profile = load_profile(write(SERVICES + SPARK))
     profile.require_cores(8)
@@ -97,6 +117,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         ("services: elsewhere", "services is 'elsewhere'; it is the word embedded"),
         ("services: {kafka: k, zookeeper: 'z:1', minio: 'm:1'}", "services.kafka='k'"),
         ("services: {kafka: 'k:1', zookeeper: 'z:1'}", r"services.minio"),
+        (SERVICES.replace("zookeeper", "kafka_sasl: GSSAPI, zookeeper"), "services.kafka_sasl='GSSAPI'.*SCRAM-SHA-256"),
         ("spark: {cores: 0}", "spark.cores=0: .*greater than or equal to 1"),
         ("spark: {master: 'yarn'}", "spark.master='yarn'"),
         ("spark: {memory: 1 gig}", "spark.memory='1 gig'"),

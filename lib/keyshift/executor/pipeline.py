@@ -59,7 +59,7 @@ def require_sockets(folder: str) -> None:
 # enough, and spares every other batch, if an odd number is always held: after one row that stands alone.
 ROWS_PER_BATCH = 2
 PUSHED, PUSHED_AFTER_ALONE, ALONE = (True, False, False), (True, False), (True,)
-# With spark.authenticate, what closures carry (the job's secret, the store's keys) is for this Spark's processes only; in
+# By spark.authenticate, what closures carry (the job's secret, the store's keys) is for this Spark's processes only; in
 # pods it is encrypted, too. The streaming shuffle, which carries rows, knows neither (docs/architecture.md, Security).
 ENCRYPTED = {
     "spark.network.crypto.enabled": "true",
@@ -188,10 +188,10 @@ def start_query(
     starting = "earliest"
     if offsets is not None:
         starting = json.dumps({config.events_topic: {str(router): offset for router, offset in offsets.items()}})
-    kafka = config.endpoints.kafka
+    kafka = {"kafka.bootstrap.servers": config.endpoints.kafka} | config.endpoints.sign_in.options()
     events = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
+        .options(**kafka)
         .option("subscribe", config.events_topic)
         .option("startingOffsets", starting)
         .load()
@@ -199,7 +199,7 @@ def start_query(
     return (
         _dataflow(events, router or tasks.router(config), slot or tasks.slot(config), config.slots)
         .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
+        .options(**kafka)
         .option("topic", config.results_topic)
         .option("kafka.linger.ms", LINGER_MS)
         .option("kafka.max.request.size", frames.MAX_FRAME_BYTES)

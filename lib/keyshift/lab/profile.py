@@ -2,20 +2,23 @@
 
 import os
 import re
+import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from keyshift.endpoints import Endpoints
+from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.errors import BadInput
 from keyshift.executor.pipeline import ENCRYPTED, require_sockets, sockets
 from keyshift.lab.jars import resource
 from keyshift.registry import unknown
 
 VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
-KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")  # credentials of the store, never in a file of ours
+# Credentials are in the environment, never in a file of ours.
+KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
+KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
 SHIPPED = ("local", "kubernetes")
 KUBERNETES = "k8s://"
 
@@ -29,6 +32,11 @@ class Services(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kafka: Address
+    kafka_sasl: Mechanism = Field(default="", description="mechanism to sign in to Kafka with; empty: none")
+    kafka_tls: bool = Field(default=False, description="TLS to Kafka")
+    kafka_authority: str = Field(
+        default="", description="PEM file of who signed Kafka's certificates; empty: whom the system trusts"
+    )
     zookeeper: Address
     minio: Address = Field(description="any store that speaks S3")
     bucket: str = Field(default="keyshift", min_length=3)
@@ -110,12 +118,23 @@ class Profile(BaseModel):
     spark: Spark = Field(default_factory=Spark)
 
     def endpoints(self) -> Endpoints:
-        """Of services that are not embedded. Raises BadInput if the credentials are not in the environment."""
-        assert isinstance(self.services, Services)
-        if missing := [name for name in KEYS if not os.environ.get(name)]:
-            raise BadInput(f"{' and '.join(missing)} must be set in the environment: the credentials of the store")
-        access_key, secret_key = (os.environ[name] for name in KEYS)
-        return Endpoints(**self.services.model_dump(), access_key=access_key, secret_key=secret_key)
+        """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
+        with Kafka's authority cannot be read.
+        """
+        services = self.services
+        assert isinstance(services, Services)
+        access_key, secret_key = _credentials(KEYS, "the store")
+        user, password = _credentials(KAFKA_KEYS, "Kafka") if services.kafka_sasl else ("", "")
+        return Endpoints(
+            services.kafka,
+            services.zookeeper,
+            services.minio,
+            access_key,
+            secret_key,
+            services.bucket,
+            services.secure,
+            SignIn(services.kafka_sasl, user, password, services.kafka_tls, _authority(services.kafka_authority)),
+        )
 
     def require_cores(self, needed: int) -> None:
         """Raises BadInput if a run that needs so many logical cores does not fit."""
@@ -126,6 +145,21 @@ class Profile(BaseModel):
                 f"executors with {spark.cores} logical cores have {spark.executors * spark.cores}; set spark.executors "
                 f"to {-(-needed // spark.cores)} in the profile, or more cores (they may exceed request_cpu)"
             )
+
+
+def _credentials(names: tuple[str, str], of: str) -> tuple[str, str]:
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise BadInput(f"{' and '.join(missing)} must be set in the environment: the credentials of {of}")
+    return os.environ[names[0]], os.environ[names[1]]
+
+
+def _authority(path: str) -> str:
+    try:
+        pem = Path(path).read_text(encoding="ascii") if path else ""
+        ssl.create_default_context(cadata=pem or None)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"services.kafka_authority = {path!r} is no file with certificates: {error}") from error
+    return pem
 
 
 def load_profile(name: str | None = None) -> Profile:
