@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import ``small_job`` and ``certificate``, which are beside them."""
+"""Lets the tests of this folder import ``small_job``, which is beside them."""
 
 import sys
 from pathlib import Path

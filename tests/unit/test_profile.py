@@ -1,6 +1,6 @@
 import pytest
-from certificate import CERTIFICATE
 
+from certificate import CERTIFICATE, KEY
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput
 from keyshift.executor.pipeline import sockets
@@ -98,6 +98,24 @@ def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write,
         (tmp_path / "ca.pem").write_text(wrong) if wrong else (tmp_path / "ca.pem").unlink()
         with pytest.raises(BadInput, match=r"services.kafka_authority = .*ca.pem' is no file with certificates"):
             profile.endpoints()
+
+
+def test_state_travels_over_tls_with_the_certificate_that_a_profile_names(write, tmp_path):
+    assert load_profile("local").spark.certificate() is None
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    profile = f"spark: {{flight_certificate: {certificate}, flight_key: {key}}}"
+    certificate.write_text(CERTIFICATE)
+    for wrong in (None, CERTIFICATE, ""):
+        if wrong is not None:
+            key.write_text(wrong)
+        with pytest.raises(BadInput, match=r"flight_key = .*tls.key' are no certificate with its key"):
+            load_profile(write(profile))
+    with pytest.raises(BadInput, match="are no certificate with its key"):
+        load_profile(write(f"spark: {{flight_certificate: {certificate}}}"))
+    key.write_text(KEY)
+    found = load_profile(write(profile)).spark.certificate()
+    assert (found.chain, found.key) == (CERTIFICATE, KEY)
+    assert KEY not in repr(found)
 
 
 def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_needs(write):

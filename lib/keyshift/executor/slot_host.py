@@ -74,7 +74,7 @@ class SlotHost:
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host
-        self.server = StateServer(self, host, config.token, config.chunk_bytes)
+        self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
 
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
         return self._tenant(slot).parcels_arrived(parcels)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from keyshift.analysis.metrics import Load
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor.config import JobConfig
+from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.coordinator import StepRecord, Wish
 from keyshift.executor.job import Job, Savepoint
 from keyshift.executor.savepoint import Place, SavepointStore
@@ -52,6 +52,7 @@ class Course:
         work: Path,
         say: Say,
         await_executors: Callable[[], None],
+        certificate: Certificate | None = None,
     ) -> None:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._await_executors = await_executors
@@ -76,6 +77,7 @@ class Course:
             queue_bytes=spec.queue_bytes,
             backend=spec.backend,
             token=secrets.token_urlsafe(24),
+            certificate=certificate,
             chunk_bytes=spec.chunk_bytes,
             deadline_s=spec.deadline_s,
             fault=spec.fault,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.errors import BadInput
+from keyshift.executor.config import Certificate
 from keyshift.executor.pipeline import ENCRYPTED, require_sockets, sockets
 from keyshift.lab.jars import resource
 from keyshift.registry import unknown
@@ -68,12 +69,30 @@ class Spark(BaseModel):
         default="/tmp",
         description="folder for the sockets between Spark and its Python workers, wherever they run; empty: TCP",
     )
+    flight_certificate: str = Field(
+        default="", description=f"PEM file for the host {Certificate.NAME}: state travels over TLS; empty: in clear"
+    )
+    flight_key: str = Field(default="", description="PEM file of its key")
     conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="more settings of Spark")
 
     @property
     def on_kubernetes(self) -> bool:
         """Whether executors are pods."""
         return self.master.startswith(KUBERNETES)
+
+    def certificate(self) -> Certificate | None:
+        """What slots prove who they are with; None without. Raises BadInput if the files do not have it."""
+        files = self.flight_certificate, self.flight_key
+        if files == ("", ""):
+            return None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password="")  # else it would ask for one
+            return Certificate(*(Path(file).read_text(encoding="ascii") for file in files))
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(
+                f"spark.flight_certificate = {files[0]!r} and spark.flight_key = {files[1]!r} are no certificate with "
+                f"its key: {error}"
+            ) from error
 
     def options(self) -> dict[str, Any]:
         """Settings for the session, by Spark's names."""
@@ -224,6 +243,7 @@ def _checked(name: str, raw: dict[str, Any]) -> Profile:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("Services", "literal['embedded']"))
         raise BadInput(f"profile {name!r}: {place}={first.get('input')!r}: {first['msg']}") from error
+    profile.spark.certificate()
     if not profile.spark.on_kubernetes:
         require_sockets(profile.spark.sockets)
     else:
