@@ -21,7 +21,7 @@ from keyshift.errors import BadInput, KeyshiftError
 class Commands(TyperGroup):
     """Names the value that an option refuses: typer says what is wrong with it, and not what it is."""
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)

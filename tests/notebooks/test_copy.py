@@ -60,7 +60,7 @@ def test_a_cell_that_fails_says_why_and_nothing_else(executed):
 
 
 def test_what_a_program_says_on_standard_error_still_reaches_who_waits(executed):
-    _, outputs, told = executed("import sys; sys.stderr.write('take care\\n')")
+    _, outputs, told = executed("import sys; _ = sys.stderr.write('take care\\n')")
     assert told == "take care\n"
     assert [output["text"] for output in outputs] == ["take care\n"]
 
