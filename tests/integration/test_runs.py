@@ -3,9 +3,12 @@
 import psutil
 import pytest
 
+from certificate import CERTIFICATE, KEY
 from keyshift.errors import QueryDied
 from keyshift.executor.job import Job
+from keyshift.executor.pipeline import ENCRYPTED
 from keyshift.lab.jars import jars
+from keyshift.lab.profile import Spark as SparkPlace
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
 from keyshift.planner import strategies
@@ -185,8 +188,17 @@ def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, 
     assert "QueryDied" in latest["error"]
 
 
-def test_nothing_relies_on_one_process(stack, tmp_path):
+def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
+    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
     run = spec(strategy="fluid_per_source", master="local-cluster", batch_s=5.0)
-    with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None) as cluster:
+    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    place = SparkPlace(conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
+    with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None, place) as cluster:
         manifest = cluster.run(run)
+        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
+        commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
     assert manifest.status == "ok", manifest.verdict.examples
+    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in commands) == 2
+    assert secret and secret not in str(commands)

@@ -30,7 +30,7 @@ def said(monkeypatch):
     """Gives the task, with what is published to it in ``published`` and what it acknowledged in ``acknowledged``."""
 
     class Coordination:
-        def __init__(self, hosts: str, root: str) -> None:
+        def __init__(self, hosts: str, root: str, secret: str) -> None:
             self.watched: dict = {}
             self.acknowledged: list = []
             self.lost = False

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from certificate import CERTIFICATE, KEY
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import transfer
+from keyshift.executor.config import Certificate
 from keyshift.executor.transfer import Parcel, StateClients, StateServer
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
@@ -441,3 +443,39 @@ def test_an_acknowledgement_that_is_heard_when_its_call_has_failed_does_not_coun
         if thread.name == "keyshift-acks":
             thread.join(30)
     assert said == []
+
+
+@pytest.fixture
+def over_tls(holder):
+    """A server with a certificate; and clients, made of what they are given, that are closed in the end."""
+    server, made = StateServer(holder, "127.0.0.1", "secret", 150, Certificate(CERTIFICATE, KEY)), []
+
+    def clients(certificate):
+        made.append(StateClients("secret", 3.0, SCHEMA, 150, certificate))
+        return made[-1]
+
+    yield server, clients
+    for each in made:
+        each.close()
+    server.shutdown()
+
+
+def test_over_tls_state_keys_and_messages_arrive_as_ever(holder, over_tls):
+    server, connect = over_tls
+    clients = connect(Certificate(CERTIFICATE, KEY))
+    assert push(clients, server, Parcel(4, state=state(1, 2, 3)))[0] == {4: True}
+    ((_, parcel),) = holder.parcels
+    assert content(parcel.batches) == {key: value(key) for key in (1, 2, 3)}
+    assert clients.keys(server.address, [(4, 9, [5])]).found == [[(5, value(5))]]
+    clients.tell(server.address, "drop", {"stays": []})
+    assert holder.messages == [("drop", {"stays": []})]
+
+
+def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_cannot_prove_who_it_is(
+    holder, server, over_tls
+):
+    guarded, connect = over_tls
+    for address, certificate in ((guarded.address, None), (server.address, Certificate(CERTIFICATE, KEY))):
+        with pytest.raises(ServiceUnavailable):
+            connect(certificate).tell(address, "drop", {"stays": []})
+    assert holder.messages == []

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -30,6 +31,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import ForceRetryError
+from kazoo.security import make_acl, make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from keyshift.errors import ServiceUnavailable
@@ -41,6 +43,13 @@ PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
 PARTS = b"parts/"  # no JSON begins so
 
 Write = tuple[str, bytes]  # a node, and what it is to hold
+OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
+
+
+def _only_for(secret: str) -> dict[str, Any]:
+    """What makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
+    password = sha256(f"zookeeper {secret}".encode()).hexdigest()  # is sent in clear, so it must not open anything else
+    return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
 
 
 def steps_to_json(version: int, steps: Sequence[tuple[int, Step]], rest: int) -> dict[str, Any]:
@@ -54,15 +63,21 @@ def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
 
 
 class Coordination:
-    """One participant, seen from the root of one job.
+    """One participant, seen from the root of one job. ``secret``: the job's, who alone reads and writes what is made here.
 
     A lost connection and an expired session pass unnoticed: calls wait, watches and registrations are made again, and
     each write is repeated until it is confirmed. Every method raises ServiceUnavailable if ZooKeeper is not there,
     refuses, or was away for ``GIVE_UP_S``; then for good.
     """
 
-    def __init__(self, hosts: str, root: str) -> None:
-        self._client = KazooClient(hosts=hosts, timeout=10.0, connection_retry=PATIENT, command_retry=PATIENT)
+    def __init__(self, hosts: str, root: str, secret: str = "") -> None:
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=10.0,
+            connection_retry=PATIENT,
+            command_retry=PATIENT,
+            **_only_for(secret) if secret else {},
+        )
         self._hosts = hosts
         self.root = root
         self._timer: threading.Timer | None = None
@@ -80,6 +95,9 @@ class Coordination:
             self._client.close()
             raise ServiceUnavailable(f"ZooKeeper at {hosts} did not answer within 10 s: is it running?") from error
         self._client.add_listener(self._connection_changed)
+        if secret:
+            with self._talking():
+                self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
 
     # -- the connection -----------------------------------------------------------------------------------------------
 

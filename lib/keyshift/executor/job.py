@@ -63,7 +63,7 @@ class Job:
         """Start the query. It is ready when the collector has seen every slot's ready marker."""
         config = self.config
         self.begins.append(assignment.version)
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._coordination.publish("assignment", assignment.to_json() | {"paused": []})
         self._coordinator = Coordinator(self._coordination, config.job, assignment, config.deadline_s)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
@@ -212,7 +212,8 @@ class Job:
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them)."""
-        coordination = Coordination(self.config.endpoints.zookeeper, f"/keyshift/{self.config.job}")
+        config = self.config
+        coordination = Coordination(config.endpoints.zookeeper, f"/keyshift/{config.job}", config.token)
         try:
             coordination.withdraw("")
         finally:

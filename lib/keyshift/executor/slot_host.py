@@ -107,7 +107,7 @@ class SlotHost:
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host
-        self.server = StateServer(self, host, config.token, config.chunk_bytes)
+        self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
 
     def open(self, tenant: Tenant) -> None:
         """A slot begins a batch here. All batches before are over: nobody needs the keys of units that left then."""

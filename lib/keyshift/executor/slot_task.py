@@ -80,9 +80,11 @@ class SlotTask:
     def open(self) -> None:
         """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
         config, host = self._config, self._host
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._addresses = Addresses(self._coordination, config.deadline_s)
-        self._clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes)
+        self._clients = StateClients(
+            config.token, config.deadline_s, host.state_schema, config.chunk_bytes, config.certificate
+        )
         self._partial = PartialUnits(host, self._clients, self._states, self._lock, host.uses_time, self._failed)
         self._replicator = Replicator(
             host.state_schema,

@@ -109,7 +109,7 @@ class RouterTask:
         self._config = config
         self._workload = config.make_workload()
         self._schema = slot_schema(self._workload)
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._lock = threading.Lock()
         self._machine = RouterMachine(*_assignment(self._coordination.require("assignment")))
         self.watermark = 0  # of the last frame

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.config import Certificate
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
@@ -212,8 +213,14 @@ def _units(chunks: Iterable[Any]) -> Iterator[list[Unit]]:
 class StateServer(flight.FlightServerBase):
     """Serves and accepts the state of the slots that live in this process."""
 
-    def __init__(self, holder: Holder, host: str, token: str, chunk_bytes: int) -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"token": _TokenFactory(token)})
+    def __init__(
+        self, holder: Holder, host: str, token: str, chunk_bytes: int, certificate: Certificate | None = None
+    ) -> None:
+        scheme, proof = "grpc", []
+        if certificate is not None:
+            scheme, proof = "grpc+tls", [(certificate.chain, certificate.key)]
+        middleware = {"token": _TokenFactory(token)}
+        super().__init__(f"{scheme}://{host}:0", tls_certificates=proof, middleware=middleware)
         self.address = f"{host}:{self.port}"
         self._holder = holder
         self._chunk_bytes = chunk_bytes
@@ -321,8 +328,15 @@ class StateClients:
     Every method raises ServiceUnavailable if the other side is not there or refuses.
     """
 
-    def __init__(self, token: str, deadline_s: float, schema: pa.Schema, chunk_bytes: int) -> None:
-        self._token, self._deadline_s = token, deadline_s
+    def __init__(
+        self,
+        token: str,
+        deadline_s: float,
+        schema: pa.Schema,
+        chunk_bytes: int,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._token, self._deadline_s, self._certificate = token, deadline_s, certificate
         self._schema, self._chunk_bytes = schema, chunk_bytes
         self._clients: dict[str, flight.FlightClient] = {}
         self._questions: dict[str, _Questions] = {}
@@ -332,8 +346,16 @@ class StateClients:
     def _to(self, address: str) -> flight.FlightClient:
         with self._lock:
             if address not in self._clients:
-                self._clients[address] = flight.FlightClient(f"grpc://{address}")
+                self._clients[address] = self._connected(address)
             return self._clients[address]
+
+    def _connected(self, address: str) -> flight.FlightClient:
+        certificate = self._certificate
+        if certificate is None:
+            return flight.FlightClient(f"grpc://{address}")
+        return flight.FlightClient(
+            f"grpc+tls://{address}", tls_root_certs=certificate.chain, override_hostname=certificate.NAME
+        )
 
     def push(
         self,

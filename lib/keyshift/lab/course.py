@@ -5,6 +5,7 @@ import queue
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from keyshift.analysis.metrics import Load
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor.config import JobConfig
+from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.coordinator import StepRecord, Wish
 from keyshift.executor.job import CHECK_S, Job, Savepoint
 from keyshift.executor.savepoint import Place, SavepointStore
@@ -53,6 +54,7 @@ class Course:
         work: Path,
         say: Say,
         await_executors: Callable[[], None],
+        certificate: Certificate | None = None,
     ) -> None:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._await_executors = await_executors
@@ -79,6 +81,7 @@ class Course:
             queue_bytes=spec.queue_bytes,
             backend=spec.backend,
             token=secrets.token_urlsafe(24),
+            certificate=certificate,
             chunk_bytes=spec.chunk_bytes,
             deadline_s=spec.deadline_s,
             fault=spec.fault,
@@ -111,8 +114,8 @@ class Course:
             self._job.stop,
             *(child.kill for child in self._children),
             self._job.clean,
-            lambda: topics.delete_topic(self._endpoints.kafka, self._config.events_topic),
-            lambda: topics.delete_topic(self._endpoints.kafka, self._config.results_topic),
+            lambda: topics.delete_topic(self._endpoints.kafka, self._config.events_topic, self._endpoints.sign_in),
+            lambda: topics.delete_topic(self._endpoints.kafka, self._config.results_topic, self._endpoints.sign_in),
             lambda: self._output.unlink(missing_ok=True),
         ]
         for step in steps:
@@ -125,9 +128,9 @@ class Course:
 
     def execute(self) -> tuple[dict[str, pa.Table], Verdict, dict[str, Any], list[str]]:
         """Tables, verdict, what the summary needs beside the tables, and what a reader should know."""
-        spec = self._spec
-        topics.create_topic(self._endpoints.kafka, self._config.events_topic, spec.routers)
-        topics.create_topic(self._endpoints.kafka, self._config.results_topic, spec.tasks)
+        spec, kafka, sign_in = self._spec, self._endpoints.kafka, self._endpoints.sign_in
+        topics.create_topic(kafka, self._config.events_topic, spec.routers, sign_in=sign_in)
+        topics.create_topic(kafka, self._config.results_topic, spec.tasks, sign_in=sign_in)
         self._generator, self._collector = self._start_children()
         self._job.start(spec.start())
         self._wait_ready(self._config.slots, "ready: every router and slot has put a first row through")
@@ -155,11 +158,12 @@ class Course:
         self._job.stop()
         self._say("comparing every result and the final state with the oracle")
         events, frames = topics.read_topic(
-            self._endpoints.kafka,
+            kafka,
             self._config.events_topic,
             self._workload.event_schema,
             spec.routers,
             before=final.offsets if self._overloaded else None,
+            sign_in=sign_in,
         )
         results = pq.read_table(self._output).to_pandas()
         found = self._judge(events, frames, results, final, left_behind)
@@ -264,7 +268,8 @@ class Course:
 
     def _start_children(self) -> tuple[Child, Child]:
         spec, config = self._spec, self._config
-        common = {"kafka": self._endpoints.kafka, "workload": spec.workload, "parameters": config.parameters}
+        common = {"workload": spec.workload, "parameters": config.parameters}
+        common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
         load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
         self._children.append(Child("keyshift.lab.generator", common | load, self._heard_generator))

@@ -10,6 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift import frames
+from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput, ServiceUnavailable
 
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
@@ -28,35 +29,42 @@ def broker_errors(kafka: str, doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def _admin(kafka: str, doing: str) -> Iterator[KafkaAdminClient]:
+def _admin(kafka: str, sign_in: SignIn, doing: str) -> Iterator[KafkaAdminClient]:
     with broker_errors(kafka, doing):
-        client = KafkaAdminClient(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS)
+        client = KafkaAdminClient(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS,
+            **sign_in.client(),
+        )
         try:
             yield client
         finally:
             client.close()
 
 
-def create_topic(kafka: str, topic: str, partitions: int, retention_s: float = 24 * 3600.0) -> None:
+def create_topic(
+    kafka: str, topic: str, partitions: int, retention_s: float = 24 * 3600.0, sign_in: SignIn = OPEN
+) -> None:
     """Make ``topic`` and wait until every partition has a leader.
 
     Raises ServiceUnavailable if the broker does not answer in time or refuses (the topic exists already, say).
     """
     configs = {"retention.ms": str(round(retention_s * 1000)), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
     wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
-    with _admin(kafka, f"creating topic {topic!r}") as client:
+    with _admin(kafka, sign_in, f"creating topic {topic!r}") as client:
         client.create_topics(wanted, timeout_ms=ANSWER_MS, wait_for_metadata=True)
 
 
-def delete_topic(kafka: str, topic: str) -> None:
+def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
     """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
-    with _admin(kafka, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
+    with _admin(kafka, sign_in, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
         client.delete_topics([topic], timeout_ms=ANSWER_MS)
 
 
-def require_partitions(kafka: str, topic: str, partitions: int) -> None:
+def require_partitions(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
     """Raises BadInput if ``topic`` has another number of partitions (none at all, if it does not exist)."""
-    with _admin(kafka, f"looking at topic {topic!r}") as client:
+    with _admin(kafka, sign_in, f"looking at topic {topic!r}") as client:
         described = client.describe_topics([topic])
     found = len(described[0]["partitions"])
     if found != partitions:
@@ -64,7 +72,12 @@ def require_partitions(kafka: str, topic: str, partitions: int) -> None:
 
 
 def read_topic(
-    kafka: str, topic: str, schema: pa.Schema, partitions: int, before: Mapping[int, int] | None = None
+    kafka: str,
+    topic: str,
+    schema: pa.Schema,
+    partitions: int,
+    before: Mapping[int, int] | None = None,
+    sign_in: SignIn = OPEN,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The events and the frames in ``topic`` at the time of the call.
 
@@ -84,6 +97,7 @@ def read_topic(
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=_READ_BYTES,
             metrics_enabled=False,
+            **sign_in.client(),
         )
         try:
             consumer.assign(assigned)
