@@ -63,7 +63,7 @@ def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
 
 
 class Coordination:
-    """One participant, seen from the root of one job. ``secret``: the job's, who alone reads and writes what is made here.
+    """One participant, seen from the root of one job, who alone reads and writes what is made here with its ``secret``.
 
     A lost connection and an expired session pass unnoticed: calls wait, watches and registrations are made again, and
     each write is repeated until it is confirmed. Every method raises ServiceUnavailable if ZooKeeper is not there,
