@@ -108,7 +108,7 @@ class SmallJob:
         self.workload = self.config.make_workload()
         self.nodes, self.bucket, self._hosts, self._tasks = Nodes(), Bucket(), [], []
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root: Session(self.nodes))
+        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root, secret="": Session(self.nodes))
         monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store())
         monkeypatch.setattr(SlotTask, "_warm_up", lambda task: None)
         assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)

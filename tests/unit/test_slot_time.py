@@ -58,7 +58,7 @@ class Batches:
         self.nodes = {"assignment": Assignment.contiguous(4, 1).to_json() | {"paused": []}}
         self.store = store_of()
         monkeypatch.setattr(slot_host, "_host", None)
-        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root: Coordination(self.nodes))
+        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root, secret="": Coordination(self.nodes))
         monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store)
         self.offset, self.results, self.markers = 0, [], []
         self.task = None
