@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from small_job import CONFIG
+from small_slots import Nodes, Session
 from test_savepoint import store_of
 
 from keyshift import frames
@@ -31,34 +32,15 @@ WORKLOAD = JOB.make_workload()
 WAIT_S = 10.0
 
 
-class Coordination:
-    """As much of ZooKeeper as one slot uses."""
-
-    def __init__(self, nodes):
-        self.nodes = nodes
-        self.publish = self.acknowledge = self.register = nodes.__setitem__
-        self.read = nodes.get
-        self.require = nodes.__getitem__
-
-    def watch(self, path, call, gone=None):
-        if path in self.nodes:
-            call(self.nodes[path])
-
-    def withdraw(self, path):
-        self.nodes.pop(path, None)
-
-    def close(self):
-        pass
-
-
 class Batches:
     """One slot, batch after batch, in one process. Times are in ms."""
 
     def __init__(self, monkeypatch):
-        self.nodes = {"assignment": Assignment.contiguous(4, 1).to_json() | {"paused": []}}
+        nodes = self.nodes = Nodes()
+        nodes.put("assignment", Assignment.contiguous(4, 1).to_json() | {"paused": []})
         self.store = store_of()
         monkeypatch.setattr(slot_host, "_host", None)
-        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root, secret="": Coordination(self.nodes))
+        monkeypatch.setattr(slot_task, "Coordination", lambda *_: Session(nodes))
         monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store)
         self.offset, self.results, self.markers = 0, [], []
         self.task = None
@@ -106,7 +88,7 @@ class Batches:
         while not any(marker["marker"] == "sealed" for marker, _ in self.markers):
             assert time.monotonic() < deadline
             self.take(self.task.wait())
-        places = self.nodes[f"savepoints/{savepoint}/slot-0"]["places"]
+        places = self.nodes.get(f"savepoints/{savepoint}/slot-0")["places"]
         tables = [self.store.read(Place(*place))[1].to_pandas() for place in places]
         assert len(tables) == 4
         return tables
