@@ -89,6 +89,12 @@ def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab):
     assert manifest.summary.steps == 1
 
 
+def test_a_step_that_is_late_lets_paused_routers_go_and_the_job_comes_to_its_savepoint(lab):
+    manifest = lab.run(spec(strategy="pause_resume", fault="never_installed", deadline_s=1.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [note for note in manifest.notes if "goes forward" in note]
+
+
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
     run = spec(strategy="pause_resume", queue_bytes=1 << 16, rate=8000.0, state_bytes=4096)
     manifest = lab.run(run)

@@ -82,5 +82,5 @@ def test_who_registers_takes_over_what_an_earlier_holder_left(job):
 def test_steps_come_back_as_they_were_published():
     first = Step((Move(UnitId(1), SlotId(0), SlotId(2)),), Mode(gate="slots"))
     second = Step((Move(UnitId(3), SlotId(2), SlotId(0)),))
-    assert steps_of(steps_to_json(9, ((7, first), (8, second)))) == (9, [(7, first), (8, second)])
-    assert steps_of(steps_to_json(9, ())) == (9, [])
+    assert steps_of(steps_to_json(9, ((7, first), (8, second)), 3)) == (9, [(7, first), (8, second)])
+    assert steps_of(steps_to_json(9, (), 0)) == (9, [])

@@ -21,13 +21,13 @@ from keyshift.keys import Step
 GIVE_UP_S = 10.0  # without a connection; kazoo alone would keep every caller waiting for ever
 
 
-def steps_to_json(version: int, steps: Sequence[tuple[int, Step]]) -> dict[str, Any]:
-    """What ``steps`` holds: see ``protocol.coordinator.PublishSteps``."""
-    return {"version": version, "steps": [{"version": of} | step.to_json() for of, step in steps]}
+def steps_to_json(version: int, steps: Sequence[tuple[int, Step]], rest: int) -> dict[str, Any]:
+    """What ``steps`` holds: see ``protocol.coordinator.PublishSteps``; ``rest`` is how many of the plan come last."""
+    return {"version": version, "steps": [{"version": of} | step.to_json() for of, step in steps], "rest": rest}
 
 
 def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
-    """The inverse of ``steps_to_json``."""
+    """The version and the steps of ``steps_to_json``."""
     return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
 
 
