@@ -68,11 +68,14 @@ class Job:
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
 
     def check(self) -> None:
-        """Raises QueryDied with the first telling line if the query has died."""
-        if self._query is None or self._query.isActive:
+        """Raises QueryDied with the first telling line if the query has died, ServiceUnavailable without ZooKeeper."""
+        if self._query is None:
             return
-        error = self._query.exception()
-        raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        if not self._query.isActive:
+            error = self._query.exception()
+            raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        assert self._coordination is not None
+        self._coordination.check()
 
     def serve(self, wishes: list[Wish], until_s: float, say: Say, check: Callable[[], None]) -> None:
         """Let the query run until ``until_s`` (monotonic seconds) and migrate when it is wished; see ``Coordinator``.

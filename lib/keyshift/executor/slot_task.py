@@ -267,6 +267,7 @@ class SlotTask:
     def _raise_trouble(self) -> None:
         if self._trouble:
             raise self._trouble
+        self._coordination.check()
 
     # -- effects ------------------------------------------------------------------------------------------------------
 

@@ -130,7 +130,11 @@ class RouterTask:
             self._machine.request_savepoint(raw["id"])
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
-        """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick."""
+        """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick.
+
+        Raises ServiceUnavailable if ZooKeeper has been away for so long that nobody would hear of a switch.
+        """
+        self._coordination.check()
         events, meta = frames.decode(value, self._workload.event_schema)
         self.watermark = max(self.watermark, meta.get("watermark", 0))  # a cut frame has it once
         with self._lock:
