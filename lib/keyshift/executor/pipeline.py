@@ -182,7 +182,7 @@ def start_query(
         .load()
     )
     return (
-        _dataflow(events, router or tasks.router(config), slot or tasks.slot(config), config.slots)
+        _dataflow(events, router or tasks.router(config, batch_s), slot or tasks.slot(config), config.slots)
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", kafka)
         .option("topic", config.results_topic)

@@ -41,6 +41,7 @@ from keyshift.state import UnitState
 DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
+ASIDE_S = 0.02  # how often what waits is looked at, whether rows come or not
 
 
 class SlotTask:
@@ -55,6 +56,7 @@ class SlotTask:
         self._states: dict[int, UnitState] = {}
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
+        self._closed = threading.Event()
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
         self._greeted: set[str] = set()  # addresses
@@ -71,6 +73,7 @@ class SlotTask:
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
         self._deadline = 0.0
+        self._progress: tuple[Any, ...] = ()  # since the input has ended: what changes while something comes or goes
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class SlotTask:
         if not host.warm:
             host.warm = True
             self._background(self._warm_up)
-        for work in (self._work, self._listen):
+        for work in (self._work, self._listen, self._go_on):
             threading.Thread(target=work, name=f"keyshift-slot-{self.slot}", daemon=True).start()
 
     def seal(self) -> None:
@@ -135,9 +138,11 @@ class SlotTask:
             self._coordination.publish(
                 f"handover/{self.slot}", {"address": address, "units": units, "version": version}
             )
+            self._closed.set()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
+        self._closed.set()
         self._jobs.put(None)
         if self._host.tenants.get(self.slot) is self:
             del self._host.tenants[self.slot]
@@ -184,9 +189,13 @@ class SlotTask:
             return self._emit(results)
 
     def stalled(self) -> bool:
-        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka."""
+        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka.
+
+        Keys come whatever this slot reads; for whole units the machine knows.
+        """
+        most = self._config.queue_bytes
         with self._lock:
-            return self._queued_bytes > self._config.queue_bytes and self._machine.may_stall
+            return self._partial.waiting_bytes >= most or (self._queued_bytes > most and self._machine.may_stall)
 
     @property
     def _queued_bytes(self) -> int:
@@ -197,8 +206,10 @@ class SlotTask:
         """Nothing is under way: the state can stay here and somebody else may continue."""
         with self._lock:
             if not self._deadline:
-                self._deadline = time.monotonic() + self._config.deadline_s
                 self._carry_out(self._machine.end_of_input())
+            moved_at = self._clients.moved_at, self._host.server.moved_at
+            if (progress := (len(self._machine.expected), self._queued_bytes, *moved_at)) != self._progress:
+                self._progress, self._deadline = progress, time.monotonic() + self._config.deadline_s
             return self._machine.settled and not self._drained
 
     def wait(self) -> list[bytes]:
@@ -208,8 +219,8 @@ class SlotTask:
             self._raise_trouble()
             if self._deadline and time.monotonic() > self._deadline:
                 raise MigrationFailed(
-                    f"slot {self.slot}: the batch is over and state of units {self._machine.wanted[:5]} did not come "
-                    f"within {self._config.deadline_s:g} s"
+                    f"slot {self.slot}: the batch is over, state of units {self._machine.wanted[:5]} is elsewhere, and "
+                    f"nothing has come or gone for {self._config.deadline_s:g} s"
                 )
             results = self._drain()
             self._partial.ask()
@@ -326,11 +337,11 @@ class SlotTask:
     def _tell(self, slot: int, some: list[protocol.Request | protocol.Open]) -> None:
         def deliver(messages: list[protocol.Request | protocol.Open]) -> None:
             wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, protocol.Request)]
-            opened = [m.unit for m in messages if isinstance(m, protocol.Open)]
+            opened = [[m.unit, m.version] for m in messages if isinstance(m, protocol.Open)]
             body = {"slot": slot, "wanted": wanted, "opened": opened}
             self._clients.tell(self._addresses.of(slot), "units", body)
             with self._lock:
-                self._carry_out([effect for unit in opened for effect in self._machine.acknowledged(unit)])
+                self._carry_out([effect for unit, _ in opened for effect in self._machine.acknowledged(unit)])
 
         if slot not in self._messengers:
             pause_s = self._modes[some[0].version].fetch_interval_ms / 1000
@@ -398,8 +409,8 @@ class SlotTask:
             effects: list[protocol.Effect] = []
             for unit, version, router, hop in body["wanted"]:
                 effects += self._machine.requested(unit, version, router, hop)
-            for unit in body["opened"]:
-                if self._machine.is_lent(unit):  # otherwise it was said before
+            for unit, version in body["opened"]:
+                if self._machine.is_lent(unit, version):  # otherwise it was said before
                     effects += self._machine.opened(unit)
             self._carry_out(effects)
 
@@ -465,6 +476,17 @@ class SlotTask:
             except BaseException as error:
                 self._trouble = error
                 return
+
+    def _go_on(self) -> None:
+        """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
+        try:
+            while not self._closed.wait(ASIDE_S):
+                with self._lock:
+                    if (self._queued_bytes or self._partial) and not self._closed.is_set():
+                        self._drained = self._drain()
+                        self._partial.ask()
+        except BaseException as error:
+            self._trouble = error
 
     def _warm_up(self) -> None:
         """Everything once that is slow the first time: calls, here to ourselves, and memory that was never touched."""
