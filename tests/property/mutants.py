@@ -114,6 +114,52 @@ class FreezesWithoutWaitingForState(Slot):
         return self._step is None and not self._queues if self._ended else True
 
 
+class NeverStops(Slot):
+    """Takes rows however many records wait."""
+
+    may_stall = False
+
+
+class StopsForItsOwnOnly(Slot):
+    """Takes rows however many records wait for others to acknowledge, or to give back what is lent."""
+
+    @property
+    def may_stall(self) -> bool:
+        return super().may_stall and bool(self.expected or self.partial)
+
+
+class StopsWhileABarrierIsMissing(Slot):
+    """Another slot may be waiting for the barrier behind the rows that are not taken."""
+
+    may_stall = True
+
+
+class ReportsBeforeTheQueueIsEmpty(Slot):
+    """The next step begins while records wait."""
+
+    def _advance(self, touched: Any = ()) -> Any:
+        queues, arriving = self._queues, self._step.arriving if self._step else {}
+        self._queues = {unit: queue for unit, queue in queues.items() if unit not in arriving or unit in self.expected}
+        effects = super()._advance(touched)
+        self._queues = queues | self._queues
+        return effects
+
+
+class ReportsWhatIsLent(Slot):
+    """The next step begins while a unit may still be called back."""
+
+    def arrived(self, unit: int, routers: Any = None, partial: bool = False) -> Any:
+        if self._step and unit in self._step.arriving:
+            self._step.final.add(unit)
+        return super().arrived(unit, routers, partial)
+
+
+class FiresBehindTheGate(Slot):
+    def idle(self, units: Any) -> Any:
+        here = [unit for unit in units if unit in self.serving and unit not in self._queues]
+        return [unit for unit in here if not self.stands(unit)]
+
+
 class ServesWhileItBlocks(Slot):
     @property
     def _blocked(self) -> bool:
@@ -154,6 +200,23 @@ class TakesWhatComesTwice(Slot):
 
     def awaits(self, unit: int, version: int, hop: int) -> bool:
         return super().awaits(unit, version, self._step.hops[unit] + 1 if self._step else hop)
+
+
+class TakesStateOfAnEarlierStep(Slot):
+    """Which took the unit the same way, and comes late."""
+
+    def awaits(self, unit: int, version: int, hop: int) -> bool:
+        return super().awaits(unit, self._step.version if self._step and version else version, hop)
+
+
+class AnswersRequestsOfEarlierSteps(Slot):
+    def requested(self, unit: int, version: int, router: int, hop: Any = None) -> Any:
+        return super().requested(unit, self._step.version if self._step else version, router, hop)
+
+
+class AnswersRequestsThatComeTwice(Slot):
+    def requested(self, unit: int, version: int, router: int, hop: Any = None) -> Any:
+        return super().requested(unit, version, router)
 
 
 # -- slots: keys that are elsewhere ------------------------------------------------------------------------------------
@@ -319,6 +382,14 @@ class StopsForASavepointWhilePaused(RouterMachine):
         return effects
 
 
+class WaitsForRoomWhenItsBatchIsOver(RouterShell):
+    """A router that has ended may not have switched: its barrier comes with the end of all."""
+
+    @property
+    def waits(self) -> bool:
+        return self.full
+
+
 class ResumesAfterNewRecords(RouterShell):
     def frame(self) -> None:
         kept, self.kept = self.kept, []
@@ -370,6 +441,13 @@ class GoesOnBeforeTheStateIsInstalled(CoordinatorMachine):
         if self._current and self._current.phase == "switching":
             self._current.waiting["installed"] = set()
         return super().acknowledged(phase, version, slot, now_ms)
+
+
+class DoesTheFirstStepsOnly(CoordinatorMachine):
+    """And says that the migration is done."""
+
+    def start(self, steps: Any, now_ms: float) -> Any:
+        return super().start(list(steps)[:2], now_ms)
 
 
 class UsesVersionsAgain(CoordinatorMachine):
@@ -428,6 +506,17 @@ class InstallsTheStateOfAnotherUnit(SlotShell):
         super().state_arrived(unit, State(moved, state.timers, state.watermark), routers, partial)
 
 
+class WorksOnlyWhenRowsCome(SlotShell):
+    def go_on(self, batch: int) -> None:
+        pass
+
+
+class TakesRowsWhileRecordsWaitForKeys(SlotShell):
+    @property
+    def full(self) -> bool:
+        return self.machine.queued_bytes > self.sim.shape.queue_bytes and self.machine.may_stall
+
+
 class DropsTheKeysThatStayed(SlotShell):
     """Nobody can fetch them any more."""
 
@@ -439,6 +528,10 @@ class DropsTheKeysThatStayed(SlotShell):
 
 
 LENDING = {"modes": [Mode(transfer="fetch", fetch_back=3)]}
+CALM = {"rolls_back": 0.0, "late": 0.0, "overlaps": 0.0, "leader_dies": 0.0, "dies": 0.0, "batch_ms": None}
+ROUND = {"shape": CALM | {"repeats": 0.5, "script": ("shuffle", "back", "back", "back", "back")}}
+SKEWED = {"routers": 3, "idle": (False,) * 3, "channel_ms": (0.0, 5.0, 40.0), "room": 100, "state_ms": 10.0}
+MUCH_LENDING = LENDING | {"shape": ROUND["shape"] | SKEWED}
 REMOTE = {"modes": [Mode(transfer="remote")]}
 
 MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -458,11 +551,20 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("slot_machine", ForgetsTheStepAtTheEndOfTheBatch, "stuck", {}),
         ("slot_machine", FreezesWhenTheFirstRouterStops, "lost", {}),
         ("slot_machine", FreezesWithoutWaitingForState, "savepoint", {}),
+        ("slot_machine", NeverStops, "unbounded", {}),
+        ("slot_machine", StopsForItsOwnOnly, "unbounded", {}),
+        ("slot_machine", StopsWhileABarrierIsMissing, "stuck", {}),
+        ("slot_machine", ReportsBeforeTheQueueIsEmpty, "too early", {}),
+        ("slot_machine", ReportsWhatIsLent, "too early", LENDING),
+        ("slot_machine", FiresBehindTheGate, "gate", {}),
         ("slot_machine", ServesWhileItBlocks, "gate", {}),
         ("slot_machine", LendsToEveryRouter, "reordered", LENDING),
         ("slot_machine", ReturnsWithoutItsQueue, "lost", LENDING),
         ("slot_machine", OpensBeforeTheLateQueueIsDrained, "stuck", LENDING),
         ("slot_machine", TakesWhatComesTwice, "owners", LENDING),
+        ("slot_machine", TakesStateOfAnEarlierStep, "owners", ROUND),
+        ("slot_machine", AnswersRequestsOfEarlierSteps, "stuck", MUCH_LENDING),
+        ("slot_machine", AnswersRequestsThatComeTwice, "stuck", MUCH_LENDING),
         ("slot_machine", HandsPartialUnitsOn, "lost", {}),
         ("slot_machine", FiresBeforeTheQueue, "late", {}),
         ("slot_machine", LetsTimePassWhileItLeaves, "late", {}),
@@ -482,16 +584,20 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("slot_shell", CarriesEffectsOutBeforeTheRecords, "ownerless", {}),
         ("slot_shell", InstallsTheStateOfAnotherUnit, "wrong", {}),
         ("slot_shell", DropsTheKeysThatStayed, "wrong", {}),
+        ("slot_shell", WorksOnlyWhenRowsCome, "stuck", {}),
+        ("slot_shell", TakesRowsWhileRecordsWaitForKeys, "unbounded", {}),
         ("router_machine", AdoptsOneFrameAfterItsBarrier, "violation", {}),
         ("router_machine", AdoptsWithoutBarrier, "violation", {}),
         ("router_machine", PausesForOneFrame, "gate", {}),
         ("router_machine", StopsForASavepointWhilePaused, "lost", {}),
+        ("router_shell", WaitsForRoomWhenItsBatchIsOver, "stuck", {"modes": [Mode(gate="router")]}),
         ("router_shell", ResumesAfterNewRecords, "reordered", {}),
         ("coordinator_machine", PublishesBeforeAllArePrepared, "violation", {}),
         ("coordinator_machine", SwitchesToTheStepAheadAsSoonAsItIsPrepared, "violation", {}),
         ("coordinator_machine", ForgetsTheStepAheadWhenItTakesOver, "violation", {}),
         ("coordinator_machine", UsesTheVersionOfTheStepAheadAgain, "stuck", {}),
         ("coordinator_machine", GoesOnBeforeTheStateIsInstalled, "violation", {}),
+        ("coordinator_machine", DoesTheFirstStepsOnly, "target", {}),
         ("coordinator_machine", UsesVersionsAgain, "stuck", {}),
         ("coordinator_machine", ForgetsWhatWasAcknowledged, "stuck", {}),
         ("coordinator_machine", DoesNotWaitForTheLateStep, "violation", {}),

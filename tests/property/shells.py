@@ -20,6 +20,8 @@ Events = list[tuple[int, int]]  # (number, key)
 Stay = tuple[int, int]  # a unit, and the version with which its ownership left
 Values = dict[int, list[int]]  # key -> numbers of its events and, as ~number, of timers that fired; in their order
 Waiting = tuple[tuple[int, int], int, int, int]  # event, router, version, watermark that it met
+Packet = tuple["SlotShell", list[tuple[Any, ...]]]
+ASIDE_MS = 50.0  # virtual
 AHEAD = 4  # timers are set so many frames ahead at the most
 
 
@@ -46,7 +48,9 @@ class RouterShell:
         self.sim, self.number, self.offset = sim, number, offset
         self.stopped = False
         self.batch = 0
-        self.kept: list[tuple[SlotShell, list[tuple[Any, ...]]]] = []
+        self.out: deque[Packet] = deque()  # not in their channels yet
+        self.kept: list[Packet] = []
+        self.machine = sim.router_machine(*sim.published["assignment"][-1])
 
     def open(self) -> None:
         self.batch += 1
@@ -57,19 +61,49 @@ class RouterShell:
         self.sim.at(self.sim.rng.random() * self.sim.shape.frame_ms, self.frame)
 
     def resume(self) -> None:
-        kept, self.kept = self.kept, []
-        for shell, rows in kept:
+        self.out += self.kept
+        self.kept = []
+
+    def put(self, then: Callable[[], None]) -> None:
+        """Row by row into the channels. One that is full holds up all others, also if only half of them know of a
+        barrier.
+        """
+        while self.out:
+            shell, rows = self.out[0]
+            if self.sim.in_channel[self.number, shell.slot] >= self.sim.shape.room:
+                self.sim.seen["router waits"] += 1
+                return self.sim.at(1.0, self.put, then)
+            self.out.popleft()
             self.sim.send(self.number, shell, rows)
+        return then()
+
+    def end(self) -> None:
+        self.stopped = True
+        self.sim.log("router", self.number, "ends its batch at", self.offset)
+        for shell in self.sim.slots:
+            self.sim.maybe_end(shell)
+
+    def next_frame(self) -> None:
+        self.sim.at(self.sim.shape.frame_ms * (0.5 + self.sim.rng.random()), self.frame)
+
+    @property
+    def full(self) -> bool:
+        records = sum(len(events) for _, rows in self.kept for *_, events, _ in rows)
+        return records > self.sim.shape.queue_bytes and not self.machine.may_resume
+
+    @property
+    def waits(self) -> bool:
+        """Not when its batch is over: routers that have ended say nothing any more, and slots wait for its end."""
+        return self.full and not self.sim.ending
 
     def frame(self) -> None:
         sim, machine = self.sim, self.machine
+        if self.waits:
+            sim.seen["router is full"] += 1
+            return self.next_frame()
         if sim.ending:
             self.resume()
-            self.stopped = True
-            sim.log("router", self.number, "ends its batch at", self.offset)
-            for shell in sim.slots:
-                sim.maybe_end(shell)
-            return
+            return self.put(self.end)
         rows: list[tuple[Any, ...]] = []
         for effect in machine.boundary():
             match effect:
@@ -86,14 +120,17 @@ class RouterShell:
             for number, key in sim.read(self.number, self.offset):
                 parts[machine.assignment.owner[key % sim.shape.units]].append((number, key))
         self.offset += 1
+        if rows and sim.rng.random() < 0.5:
+            self.out += [(shell, rows) for shell in sim.slots]
+            rows = []
         for shell in sim.slots:
             data = [("data", self.number, machine.assignment.version, parts.get(shell.slot, []), self.offset)]
             if shell.slot in machine.paused:
                 sim.seen["paused"] += bool(parts.get(shell.slot))
                 self.kept.append((shell, data))
-                data = []  # in truth a tick that brings no time
-            sim.send(self.number, shell, rows + data)
-        sim.at(sim.shape.frame_ms * (0.5 + sim.rng.random()), self.frame)
+                data = [("tick", self.number, 0)]  # that brings no time
+            self.out.append((shell, rows + data))
+        return self.put(self.next_frame)
 
 
 class SlotShell:
@@ -110,7 +147,9 @@ class SlotShell:
         self.modes: dict[int, Mode] = {}
         self.unmade: dict[int, set[int]] = {}  # version of a step -> own units that have not moved yet
         self.backlog: deque[Any] = deque()  # rows and messages that came before the slot was open
-        self.flying = 0  # rows on their way
+        self.flying = 0  # packets on their way, and in the channel while the slot takes none
+        self.channel: deque[list[tuple[Any, ...]]] = deque()
+        self.looking = False  # whether it will look there again
         self.batch = 0
         self.version = 0  # handed over from batch to batch
         self.opened = self.ended = False
@@ -131,6 +170,7 @@ class SlotShell:
         self.machine = sim.slot_machine(self.slot, sim.shape.routers, self.states.keys(), expected, self.version)
         self.remainders, self.stalled = sim.remainders(), {}
         self.watermarks = [0] * sim.shape.routers
+        self.heard = [0] * sim.shape.routers
         sim.log("slot", self.slot, "opens with", sorted(self.states), "expects", expected, "at", self.version)
         for unit in self.states:
             sim.check_owner(unit, self)
@@ -141,7 +181,14 @@ class SlotShell:
         backlog, self.backlog = self.backlog, deque()
         for call in backlog:
             call()
+        self.go_on(batch)
         sim.maybe_end(self)
+
+    def go_on(self, batch: int) -> None:
+        """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
+        if batch == self.batch and not self.ended:
+            self.drain()
+            self.sim.at(ASIDE_MS, self.go_on, batch)
 
     def pull(self, source: dict[int, State]) -> None:
         wanted = [unit for unit in self.machine.wanted if unit in source]
@@ -179,16 +226,53 @@ class SlotShell:
         else:
             self.backlog.append(call)
 
+    @property
+    def waiting_for_keys(self) -> int:
+        return self.remainders.waiting + sum(map(len, self.stalled.values()))
+
+    @property
+    def full(self) -> bool:
+        """Whether no row is to be taken."""
+        keys, most = self.waiting_for_keys, self.sim.shape.queue_bytes
+        return keys >= most or (self.machine.queued_bytes + keys > most and self.machine.may_stall)
+
+    def came(self, rows: list[tuple[Any, ...]]) -> None:
+        self.channel.append(rows)
+        if not self.looking:
+            self.look()
+
+    def look(self) -> None:
+        """Take what is in the channel, or do what can be done without."""
+        self.looking = False
+        while self.channel and not self.full:
+            self.on_rows(self.channel.popleft())
+        if self.channel:
+            self.sim.seen["stopped reading"] += 1
+            self.looking = True
+            self.drain()
+            self.sim.at(1.0, self.look)
+
+    def check_room(self, units: int, keys: int, drained: bool) -> None:
+        """So many records wait. If all routers are at one version here, no slot waits for a barrier behind them."""
+        most, same = self.sim.shape.queue_bytes, len(set(self.heard)) == 1
+        if keys >= most or (units > most and same and not drained):
+            what = f"{units} records wait for units, {keys} for keys"
+            self.sim.problem("unbounded", f"slot {self.slot} takes more although {what}")
+
     def on_rows(self, rows: list[tuple[Any, ...]]) -> None:
         self.flying -= 1
+        self.sim.in_channel[rows[0][1], self.slot] -= 1
+        units, keys = self.machine.queued_bytes, self.waiting_for_keys
         self.drain()
+        self.check_room(units, keys, drained=self.machine.queued_bytes < units)
         for kind, router_, value, *rest in rows:
             if kind == "barrier":
+                self.heard[router_] = value
                 self.sim.log("slot", self.slot, "barrier", value, "of router", router_)
                 self.carry_out(self.machine.barrier(router_, value))
             elif kind == "savepoint":
                 self.carry_out(self.machine.savepoint_barrier(router_, value))
-            elif not self.machine.stopped(router_):
+            elif kind == "data" and not self.machine.stopped(router_):
                 events, watermark = rest
                 if events:
                     self.admit(events, router_, value, min(self.watermarks))
@@ -220,7 +304,7 @@ class SlotShell:
     def gate(self, version: int, gate: str) -> None:
         """No record of the new version comes past its gate before the moves behind it are made."""
         if self.unmade.get(version) and self.modes[version].gate == gate:
-            self.sim.problem("gate", f"slot {self.slot} takes a record, units {sorted(self.unmade[version])} move")
+            self.sim.problem("gate", f"slot {self.slot} works on, units {sorted(self.unmade[version])} move")
 
     def process(self, events: Events, router_: int, version: int, met: int) -> None:
         """What misses its key waits; if time counts, behind it all that is younger in its unit."""
@@ -263,7 +347,8 @@ class SlotShell:
             self.write_back(unit, key, list(numbers))
 
     def drain(self) -> None:
-        records, effects = self.machine.drain(self.sim.shape.drain)
+        room = self.waiting_for_keys < self.sim.shape.queue_bytes
+        records, effects = self.machine.drain(self.sim.shape.drain if room else 0)
         for record in records:
             self.sim.log("slot", self.slot, "drains", record)
             self.process(*record)
@@ -323,6 +408,8 @@ class SlotShell:
         now = min(self.watermarks)
         for unit in self.machine.idle([unit for unit, state in self.states.items() if state.timers]):
             if unit not in self.stalled and not self.lacks(unit, now):
+                for version in set(self.heard):
+                    self.gate(version, "slots")
                 self.reach(unit, now)
 
     # -- state that comes ---------------------------------------------------------------------------------------------
@@ -487,9 +574,14 @@ class SlotShell:
                     self.made(unit)
                 case slot.Complete(unit):
                     self.fetch_rest(unit)
-                case slot.Installed(version, _):
+                case slot.Installed(version, units):
+                    waiting = {unit for unit, queue in self.machine._queues.items() if queue}
+                    if early := (units - self.states.keys()) | (units & (waiting | self.machine._open.keys())):
+                        sim.problem("too early", f"slot {self.slot} reports units {sorted(early)} of {version}")
                     sim.acknowledge("installed", version, self.slot)
-                case slot.Released(version, _):
+                case slot.Released(version, units):
+                    if early := units & (self.states.keys() | self.sending.keys()):
+                        sim.problem("too early", f"slot {self.slot} reports units {sorted(early)} of {version} gone")
                     sim.acknowledge("released", version, self.slot)
                 case slot.Freeze(_):
                     frozen = {unit: state.copy() for unit, state in self.states.items()}

@@ -1,8 +1,9 @@
 """The protocol machines in one event loop with one seed and virtual time: ``simulate(seed)`` replays a run exactly.
 
-Channels router -> slot are FIFO, everything else overtakes: watches (a watcher may miss intermediate values, as in
-ZooKeeper), acknowledgements, state from slot to slot. What is sent beside the data path may come twice. The shells of
-routers and slots are in ``shells``.
+Channels router -> slot are FIFO and have an end: a slot that takes nothing stops the routers, and they all others.
+Everything else overtakes: watches (a watcher may miss intermediate values, as in ZooKeeper), acknowledgements, state
+from slot to slot. What is sent beside the data path may come twice, also steps later. The shells of routers and slots
+are in ``shells``.
 """
 
 import heapq
@@ -10,7 +11,7 @@ import random
 import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shells import Events, RouterShell, SlotShell, State
@@ -35,6 +36,7 @@ MODES = [
     *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
 ]
 STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
+STUCK_CALL_MS = (20.0, 100.0, 1000.0)  # virtual: within a step, and up to a few of them
 DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to miss it
 LEADERS = 10  # that die: each begins the deadline anew, and a step that never ends would never be late
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
@@ -66,6 +68,7 @@ class Shape:
     repeats: float  # probability that what is sent to a slot comes twice, or only the second time
     dies: float  # probability that the whole query dies within a migration, and begins again from the last savepoint
     queue_bytes: int
+    room: int  # packets in a channel
     timers: bool  # whether there are any, so that records of a unit may not overtake each other
     script: tuple[str, ...]
 
@@ -101,6 +104,7 @@ class Shape:
             repeats=rng.choice((0.0, 0.0, 0.3)),
             dies=rng.choice((0.0, 0.0, 0.0, 0.1)),
             queue_bytes=rng.choice((2, 5, 1000)),
+            room=rng.choice((1, 3, 100)),
             timers=rng.random() < 0.7,
             script=tuple(script),
         )
@@ -149,13 +153,15 @@ class Simulation:
         strategy: str | None = None,
         modes: Sequence[Mode] = MODES,
         deadline_ms: float | None = None,
+        shape: dict[str, Any] | None = None,
     ) -> None:
         """``strategy``: of all migrations, in its own mode. Without, each step has one of ``modes``.
 
-        ``deadline_ms``: a true one, for machines that do not get on; None: steps miss theirs by chance.
+        ``deadline_ms``: a true one, for machines that do not get on; None: steps miss theirs by chance. ``shape``: what
+        the seed does not decide.
         """
         self.rng = random.Random(seed)
-        self.shape = Shape.draw(self.rng)
+        self.shape = replace(Shape.draw(self.rng), **shape or {})
         self.outcome = Outcome(seed, strategy, self.shape)
         self.seen = self.outcome.seen
         self.slot_machine, self.router_machine = slot_machine, router_machine
@@ -219,9 +225,14 @@ class Simulation:
         self.at(self.delay(self.shape.state_ms), call, *arguments)
 
     def deliver(self, call: Any, *arguments: Any) -> None:
-        """The same, to a slot that may have to open first. What is taken for lost comes again, before or after."""
-        for answer in (False, True) if self.rng.random() < self.shape.repeats else (True,):
-            self.message(call.__self__.when_open, self.call(call, *arguments, answer))
+        """The same, to a slot that may have to open first. What is taken for lost comes again, before or after; whoever
+        was stuck with it goes on when nobody thinks of it any more.
+        """
+        self.message(call.__self__.when_open, self.call(call, *arguments, True))
+        if self.rng.random() < self.shape.repeats:
+            self.message(call.__self__.when_open, self.call(call, *arguments, False))
+            stuck_ms = self.rng.random() * self.rng.choice(STUCK_CALL_MS)
+            self.at(stuck_ms, call.__self__.when_open, self.call(call, *arguments, False))
 
     def log(self, *what: Any) -> None:
         self.outcome.story.append((self.now, *what))
@@ -250,7 +261,8 @@ class Simulation:
             due = max(self.now + self.delay(self.shape.channel_ms[router]), self.channel_due[router, to.slot])
             self.channel_due[router, to.slot] = due
             to.flying += 1
-            self.at_time(due, to.when_open, self.call(to.on_rows, packet))
+            self.in_channel[router, to.slot] += 1
+            self.at_time(due, to.when_open, self.call(to.came, packet))
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -272,6 +284,8 @@ class Simulation:
         self.reached: Counter[int] = Counter()  # unit -> event time, wherever it is
         self.assignments[self.attempt, assignment.version] = assignment
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
+        self.in_channel: Counter[tuple[int, int]] = Counter()
+        self.aim: tuple[int, ...] | None = None  # owners, when the migration is over
         self.routers = [self.router_shell(self, number, offset) for number, offset in enumerate(offsets)]
         self.slots = [self.slot_shell(self, number) for number in range(slots)]
         sources: list[dict[int, State] | None] = [None] * slots
@@ -308,7 +322,7 @@ class Simulation:
 
     def maybe_next_batch(self) -> None:
         if all(shell.ended and not shell.opened for shell in self.slots):
-            if self.script or self.migrating or self.savepoint_parts is not None:
+            if self.script or self.migrating or self.savepoint_parts is not None or self.behind:
                 for router in self.routers:
                     router.batch += 1
                 self.next_batch([None] * len(self.slots))
@@ -343,7 +357,7 @@ class Simulation:
     def next_operation(self) -> None:
         self.progress()
         if not self.script:
-            self.end_batch()
+            self.finish()
             return
         operation = self.script.popleft()
         self.log("job", operation)
@@ -357,11 +371,23 @@ class Simulation:
         self.migrating = True
         self.act(self.coordinator.submit(operation, self.now))
 
+    @property
+    def behind(self) -> bool:
+        """Whether a router has not heard yet of the assignment that was published last."""
+        newest = self.coordinator.assignment.version
+        return any(router.machine.assignment.version < newest for router in self.routers)
+
+    def finish(self) -> None:
+        if self.behind:
+            self.at(self.shape.frame_ms, self.finish)
+        else:
+            self.end_batch()
+
     def plan(self, operation: str) -> list[Step]:
         """The steps of a request, from where the units are by now."""
         here = self.coordinator.assignment
         target = self.target(operation, here)
-        self.before = here
+        self.before, self.aim = here, target.owner
         self.migrations += 1
         if self.strategy is not None:
             strategy = strategies.get(self.strategy).phase(self.migrations - 1)
@@ -376,6 +402,8 @@ class Simulation:
         self.seen["overlapping requests"] += 1
         wish = self.rng.choice(("queue", "replace", "cancel"))
         self.log("job", wish)
+        if wish != "queue":
+            self.aim = None
         if wish == "cancel":
             self.lead(self.coordinator.cancel(self.now))
         else:
@@ -443,6 +471,12 @@ class Simulation:
         self.seen["coordinator died"] += 1
         self.log("another coordinator takes over")
         (version, steps), assignment = self.published["step"][-1], self.published["assignment"][-1][0]
+        if self.aim is not None:
+            for step in [*(step for of, step in steps if of > assignment.version), *self.rest]:
+                assignment = assignment.after(step)
+            if assignment.owner != self.aim:  # the plan was not published yet
+                self.aim = None
+            assignment = self.published["assignment"][-1][0]
         self.coordinator = self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS)
         done = [(phase, of, slot_) for of, _ in steps for phase, slot_ in self.acknowledged[of]]
         return self.act(self.coordinator.recover(version, steps, self.rest, done, self.now))
@@ -485,6 +519,7 @@ class Simulation:
                     self.act(self.coordinator.start(self.plan(request), self.now))
                 case coordinator.MigrationDone() | coordinator.MigrationFailed():
                     self.log("coordinator", effect)
+                    self.check_aim(isinstance(effect, coordinator.MigrationFailed))
                     if isinstance(effect, coordinator.MigrationFailed):
                         self.seen["rolled back" if effect.rolled_back else "late step"] += 1
                         if not self.deadline_ms:
@@ -556,6 +591,15 @@ class Simulation:
             for number in (number for frame in frames[offset:] for number, _ in frame):
                 if number in done:
                     self.problem("duplicated", f"event {number} of after the savepoint was processed before it")
+
+    def check_aim(self, failed: bool) -> None:
+        """A migration that nobody has changed or cancelled has come to its target, whoever ended it."""
+        aim, self.aim = self.aim, None
+        if aim is None or failed:
+            return
+        self.seen["target reached"] += 1
+        if self.coordinator.assignment.owner != aim:
+            self.problem("target", f"{self.coordinator.assignment.owner} instead of {aim}")
 
     def check_owner(self, unit: int, here: SlotShell) -> None:
         if others := [o.slot for o in self.slots if o is not here and o.opened and unit in o.machine.serving]:

@@ -15,6 +15,7 @@ from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Mode
+from keyshift.state import rows
 from keyshift.state.timers import EVENT
 
 UNIT = 3
@@ -62,9 +63,9 @@ class Recorded(StateClients):
 class Slot:
     """A slot that counts events per key, as ``slot_task`` does it: unit 3 has come, its keys are at ``host``."""
 
-    def __init__(self, host, mode, there, uses_time=False):
+    def __init__(self, host, mode, there, uses_time=False, deadline_s=DEADLINE_S):
         self.host, self.lock = host, threading.Lock()
-        self.clients = Recorded(CONFIG.token, 10.0, host.state_schema, CONFIG.chunk_bytes)
+        self.clients = Recorded(CONFIG.token, deadline_s, host.state_schema, CONFIG.chunk_bytes)
         self.states = {UNIT: state({})}
         self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
         self.sent = 0
@@ -115,7 +116,7 @@ class Slot:
         until(lambda: UNIT in self.whole, self.drain)
 
     def until_written(self):
-        until(lambda: not any(self.partial._writing.values()))
+        until(lambda: not any(self.partial._unwritten.values()))
 
     def home(self):
         """What lives there, by now."""
@@ -134,8 +135,8 @@ def host():
 def make(host):
     made = []
 
-    def slot(mode, there, uses_time=False):
-        made.append(Slot(host, mode, there, uses_time))
+    def slot(mode, there, uses_time=False, deadline_s=DEADLINE_S):
+        made.append(Slot(host, mode, there, uses_time, deadline_s))
         return made[-1]
 
     yield slot
@@ -449,3 +450,146 @@ def test_what_was_written_is_not_written_again_because_the_rest_does_not_come(ma
     assert [name for name, _ in slot.clients.calls].count("rest") == 2
     assert [key for write in writes for *_, found in write for key, _ in found].count(9) == 1
     slot.until_written()
+
+
+def test_a_write_that_is_stuck_there_does_not_overwrite_a_later_one(make, monkeypatch):
+    """The stream was given up, but whoever served it goes on when he can."""
+    plain, door, stuck, ended = SlotHost.write, threading.Event(), threading.Event(), threading.Event()
+
+    def write(self, *arguments):
+        if stuck.is_set():
+            return plain(self, *arguments)
+        stuck.set()
+        assert door.wait(DEADLINE_S)
+        plain(self, *arguments)
+        ended.set()
+
+    monkeypatch.setattr(SlotHost, "write", write)
+    slot = make(REMOTE, {1: 10}, deadline_s=0.5)
+    slot.events(1)
+    until(stuck.is_set, slot.drain)
+    slot.events(1)
+    until(lambda: slot.home() == {1: 12})
+    door.set()
+    assert ended.wait(DEADLINE_S)
+    assert slot.home() == {1: 12}
+
+
+def busy(slot):
+    """The courier of ``slot`` is on its way, and gathers what else is to be done until the door is open."""
+    door, keys = threading.Event(), slot.clients.keys
+
+    def slow(*arguments):
+        assert door.wait(DEADLINE_S)
+        return keys(*arguments)
+
+    slot.clients.keys = slow
+    slot.events(999)
+    until(lambda: not next(iter(slot.partial._couriers.values()))._items)
+    return door
+
+
+def test_what_is_to_be_written_does_not_pile_up_while_a_home_does_not_answer(make):
+    slot = make(CACHED, {1: 10, 2: 20})
+    slot.events(1, 2)
+    slot.until_done()
+    slot.until_written()
+    door, before = busy(slot), len(slot.clients.calls)
+    for _ in range(200):
+        slot.events(1, 2)
+    assert len(next(iter(slot.partial._couriers.values()))._items) == 1
+    door.set()
+    slot.until_done()
+    slot.until_written()
+    assert slot.home() == {1: 211, 2: 221, 999: 1}
+    writes = [what for name, what in slot.clients.calls[before:] if name == "write"]
+    assert len(writes) <= 3, "newer values took the place of older ones"
+
+
+def test_what_changed_while_it_was_written_is_written_again_a_slice_at_a_time(make):
+    slot = make(CACHED, {})
+    with slot.lock:
+        for key in range(600):
+            slot.states[UNIT].values[key] = (key, b"payload")
+        slot.partial.used([UNIT])
+    slot.until_written()
+    assert slot.home() == {key: key for key in range(600)}
+    sizes = [len(found) for name, written in slot.clients.calls if name == "write" for *_, found in written]
+    assert sizes == [256, 256, 88]
+
+
+@pytest.fixture
+def two(make, host):
+    """A slot with two units whose keys are elsewhere, and whose rests are asked for together when the door is open."""
+    slot = make(ACCESS, dict.fromkeys(range(600), 5))
+    other = UNIT + 1, slot.version
+    host.lent[other] = state(dict.fromkeys(range(600), 6))
+    slot.states[other[0]] = state({})
+    with slot.lock:
+        slot.partial.open(Parcel(*other, partial=True, home=host.server.address), ACCESS)
+        slot.partial.opened(other[0], slot.states[other[0]])
+    slot.door = busy(slot)
+    with slot.lock:
+        slot.partial.fetch_rest(UNIT)
+        slot.partial.fetch_rest(UNIT + 1)
+    return slot
+
+
+def test_a_rest_goes_on_where_its_stream_broke(two, monkeypatch):
+    plain, read = SlotHost.rest, []
+
+    def breaks(self, stay, after):
+        for number, batch in enumerate(plain(self, stay, after)):
+            if number == 2:
+                raise RuntimeError("the line breaks")
+            read.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(SlotHost, "rest", breaks)
+    two.door.set()
+    until(lambda: sorted(two.whole) == [UNIT, UNIT + 1], two.drain)
+    assert counts(two.states[UNIT]) == dict.fromkeys(range(600), 5) | {999: 1}
+    assert counts(two.states[UNIT + 1]) == dict.fromkeys(range(600), 6)
+    asked = [[(unit, after) for (unit, _), after in stays] for name, stays in two.clients.calls if name == "rest"]
+    assert asked == [[(UNIT, None), (UNIT + 1, None)], [(UNIT, 255), (UNIT + 1, None)], [(UNIT + 1, 255)]]
+
+
+def test_a_unit_that_has_become_whole_is_not_asked_for_again(two, monkeypatch):
+    """Because the rest of another one did not come; it may be anywhere by then."""
+    plain, whole = two.clients.rest, threading.Event()
+
+    def rest(address, stays, arrived):
+        plain(address, stays[:1], arrived)
+        if len(stays) > 1:
+            assert whole.wait(DEADLINE_S)
+            raise ServiceUnavailable("the line breaks")
+
+    monkeypatch.setattr(two.clients, "rest", rest)
+    two.door.set()
+    until(lambda: two.whole == [UNIT], two.drain)
+    del two.states[UNIT]
+    whole.set()
+    until(lambda: two.whole == [UNIT, UNIT + 1], two.drain)
+    assert [len(stays) for name, stays in two.clients.calls if name == "rest"] == [1, 1]
+
+
+def test_what_still_comes_of_a_unit_that_has_become_whole_is_let_go(make):
+    slot = make(ACCESS, {1: 10})
+    slot.fetch_rest()
+    slot.until_whole()
+    del slot.states[UNIT]
+    slot.partial._rest_arrived(slot.stay, rows.pack(slot.host.state_schema, [(1, (10, b"payload"))]), True)
+
+
+def test_a_record_that_waits_keeps_no_others_in_memory(make):
+    slot = make(ACCESS, {1: 10, 2: 20})
+    slot.events(1)
+    slot.until_done()
+    slot.clients.failing["keys"] = 10
+    made = [{"key": 2 if number == 7 else 1, "unit": UNIT, "number": number} for number in range(1000)]
+    with slot.lock:
+        slot.partial.hold_back(pa.RecordBatch.from_pylist(made), (0, slot.version, 0, 0), 0, 0)
+        (queue,) = slot.partial._remainders._units[UNIT].queues.values()
+        ((record, _),) = queue
+    assert record["number"].to_pylist() == [7]
+    assert record.get_total_buffer_size() < 1000

@@ -458,6 +458,8 @@ def test_a_task_may_stop_reading_only_if_nobody_can_be_waiting_for_its_barriers(
     slot.barrier(1, 2)
     assert slot.may_stall
     slot.arrived(0)
+    assert slot.may_stall, "until unit 5 is acknowledged"
+    slot.acknowledged(5)
     assert not slot.may_stall
 
 
@@ -465,6 +467,18 @@ def test_a_task_may_stop_reading_while_state_of_the_batch_before_comes():
     slot = SlotMachine[str](0, routers=1, expected=[1], version=1)
     assert slot.may_stall
     slot.arrived(1)
+    assert not slot.may_stall
+
+
+def test_a_task_may_stop_reading_for_records_that_wait_for_the_batch_before_whatever_is_prepared():
+    slot = SlotMachine[str](0, routers=1, expected=[1, 2], version=1)
+    slot.barrier(0, 1)
+    slot.prepare(2, step((1, 0, 1), (3, 1, 0)))
+    assert not slot.may_stall, "nothing waits"
+    slot.admit(0, 1, {2})
+    slot.hold(2, 0, "a")
+    assert slot.may_stall, "it comes whatever the routers do"
+    slot.arrived(2)
     assert not slot.may_stall
 
 

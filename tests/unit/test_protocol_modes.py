@@ -65,6 +65,33 @@ def test_a_destination_that_blocks_takes_nothing_until_its_state_is_here():
     assert slot.settled
 
 
+def test_the_gate_is_open_until_the_first_barrier():
+    slot = SlotMachine[str](0, routers=2, serving=[0], expected=[1], version=1)
+    slot.barrier(0, 1)
+    slot.barrier(1, 1)
+    slot.admit(0, 1, {1})
+    slot.hold(1, 0, "a")
+    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.arrived(1)
+    assert slot.idle([0]) == [0], "time passes"
+    assert slot.drain(9) == (["a"], [])
+    assert slot.admit(1, 1, {0, 1}) == frozenset()
+    slot.barrier(0, 2)
+    assert slot.idle([0, 1]) == [] and slot.admit(0, 2, {1}) == {1}
+
+
+def test_a_source_with_a_long_queue_behind_its_gate_stops_reading_when_it_has_all_barriers():
+    slot = SlotMachine[str](0, routers=2, serving=[0, 1], version=1)
+    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.barrier(0, 2)
+    slot.hold(1, 0, "a")
+    assert not slot.may_stall
+    assert slot.barrier(1, 2) == [Send(0, 1, 2)]
+    assert slot.may_stall, "its own unit is away, and nothing bounds what waits for that"
+    slot.acknowledged(0)
+    assert not slot.may_stall
+
+
 def test_slots_that_are_not_affected_do_not_block():
     slot = SlotMachine[str](2, routers=1, serving=[5], version=1)
     assert slot.prepare(2, step(BLOCK, (0, 0, 1))) == []
@@ -199,6 +226,33 @@ def test_a_unit_that_came_back_is_lent_again_if_it_is_asked_for_again_but_not_fo
     assert slot.requested(0, 2, 1, 4) == []
     assert slot.admit(0, 1, {0}) == frozenset(), "now it stays until it is final"
     assert slot.barrier(0, 2) == [Send(0, 1, 2, None, 5), Send(3, 1, 2)]
+
+
+def test_the_source_of_a_lent_unit_stops_reading_when_it_has_all_barriers():
+    slot = lent()
+    slot.admit(0, 1, {0})
+    slot.hold(0, 0, "late")
+    assert not slot.may_stall, "the barrier of router 0 makes unit 3 final, and slot 1 waits for it"
+    slot.barrier(0, 2)
+    assert slot.may_stall
+    slot.acknowledged(3)
+    slot.arrived(0, BACK)
+    slot.drain(1)
+    slot.acknowledged(0)
+    assert not slot.may_stall
+
+
+def test_the_destination_of_a_lent_unit_stops_reading_until_it_is_its_own():
+    slot = destination(LEND)
+    slot.arrived(3)
+    slot.arrived(0, ONE)
+    slot.barrier(0, 2)
+    slot.admit(0, 2, {0})
+    slot.hold(0, 0, "a")
+    assert slot.may_stall
+    slot.opened(0)
+    slot.drain(1)
+    assert not slot.may_stall
 
 
 def test_what_is_still_lent_when_it_is_final_is_opened_for_good():

@@ -146,3 +146,31 @@ def test_a_router_that_would_not_hear_of_a_switch_ends(said):
     said._coordination.lost = True
     with pytest.raises(ServiceUnavailable):
         frame(said, 1)
+
+
+def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch):
+    """Slots may be waiting for its end: another router has ended without switching, and says nothing any more."""
+    waited = []
+
+    class Full:
+        def __init__(self, config):
+            pass
+
+        def frame(self, router, offset, value):
+            return []
+
+        def stalled(self):
+            waited.append(1)
+            return True
+
+        def resume(self):
+            return [(0, b"kept")]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(tasks, "RouterTask", Full)
+    rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [b"frame"]})
+    answered = list(tasks.router(CONFIG, batch_s=0.1)(iter([rows, rows])))
+    assert len(waited) > 1
+    assert len(answered) == 1, "what was kept goes out at the end"

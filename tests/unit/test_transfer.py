@@ -1,11 +1,11 @@
 """A server and its clients in one process: what is sent arrives, is acknowledged, and is refused to strangers."""
 
+import contextlib
 import threading
 import time
 from types import SimpleNamespace
 
 import pyarrow as pa
-import pyarrow.flight as flight
 import pytest
 
 from certificate import CERTIFICATE, KEY
@@ -45,6 +45,7 @@ class Holder:
         self.left, self.lent = sealed or {}, lent or {}
         self.parcels, self.copies, self.messages = [], [], []
         self.together = []  # units that came in one call
+        self.numbers = []  # of what was written
         self.refuses: set[int] = set()
 
     def receive(self, slot, parcels):
@@ -58,14 +59,17 @@ class Holder:
     def keys(self, stay, keys):
         return rows.take(self.lent.get(stay, state()), keys)
 
-    def rest(self, stay, chunk_bytes):
-        yield from self.lent.get(stay, state()).export(chunk_bytes)
+    def rest(self, stay, after):
+        for key in sorted(self.lent.get(stay, state()).keys()):
+            if after is None or key > after:
+                yield rows.pack(SCHEMA, rows.take(self.lent[stay], [key]))
 
     def forget(self, stay, keys):
         for key in keys:
             self.lent[stay].delete(key)
 
-    def write(self, stay, written, deleted):
+    def write(self, stay, number, written, deleted):
+        self.numbers.append(number)
         for key, new in written:
             self.lent[stay].values[key] = new
         for key in deleted:
@@ -288,29 +292,47 @@ def test_keys_that_have_moved_are_forgotten_before_others_are_given(holder, serv
     assert len(holder.lent[4, 9]) == 18
 
 
-def test_requests_for_keys_share_a_stream_until_it_is_old(server, clients, monkeypatch):
+def test_requests_for_keys_share_a_stream_until_it_breaks(holder, server, clients, monkeypatch):
     opened = []
     do_exchange = StateServer.do_exchange
     monkeypatch.setattr(StateServer, "do_exchange", lambda self, *a: opened.append(1) or do_exchange(self, *a))
-    now = time.monotonic()
-    for later_s, streams in ((0, 1), (9, 1), (11, 2), (20, 2), (22, 3)):  # a deadline is 10 s
-        monkeypatch.setattr(transfer.time, "monotonic", lambda later_s=later_s: now + later_s)
+    for _ in range(3):
         assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
-        assert len(opened) == streams
+    assert len(opened) == 1
+    holder.keys, works = None, holder.keys
+    with pytest.raises(ServiceUnavailable):
+        clients.keys(server.address, [(4, 9, [3])])
+    holder.keys = works
+    for _ in range(3):
+        assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
+    assert len(opened) == 2
 
 
-def test_a_request_that_is_answered_after_the_end_leaves_no_stream_open(server, clients, monkeypatch):
+def test_at_the_end_nothing_stays_open_and_nothing_is_asked_any_more(server, clients, monkeypatch):
     """Or the other side waits for it when it wants to end."""
     ended, do_exchange = threading.Event(), StateServer.do_exchange
 
     def noted(self, *arguments):
-        do_exchange(self, *arguments)
-        ended.set()
+        try:
+            do_exchange(self, *arguments)
+        finally:
+            ended.set()
 
     monkeypatch.setattr(StateServer, "do_exchange", noted)
+    clients.keys(server.address, [(4, 9, [3])])
+    assert not ended.is_set()
     clients.close()
-    assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
     assert ended.wait(5.0)
+    with pytest.raises(ServiceUnavailable, match="not called any more"):
+        clients.keys(server.address, [(4, 9, [3])])
+
+
+def test_a_request_for_keys_that_is_open_at_the_end_is_given_up(holder, server, clients):
+    door = hold_up(holder, "keys")
+    threading.Timer(0.1, clients.close).start()
+    with pytest.raises(ServiceUnavailable):
+        clients.keys(server.address, [(4, 9, [3])])
+    door.set()
 
 
 def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients):
@@ -324,12 +346,38 @@ def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients)
     assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
 
 
-def test_the_rest_of_units_comes_in_parts_and_is_marked_with_its_unit(server, clients):
-    got = {}
-    clients.rest(server.address, [(4, 9), (5, 9)], got.__setitem__)
-    assert content(got[4, 9]) == {key: value(key) for key in range(20)}
-    assert len(got[4, 9]) > 5
-    assert content(got[5, 9]) == {}
+def rest(clients, server, *stays):
+    """What came: rows of unit, version, key, whether it was the last one of its unit."""
+    got = []
+
+    def arrived(stay, batch, last):
+        got.extend((*stay, key, False) for key in batch["key"].to_pylist())
+        if last:
+            got.append((*stay, None, True))
+
+    with contextlib.suppress(ServiceUnavailable):
+        clients.rest(server.address, stays, arrived)
+    return got
+
+
+def test_the_rest_of_units_comes_in_parts_ascending_and_is_marked_with_its_unit(server, clients):
+    got = rest(clients, server, ((4, 9), None), ((5, 9), None))
+    assert got == [*((4, 9, key, False) for key in range(20)), (4, 9, None, True), (5, 9, None, True)]
+
+
+def test_of_the_rest_of_a_unit_what_has_come_does_not_come_again(holder, server, clients):
+    assert [key for *_, key, _ in rest(clients, server, ((4, 9), 16))] == [17, 18, 19, None]
+    plain = holder.rest
+
+    def breaks(stay, after):
+        for number, batch in enumerate(plain(stay, after)):
+            if number == 7:
+                raise RuntimeError("the line breaks")
+            yield batch
+
+    holder.rest = breaks
+    keys = [key for *_, key, _ in rest(clients, server, ((4, 9), None))]
+    assert 0 < len(keys) <= 7 and keys == list(range(len(keys)))
 
 
 def test_keys_that_were_used_elsewhere_come_back_and_are_there_before_others_are_given(holder, server, clients):
@@ -341,6 +389,13 @@ def test_keys_that_were_used_elsewhere_come_back_and_are_there_before_others_are
     assert holder.lent[4, 9].values[3] == (1, b"new") and holder.lent[4, 9].values[88] == (3, b"newest")
     assert holder.lent[4, 9].values[5] is None and holder.lent[4, 9].values[6] is None
     assert len(holder.lent[5, 9]) == 0
+
+
+def test_each_request_has_a_greater_number_so_that_one_that_was_given_up_is_known(holder, server, clients):
+    for number in range(3):
+        clients.keys(server.address, [(4, 9, [1])])
+        clients.keys(server.address, [], written=[((4, 9), [], [(3, (number, b"new"))])])
+    assert holder.numbers == sorted(set(holder.numbers)) and len(holder.numbers) == 3
 
 
 # -- copies and messages -----------------------------------------------------------------------------------------------
@@ -362,13 +417,186 @@ def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
     assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})]
 
 
+# -- streams that are long, that break, and that are silent ------------------------------------------------------------
+
+
+class Slow:
+    """State that takes its time to be read; it breaks before some of its parts, once."""
+
+    def __init__(self, of, wait_s=0.0, breaks_at=()):
+        self.of, self.wait_s, self.breaks_at, self.timers = of, wait_s, list(breaks_at), of.timers
+
+    def export(self, chunk_bytes):
+        for number, batch in enumerate(self.of.export(chunk_bytes)):
+            if number in self.breaks_at:
+                self.breaks_at.remove(number)
+                raise ServiceUnavailable("the line breaks")
+            time.sleep(self.wait_s)
+            yield batch
+
+
+@pytest.fixture
+def hasty():
+    """Clients for which a second is a long time."""
+    clients = StateClients("secret", 1.0, SCHEMA, 150)
+    yield clients
+    clients.close()
+
+
+def hold_up(holder, method):
+    """No call of this method returns until the event is set."""
+    door, plain = threading.Event(), getattr(holder, method)
+
+    def waits(*arguments):
+        door.wait(10.0)
+        return plain(*arguments)
+
+    setattr(holder, method, waits)
+    return door
+
+
+class Wire:
+    """Counts the rows that come in over it, and breaks within some chunks, by number from the beginning."""
+
+    def __init__(self, monkeypatch, *breaks_at):
+        self.rows, self.chunks, unpack = 0, 0, transfer._unpack
+
+        def unpacked(chunk):
+            self.chunks += 1
+            if self.chunks in breaks_at:
+                raise ServiceUnavailable("the line breaks")
+            self.rows += chunk.data.num_rows
+            return unpack(chunk)
+
+        monkeypatch.setattr(transfer, "_unpack", unpacked)
+
+
+def test_a_unit_that_takes_longer_than_the_deadline_arrives(holder, server, hasty):
+    acknowledged, _ = push(hasty, server, Parcel(3, state=Slow(state(*range(20)), 0.1)))
+    assert acknowledged == {3: True}
+    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
+
+
+def test_a_unit_that_takes_longer_than_the_deadline_can_be_pulled(holder, server, hasty):
+    holder.left[1, 7] = Slow(state(*range(20)), 0.1)
+    got = []
+    hasty.pull(server.address, 1, [7], got.extend)
+    assert [content(parcel.batches) for parcel in got] == [{key: value(key) for key in range(20)}]
+
+
+def test_the_rest_of_units_may_take_longer_than_the_deadline(holder, server, hasty):
+    plain = holder.rest
+    holder.rest = lambda *arguments: (time.sleep(0.1) or batch for batch in plain(*arguments))
+    got = rest(hasty, server, ((4, 9), None), ((5, 9), None))
+    assert len(got) == 22 and got[-1] == (5, 9, None, True)
+
+
+@pytest.mark.parametrize("method", ["receive", "sealed", "rest", "keys", "write", "copy"])
+def test_silence_ends_a_stream(method, holder, server, hasty):
+    door = hold_up(holder, method)
+    call = {"receive": "push", "sealed": "pull"}.get(method, method)
+    with pytest.raises(ServiceUnavailable, match="silent for 1 s"):
+        CALLS[call](hasty, server.address)
+    door.set()
+
+
+def test_a_unit_goes_on_where_its_stream_broke(holder, server, clients, monkeypatch):
+    wire = Wire(monkeypatch, 8, 15)
+    parcels = [Parcel(3, 2, 1, state=state(*range(20))), Parcel(4, state=state(99))]
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailable, match="the line breaks"):
+            push(clients, server, *parcels)
+        assert not holder.parcels
+    acknowledged, sizes = push(clients, server, *parcels)
+    assert acknowledged == {3: True, 4: True}
+    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+        {key: value(key) for key in range(20)},
+        {99: value(99)},
+    ]
+    assert sizes[3] > 20 * 100, "of all of it"
+    assert wire.rows == 21, "none came twice"
+    assert not any(server._begun.values())
+
+
+def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder, server, clients, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("the disk is full")
+
+    wire = Wire(monkeypatch)
+    holder.receive, plain = fails, holder.receive
+    with pytest.raises(ServiceUnavailable, match="the disk is full"):
+        push(clients, server, Parcel(3, state=state(*range(20))))
+    holder.receive = plain
+    assert push(clients, server, Parcel(3, state=state(*range(20))))[0] == {3: True}
+    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
+    assert 20 < wire.rows < 24, "the last part"
+
+
+def test_parts_of_another_journey_of_the_same_unit_do_not_count(holder, server, clients, monkeypatch):
+    Wire(monkeypatch, 8)
+    with pytest.raises(ServiceUnavailable, match="the line breaks"):
+        push(clients, server, Parcel(3, 2, 1, state=state(*range(20))))
+    push(clients, server, Parcel(3, 2, 3, state=state(*range(30, 50))))
+    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(30, 50)}
+    assert not any(server._begun.values())
+
+
+def test_a_unit_that_misses_parts_is_refused():
+    """As if what has come were in a process that is gone."""
+    part = transfer._Part(rows.pack(SCHEMA, [(3, value(3))]), 100, {"unit": 3}, number=2, last=True)
+    data, metadata = transfer._pack([part])
+    chunk = SimpleNamespace(data=data, app_metadata=metadata)
+    with pytest.raises(ServiceUnavailable, match="part 2 of a unit came behind 1 others"):
+        list(transfer._units([chunk], {3: (transfer._name({"unit": 3}), [data])}))
+
+
+def test_what_is_pulled_goes_on_where_its_stream_broke(holder, server, clients, monkeypatch):
+    holder.left[1, 7] = Slow(state(*range(20)), breaks_at=[6, 13])
+    got, wire = [], Wire(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailable, match="the line breaks"):
+            clients.pull(server.address, 1, [7, 8], got.extend)
+        assert not got and holder.left
+    clients.pull(server.address, 1, [7, 8], got.extend)
+    assert [(parcel.unit, content(parcel.batches)) for parcel in got] == [
+        (7, {key: value(key) for key in range(20)}),
+        (8, {}),
+    ]
+    assert wire.rows == 20, "none came twice"
+
+
+def test_a_copy_begins_anew_if_its_stream_broke_for_it_may_have_changed(holder, server, clients, monkeypatch):
+    Wire(monkeypatch, 8)
+    with pytest.raises(ServiceUnavailable, match="the line breaks"):
+        clients.copy(server.address, 2, 4, (1, 0), list(state(*range(20)).export(150)), [])
+    newer = [rows.pack(SCHEMA, [(key, (7, b""))]) for key in range(20)]
+    clients.copy(server.address, 2, 4, (2, 0), newer, [])
+    assert holder.copies == [(2, 4, (2, 0), dict.fromkeys(range(20), (7, b"")), [])]
+
+
+def test_nothing_is_acknowledged_after_the_call(holder, server, clients):
+    """What a stream says later might be taken for what the next one says of the same unit."""
+    door, answers = hold_up(holder, "receive"), []
+
+    def breaks():
+        yield Parcel(3, state=state(*range(20)))
+        yield Parcel(4, state=Slow(state(*range(20)), breaks_at=[3]))
+
+    with pytest.raises(ServiceUnavailable, match="the line breaks"):
+        clients.push(server.address, 2, "here:1", breaks(), lambda *_: None, answers.extend)
+    before = list(answers)
+    door.set()
+    time.sleep(0.1)
+    assert answers == before
+
+
 # -- trouble -----------------------------------------------------------------------------------------------------------
 
 CALLS = {
     "push": lambda c, a: c.push(a, 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, lambda *_: None),
     "pull": lambda c, a: c.pull(a, 1, [7], lambda *_: None),
     "keys": lambda c, a: c.keys(a, [(4, 9, [3])], [(4, 9, [4])]),
-    "rest": lambda c, a: c.rest(a, [(4, 9)], lambda *_: None),
+    "rest": lambda c, a: c.rest(a, [((4, 9), None)], lambda *_: None),
     "write": lambda c, a: c.keys(a, [], written=[((4, 9), [], [(3, (1, b"new"))])]),
     "copy": lambda c, a: c.copy(a, 2, 4, (88, 0), [], []),
     "tell": lambda c, a: c.tell(a, "units", {}),
@@ -414,35 +642,6 @@ def test_state_of_another_shape_is_refused(holder, server):
         clients.keys(server.address, [], written=[((4, 9), [], [(3, (1.0,))])])
     clients.close()
     assert not holder.parcels and holder.lent[4, 9].values[3] == value(3)
-
-
-def test_an_acknowledgement_that_is_heard_when_its_call_has_failed_does_not_count(clients, monkeypatch):
-    """Unit 3 is sent again and known to be there; then it may come back and go again, and that is not there yet."""
-    goes_on, said, answers = threading.Event(), [], [pa.py_buffer(b"[[3, true]]"), None]
-
-    class Stream:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def write_with_metadata(self, *_):
-            raise flight.FlightUnavailableError("gone")
-
-        def read(self):
-            assert goes_on.wait(30)
-            return answers.pop(0)
-
-    stream = Stream()
-    monkeypatch.setattr(clients, "_to", lambda _: SimpleNamespace(do_put=lambda *_: (stream, stream)))
-    with pytest.raises(ServiceUnavailable):
-        clients.push("there:1", 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, said.append)
-    goes_on.set()
-    for thread in threading.enumerate():
-        if thread.name == "keyshift-acks":
-            thread.join(30)
-    assert said == []
 
 
 @pytest.fixture

@@ -4,19 +4,20 @@
 called under the slot's lock.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from keyshift.executor.outbox import Courier
-from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.transfer import Parcel, StateClients, Stay
+from keyshift.executor.slot_host import SLICE_KEYS, SlotHost
+from keyshift.executor.transfer import Parcel, StateClients, Stay, Written
 from keyshift.keys import Mode
 from keyshift.protocol.remainder import Remainders
 from keyshift.state import UnitState, rows
@@ -35,12 +36,11 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """Something to be done at a home: to fetch ``keys``, to give what was ``written``, or to fetch all (if neither)."""
+    """Something to be done at a home: to fetch ``keys``, to write what changed, to fetch the rest, to drop it all."""
 
     stay: Stay
-    keys: list[int] | None = None
-    written: tuple[list[int], list[rows.Row]] | None = None  # keys that were deleted, and new values of others
-    drop: bool = False
+    what: Literal["fetch", "write", "rest", "drop"]
+    keys: tuple[int, ...] = ()
 
 
 class PartialUnits:
@@ -62,7 +62,10 @@ class PartialUnits:
         # If time counts, records wait in the order of their unit: for their own key, or that of a timer that is due.
         self._stalled: dict[int, deque[Record]] = {}
         self._stalled_bytes = 0
-        self._writing: Counter[tuple[int, int]] = Counter()  # (unit, key) -> values on their way
+        # Keys whose value at home is old, with the numbers of their last changes; an errand to write them is queued.
+        self._unwritten: dict[Stay, dict[int, int]] = {}
+        self._changes = itertools.count(1)
+        self._rests: dict[Stay, int | None] = {}  # that are to come: the last key that has, as they come ascending
         self._moved: dict[str, list[tuple[int, int, list[int]]]] = {}  # address -> keys that it need not keep
         self._couriers: dict[str, Courier[_Errand]] = {}
         self._fetched_bytes = self._fetched_keys = self._written_bytes = 0
@@ -92,6 +95,7 @@ class PartialUnits:
         """The events that can be processed now; the others wait for their keys, and for those of due timers."""
         units, keys = events["unit"].to_numpy(), events["key"].to_numpy()
         ready = np.ones(len(units), bool)
+        waiting: list[int] = []  # rows, of records that wait for their own key
         for unit in [unit for unit in np.unique(units).tolist() if unit in self._remainders]:
             stalls = self._uses_time and not self.may_advance(unit, watermark, now_us)
             its_rows = np.flatnonzero(units == unit)
@@ -102,11 +106,13 @@ class PartialUnits:
                     self._stalled_bytes += record.nbytes + RECORD_BYTES
                     ready[its_rows] = False
                 continue
-            for row in its_rows.tolist():
-                key = int(keys[row])
-                if self._remainders.admit(unit, [key]):
-                    self._remainders.hold(unit, key, (events.slice(row, 1), where))
-                    ready[row] = False
+            missing = self._remainders.admit(unit, keys[its_rows].tolist())
+            waiting += (row for row in its_rows.tolist() if keys[row] in missing)
+        if waiting:
+            held = events.take(pa.array(waiting))  # a slice of the events would keep all of them in memory
+            for at, row in enumerate(waiting):
+                self._remainders.hold(int(units[row]), int(keys[row]), (held.slice(at, 1), where))
+            ready[waiting] = False
         return events if ready.all() else events.filter(pa.array(ready))
 
     def may_advance(self, unit: int, watermark: int, now_us: int) -> bool:
@@ -132,11 +138,11 @@ class PartialUnits:
             home = self._homes.get(unit)
             if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes()):
                 continue
-            found = rows.take(self._states[unit], changed)
-            for key in changed:
-                self._writing[unit, key] += 1
             self._remainders.arrived(unit, changed)  # new keys are here, and known
-            self._at(home).send(_Errand(home.stay, written=(sorted(changed - {key for key, _ in found}), found)))
+            unwritten = self._unwritten.setdefault(home.stay, {})
+            if not unwritten:
+                self._at(home).send(_Errand(home.stay, "write"))
+            unwritten |= dict.fromkeys(changed, next(self._changes))
 
     def ask(self) -> None:
         """Ask for the keys that records began to wait for since the last call."""
@@ -144,13 +150,14 @@ class PartialUnits:
             return
         for unit, keys in self._remainders.requests().items():
             home = self._homes[unit]
-            self._at(home).send(_Errand(home.stay, keys))
+            self._at(home).send(_Errand(home.stay, "fetch", tuple(keys)))
 
     def fetch_rest(self, unit: int) -> None:
         """Ask for all keys that are still elsewhere, once."""
         if self._remainders.fetch_rest(unit):
             home = self._homes[unit]
-            self._at(home).send(_Errand(home.stay))
+            self._rests[home.stay] = None
+            self._at(home).send(_Errand(home.stay, "rest"))
 
     def drain(self, most: int, now_us: int) -> tuple[list[Record], list[int]]:
         """Records to be processed now and in this order, about ``most``; and the units that are whole after them."""
@@ -168,7 +175,8 @@ class PartialUnits:
                 del self._stalled[unit]
         for unit in whole:
             home = self._homes.pop(unit)
-            self._at(home).send(_Errand(home.stay, drop=True))
+            self._unwritten.pop(home.stay, None)  # all is here: nobody reads there any more
+            self._at(home).send(_Errand(home.stay, "drop"))
         return records, whole
 
     def _waits(self, unit: int, record: Record, now_us: int) -> bool:
@@ -201,24 +209,38 @@ class PartialUnits:
         return self._couriers[home.address]
 
     def _run(self, address: str, errands: list[_Errand]) -> None:
-        """Every part of it may be repeated: nothing is taken away there before it is here."""
-        written = [(e.stay, *e.written) for e in errands if e.written is not None]
-        asked = [(*e.stay, e.keys) for e in errands if e.keys is not None]
-        if written or asked:
-            answer = self._clients.keys(address, asked, self._moved.pop(address, []), written)
+        """May break anywhere and be called again: nothing is taken away there before it is here, and what has come or
+        gone by then is not asked for or given again.
+        """
+        asked = [(*e.stay, list(e.keys)) for e in errands if e.what == "fetch"]
+        with self._lock:
+            news = list(self._news(dict.fromkeys(e.stay for e in errands if e.what == "write")))
+        if news or asked:
+            moved = self._moved.get(address, [])
+            answer = self._clients.keys(address, asked, moved, [written for written, _ in news])
+            self._moved[address] = []
             with self._lock:
                 self._fetched_bytes += answer.nbytes
                 self._written_bytes += answer.written_bytes
-                for stay, deleted, new in written:
-                    self._written(stay, [*deleted, *(key for key, _ in new)])
+                for (stay, *_), changes in news:
+                    self._written(stay, changes)
                 for found, (unit, version, keys) in zip(answer.found, asked, strict=True):
                     if self._arrived((unit, version), keys, found):
-                        self._moved.setdefault(address, []).append((unit, version, keys))
-            errands[:] = [e for e in errands if e.keys is None and e.written is None]  # a repetition begins behind them
-        if rests := [e.stay for e in errands if not e.drop]:
+                        self._moved[address].append((unit, version, keys))
+        errands[:] = [e for e in errands if e.what in ("rest", "drop")]
+        if rests := [(e.stay, self._rests[e.stay]) for e in errands if e.what == "rest" and e.stay in self._rests]:
             self._clients.rest(address, rests, self._rest_arrived)
-        if done := [e.stay for e in errands if e.drop]:
+        if done := [e.stay for e in errands if e.what == "drop"]:
             self._clients.tell(address, "drop", {"stays": done})
+
+    def _news(self, stays: Iterable[Stay]) -> Iterator[tuple[Written, dict[int, int]]]:
+        """The values to be written back, as they are now, and the numbers of their changes; a slice of each unit."""
+        for stay in stays:
+            if (unwritten := self._unwritten.get(stay)) is None:
+                continue
+            changes = dict(itertools.islice(unwritten.items(), SLICE_KEYS))
+            found = rows.take(self._states[stay[0]], changes)
+            yield (stay, sorted(changes.keys() - {key for key, _ in found}), found), changes
 
     def _arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row]) -> bool:
         """Whether the keys live here from now on."""
@@ -238,28 +260,35 @@ class PartialUnits:
         if self._homes[unit].mode.transfer == "remote":
             state.changes()  # what came is not what has to be written back
 
-    def _rest_arrived(self, stay: Stay, batches: list[pa.RecordBatch]) -> None:
-        unit = stay[0]
+    def _rest_arrived(self, stay: Stay, batch: pa.RecordBatch, last: bool) -> None:
+        """A slice at a time: nobody waits long for the lock."""
+        unit, keys = stay[0], batch["key"].to_pylist()
         with self._lock:
             home = self._homes.get(unit)
+            if home is None or home.stay != stay:
+                return
+            self._fetched_bytes += batch.nbytes
+            self._install(unit, self._remainders.lacks(unit, keys), rows.unpack(batch))
+            self._remainders.arrived(unit, keys)
+            if last:
+                del self._rests[stay]
+                self._remainders.arrived_whole(unit)
+            elif keys:
+                self._rests[stay] = keys[-1]
+
+    def _written(self, stay: Stay, changes: dict[int, int]) -> None:
+        unit, home = stay[0], self._homes.get(stay[0])
         if home is None or home.stay != stay:
             return
-        for batch in batches:  # a slice at a time: nobody waits long for the lock
-            keys = batch["key"].to_pylist()
-            with self._lock:
-                self._fetched_bytes += batch.nbytes
-                self._install(unit, self._remainders.lacks(unit, keys), rows.unpack(batch))
-                self._remainders.arrived(unit, keys)
-        with self._lock:
-            self._remainders.arrived_whole(unit)
-
-    def _written(self, stay: Stay, keys: list[int]) -> None:
-        unit, home = stay[0], self._homes.get(stay[0])
-        for key in keys:
-            self._writing[unit, key] -= 1
-        if home is None or home.stay != stay or home.mode.cache:
+        unwritten = self._unwritten[stay]
+        written = [key for key, change in changes.items() if unwritten[key] == change]
+        for key in written:
+            del unwritten[key]
+        if unwritten:
+            self._at(home).send(_Errand(stay, "write"))
+        if home.mode.cache:
             return
         state = self._states[unit]
-        for key in self._remainders.evict(unit, [key for key in keys if not self._writing[unit, key]]):
+        for key in self._remainders.evict(unit, written):
             state.delete(key)
         state.changes()

@@ -197,7 +197,7 @@ def start_query(
         .load()
     )
     return (
-        _dataflow(events, router or tasks.router(config), slot or tasks.slot(config), config.slots)
+        _dataflow(events, router or tasks.router(config, batch_s), slot or tasks.slot(config), config.slots)
         .writeStream.format("kafka")
         .options(**kafka)
         .option("topic", config.results_topic)

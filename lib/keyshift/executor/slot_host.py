@@ -102,6 +102,7 @@ class SlotHost:
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
+        self._written: dict[Stay, int] = {}  # number of the last values that came back
         self.copies = Copies(config, self.value_schema)
         self.warm = False  # whether what is slow the first time was done
         self.tenants: dict[int, Tenant] = {}
@@ -114,6 +115,7 @@ class SlotHost:
         self.tenants[tenant.slot] = tenant
         with self._lock:
             self.lent.clear()
+            self._written.clear()
 
     def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
@@ -137,10 +139,11 @@ class SlotHost:
             state = self.lent.get(stay)
             return rows.take(state, keys) if state is not None else []
 
-    def rest(self, stay: Stay, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
+    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
         with self._lock:
             state = self.lent.get(stay)
             keys = state.keys() if state is not None else []
+        keys = sorted(key for key in keys if after is None or key > after)
         for begin in range(0, len(keys), SLICE_KEYS):
             yield rows.pack(self.state_schema, self.keys(stay, keys[begin : begin + SLICE_KEYS]))
 
@@ -150,9 +153,10 @@ class SlotHost:
                 for key in keys:
                     state.delete(key)
 
-    def write(self, stay: Stay, written: list[rows.Row], deleted: list[int]) -> None:  # noqa: D102
+    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:  # noqa: D102
         with self._lock:
-            if (state := self.lent.get(stay)) is not None:
+            if (state := self.lent.get(stay)) is not None and number > self._written.get(stay, 0):
+                self._written[stay] = number
                 for key, value in written:
                     state.values[key] = value
                 for key in deleted:
@@ -176,6 +180,7 @@ class SlotHost:
                 with self._lock:
                     for unit, version in body["stays"]:
                         self.lent.pop((unit, version), None)
+                        self._written.pop((unit, version), None)
 
     def _tenant(self, slot: int) -> Tenant:
         tenant = self.tenants.get(slot)

@@ -42,6 +42,7 @@ from keyshift.state import UnitState
 DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
+ASIDE_S = 0.02  # how often what waits is looked at, as long as something does, whether rows come or not
 
 
 class SlotTask:
@@ -57,6 +58,7 @@ class SlotTask:
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()
+        self._waits = threading.Event()  # something does, or the batch is over
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
         self._parting: list[pa.RecordBatch] = []  # likewise, of the timers that were due at a savepoint
@@ -74,6 +76,7 @@ class SlotTask:
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
         self._deadline = 0.0
+        self._progress: tuple[Any, ...] = ()  # since the input has ended: what changes while something comes or goes
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -131,7 +134,7 @@ class SlotTask:
         if not host.warm:
             host.warm = True
             self._background(self._warm_up)
-        for work in (self._work, self._listen):
+        for work in (self._work, self._listen, self._go_on):
             threading.Thread(target=work, name=f"keyshift-slot-{self.slot}", daemon=True).start()
 
     def seal(self) -> None:
@@ -149,11 +152,15 @@ class SlotTask:
                 "savepoint": self._savepoint,
             }
             self._coordination.publish(f"handover/{self.slot}", handover)
-            self._closed.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._closed.set()
+        self._waits.set()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
-        self._closed.set()
+        self._end()
         self._jobs.put(None)
         if self._host.tenants.get(self.slot) is self:
             del self._host.tenants[self.slot]
@@ -201,12 +208,17 @@ class SlotTask:
                 if self._queued_bytes > self._config.queue_bytes:
                     self._carry_out(self._machine.urge())
             self._partial.ask()
+            self._note_what_waits()
             return self._emit(results)
 
     def stalled(self) -> bool:
-        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka."""
+        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka.
+
+        Keys come whatever this slot reads; for whole units the machine knows.
+        """
+        most = self._config.queue_bytes
         with self._lock:
-            return self._queued_bytes > self._config.queue_bytes and self._machine.may_stall
+            return self._partial.waiting_bytes >= most or (self._queued_bytes > most and self._machine.may_stall)
 
     @property
     def _queued_bytes(self) -> int:
@@ -217,8 +229,10 @@ class SlotTask:
         """Nothing is under way: the state can stay here and somebody else may continue."""
         with self._lock:
             if not self._deadline:
-                self._deadline = time.monotonic() + self._config.deadline_s
                 self._carry_out(self._machine.end_of_input())
+            moved_at = self._clients.moved_at, self._host.server.moved_at
+            if (progress := (len(self._machine.expected), self._queued_bytes, *moved_at)) != self._progress:
+                self._progress, self._deadline = progress, time.monotonic() + self._config.deadline_s
             return self._machine.settled and not self._drained and not self._parting
 
     def wait(self) -> list[bytes]:
@@ -228,8 +242,8 @@ class SlotTask:
             self._raise_trouble()
             if self._deadline and time.monotonic() > self._deadline:
                 raise MigrationFailed(
-                    f"slot {self.slot}: the batch is over and state of units {self._machine.wanted[:5]} did not come "
-                    f"within {self._config.deadline_s:g} s"
+                    f"slot {self.slot}: the batch is over, state of units {self._machine.wanted[:5]} is elsewhere, and "
+                    f"nothing has come or gone for {self._config.deadline_s:g} s"
                 )
             results = self._drain()
             self._partial.ask()
@@ -441,6 +455,7 @@ class SlotTask:
             try:
                 self._carry_out(effects)
                 self._drained = self._drain()  # now: the step that ends with it does not wait for a row
+                self._note_what_waits()
             except BaseException as error:
                 self._trouble = error  # what has arrived would not be taken again
                 raise
@@ -486,6 +501,25 @@ class SlotTask:
             except BaseException as error:
                 self._trouble = error
                 return
+
+    def _note_what_waits(self) -> None:
+        if self._queued_bytes or self._partial:
+            self._waits.set()
+
+    def _go_on(self) -> None:
+        """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
+        try:
+            while self._waits.wait() and not self._closed.wait(ASIDE_S):
+                with self._lock:
+                    self._waits.clear()
+                    if self._closed.is_set():
+                        return
+                    self._note_what_waits()
+                    if self._waits.is_set():
+                        self._drained = self._drain()
+                        self._partial.ask()
+        except BaseException as error:
+            self._trouble = error
 
     def _warm_up(self) -> None:
         """Everything once that is slow the first time: calls, here to ourselves, and memory that was never touched."""

@@ -34,14 +34,17 @@ def _assignment(raw: dict[str, Any]) -> tuple[Assignment, frozenset[int]]:
     return Assignment.from_json(raw), frozenset(raw["paused"])
 
 
-def router(config: JobConfig) -> Task:
-    """The router's task: rows of partition, offset, value in; rows ``channel.ROUTED`` out.
+def router(config: JobConfig, batch_s: float) -> Task:
+    """The router's task, in batches of ``batch_s``: rows of partition, offset, value in; rows ``channel.ROUTED`` out.
 
     Here and in a slot, rows without a value have only pushed others.
     """
 
     def run(batches: Batches) -> Batches:
         task = RouterTask(config)
+        # Then little comes any more. A router that waited for room would keep the batch from ending, and wait for ever
+        # if another one has ended its own without switching: slots take the end of all for its barrier.
+        over = time.monotonic() + batch_s
         columns = ["router", "offset", "frame_us", "came_us", "went_us"]
         trace = Trace(config.trace, "router", columns) if config.trace else None
         try:
@@ -55,7 +58,7 @@ def router(config: JobConfig) -> Task:
                         trace.add(partition.as_py(), offset.as_py(), task.watermark, came_us, now_us())
                     if rows:
                         yield channel.routed(rows)
-                    while task.stalled():
+                    while task.stalled() and time.monotonic() < over:
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield channel.routed(rest)

@@ -3,10 +3,14 @@
 A stream of units carries the state of one after the other, in chunks whose metadata say what each row belongs to: a
 large unit has several chunks, small ones share one. Timers travel with the last rows of their unit. The receiver
 acknowledges the units of a chunk when they are installed.
+
+A stream lasts as long as something moves, however much there is: it is ended by silence. What has come of a unit when
+it breaks stays where it came, and the next stream goes on behind it.
 """
 
 import contextlib
 import hmac
+import itertools
 import json
 import threading
 import time
@@ -99,14 +103,16 @@ class Holder(Protocol):
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
         """Those of ``keys`` that are here, of a unit whose ownership has left."""
 
-    def rest(self, stay: Stay, chunk_bytes: int) -> Iterator[pa.RecordBatch]:
-        """All keys that are still here, of a unit whose ownership has left."""
+    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:
+        """All keys that are still here, of a unit whose ownership has left, ascending: those behind ``after``."""
 
     def forget(self, stay: Stay, keys: list[int]) -> None:
         """These keys have come to live elsewhere."""
 
-    def write(self, stay: Stay, written: list[rows.Row], deleted: list[int]) -> None:
-        """Keys that were used elsewhere come back with new values, or are nowhere any more."""
+    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:
+        """Keys that were used elsewhere come back with new values, or are nowhere any more. Does nothing if a greater
+        number has come: this one was given up, and repeated with what is newer.
+        """
 
     def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
         """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
@@ -131,11 +137,13 @@ def _options(token: str, timeout_s: float | None = None) -> flight.FlightCallOpt
 
 
 class _Part(NamedTuple):
-    """A batch of the state of one unit. With the last one: what is said of the unit, and its timers if they travel."""
+    """A batch of the state of one unit, what is said of the unit, and with the last one its timers if they travel."""
 
     batch: pa.RecordBatch
     nbytes: int
-    about: dict[str, Any] | None = None
+    about: dict[str, Any]
+    number: int
+    last: bool
     timers: pa.RecordBatch | None = None
 
 
@@ -145,15 +153,22 @@ Chunk = tuple[pa.RecordBatch, pa.Buffer]  # state, metadata
 def _parts(
     about: dict[str, Any], batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
 ) -> Iterator[_Part]:
-    """One unit; a part without rows if there is no batch."""
+    """One unit; a part without rows if there is no batch. Of the same state always the same parts."""
+    number = 0
     held: pa.RecordBatch | None = None
     for batch in batches:
         if held is not None:
-            yield _Part(held, held.nbytes)
+            yield _Part(held, held.nbytes, about, number, last=False)
+            number += 1
         held = batch
     if held is None:
         held = frames.empty(schema)
-    yield _Part(held, held.nbytes, about, timers)
+    yield _Part(held, held.nbytes, about, number, last=True, timers=timers)
+
+
+def _name(about: dict[str, Any]) -> str:
+    """What tells a unit on its way from all others, and from itself at another time."""
+    return json.dumps(about, sort_keys=True)
 
 
 def _chunks(parts: Iterable[_Part], most_bytes: int) -> Iterator[Chunk]:
@@ -175,39 +190,52 @@ def _chunks(parts: Iterable[_Part], most_bytes: int) -> Iterator[Chunk]:
 
 def _pack(parts: list[_Part]) -> Chunk:
     timers = [part.timers for part in parts if part.timers is not None]
-    about = [
-        {"rows": part.batch.num_rows, "timers": len(part.timers or ()), "last": part.about is not None}
-        | (part.about or {})
-        for part in parts
-    ]
-    head = json.dumps(about).encode()
+    heads = [(part.about, part.batch.num_rows, len(part.timers or ()), part.number, part.last) for part in parts]
+    head = json.dumps(heads).encode()
     tail = frames.encode(pa.concat_batches(timers)) if timers else b""
     batch = parts[0].batch if len(parts) == 1 else pa.concat_batches([part.batch for part in parts])
     return batch, pa.py_buffer(len(head).to_bytes(_LENGTH_BYTES, "big") + head + tail)
 
 
+def _unpack(chunk: Any) -> Iterator[_Part]:
+    """The inverse of ``_pack``."""
+    raw = chunk.app_metadata.to_pybytes()
+    end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
+    all_timers = frames.decode(raw[end:], TIMER_SCHEMA)[0] if len(raw) > end else None
+    row = timer = 0
+    for about, rows_, timers_, number, last in json.loads(raw[_LENGTH_BYTES:end]):
+        batch = chunk.data.slice(row, rows_)
+        timers = all_timers.slice(timer, timers_) if all_timers is not None and timers_ else None
+        yield _Part(batch, batch.nbytes, about, number, last, timers)
+        row, timer = row + rows_, timer + timers_
+
+
 Unit = tuple[dict[str, Any], list[pa.RecordBatch], pa.RecordBatch | None]  # what is said of it, state, timers
+Begun = dict[int, tuple[str, list[pa.RecordBatch]]]  # unit that is not complete -> its name, and what has come of it
 
 
-def _units(chunks: Iterable[Any]) -> Iterator[list[Unit]]:
-    """The units that are complete with a chunk, of chunks as they come: the inverse of ``_chunks``."""
-    batches: list[pa.RecordBatch] = []
+def _units(chunks: Iterable[Any], begun: Begun) -> Iterator[list[Unit]]:
+    """The units that are complete with each chunk, as they come: the inverse of ``_chunks``.
+
+    ``begun`` is what earlier streams left, and what this one leaves to the next. Raises ServiceUnavailable if parts are
+    missing.
+    """
     for chunk in chunks:
-        raw = chunk.app_metadata.to_pybytes()
-        end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "big")
-        all_timers = frames.decode(raw[end:], TIMER_SCHEMA)[0] if len(raw) > end else None
         complete: list[Unit] = []
-        row = timer = 0
-        for about in json.loads(raw[_LENGTH_BYTES:end]):
-            rows_, timers_ = about.pop("rows"), about.pop("timers")
-            batches.append(chunk.data.slice(row, rows_))
-            if about.pop("last"):
-                timers = all_timers.slice(timer, timers_) if all_timers is not None and timers_ else None
-                complete.append((about, batches, timers))
-                batches = []
-            row, timer = row + rows_, timer + timers_
-        if complete:
-            yield complete
+        for part in _unpack(chunk):
+            before: list[pa.RecordBatch] = []
+            if part.number:
+                name, parts = begun.get(part.about["unit"], ("", []))
+                before = parts[: part.number] if name == _name(part.about) else []
+            if len(before) < part.number:
+                raise ServiceUnavailable(f"part {part.number} of a unit came behind {len(before)} others: {part.about}")
+            if part.last:
+                complete.append((part.about, [*before, part.batch], part.timers))
+            else:
+                begun[part.about["unit"]] = _name(part.about), [*before, part.batch]
+        yield complete
+        for about, *_ in complete:  # not before they are installed
+            begun.pop(about["unit"], None)
 
 
 class StateServer(flight.FlightServerBase):
@@ -224,64 +252,82 @@ class StateServer(flight.FlightServerBase):
         self.address = f"{host}:{self.port}"
         self._holder = holder
         self._chunk_bytes = chunk_bytes
+        self._begun: dict[int, Begun] = {}  # by slot
+        self.moved_at = 0.0  # when state came last; by the monotonic clock
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Units for one slot, or parts of copies for it; each is acknowledged when it is there."""
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Whatever goes to and fro: its kind is said at the beginning."""
         request = json.loads(descriptor.command)
-        self._check(reader.schema)
+        if not reader.schema.equals(self._holder.state_schema):
+            raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
+        match request["kind"]:
+            case "units" | "copies":
+                self._take(request, reader, writer)
+            case "sealed":
+                self._give(self._sealed(request), writer)
+            case "rest":
+                self._give(self._rest(request), writer)
+            case "keys":
+                self._answer(reader, writer)
+
+    def _take(self, request: dict[str, Any], reader: Any, writer: Any) -> None:
+        """Units for one slot, or parts of copies for it; each is acknowledged when it is there. First it is said how
+        many parts have come of units that are not complete (of copies none: they may have changed since).
+        """
         slot = request["slot"]
-        for units in _units(reader):
+        begun = self._begun.setdefault(slot, {}) if request["kind"] == "units" else {}
+        writer.write_metadata(json.dumps({name: len(parts) for name, parts in list(begun.values())}).encode())
+        for units in _units(self._moving(reader), begun):  # each chunk is answered: it tells that somebody is there
             taken = [True] * len(units)
             match request["kind"]:
-                case "units":
+                case "units" if units:
                     taken = self._holder.receive(slot, [_parcel(*unit) for unit in units])
                 case "copies":
                     for about, batches, _ in units:
                         self._holder.copy(slot, about["unit"], about["part"], batches, about["deleted"])
             answers = [[about["unit"], each] for (about, *_), each in zip(units, taken, strict=True)]
-            writer.write(json.dumps(answers).encode())
+            writer.write_metadata(json.dumps(answers).encode())
 
-    def do_get(self, context: Any, ticket: Any) -> Any:
-        """Units that a slot left here at the end of a batch, or all keys of units whose ownership has left."""
-        request = json.loads(ticket.ticket)
-        source = {"sealed": self._sealed, "rest": self._rest}[request["kind"]]
-        chunks = _chunks(source(request), min(_SHARED_BYTES, self._chunk_bytes))
-        return flight.GeneratorStream(self._holder.state_schema, chunks)
+    def _moving(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        for chunk in chunks:
+            self.moved_at = time.monotonic()
+            yield chunk
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+    def _give(self, parts: Iterable[_Part], writer: Any) -> None:
+        writer.begin(self._holder.state_schema)
+        for batch, metadata in _chunks(parts, min(_SHARED_BYTES, self._chunk_bytes)):
+            writer.write_with_metadata(batch, metadata)
+
+    def _answer(self, reader: Any, writer: Any) -> None:
         """Keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro for each request."""
         schema, holder = self._holder.state_schema, self._holder
-        self._check(reader.schema)
         writer.begin(schema)
-        with contextlib.suppress(StopIteration):  # which is how the other side says that it asks no more
-            while True:
-                chunk = reader.read_chunk()
-                request = json.loads(chunk.app_metadata.to_pybytes())
-                for unit, version, keys in request["moved"]:
-                    holder.forget((unit, version), keys)
-                written = rows.split(chunk.data, request["sizes"])
-                for (unit, version, deleted), part in zip(request["written"], written, strict=True):
-                    holder.write((unit, version), part, deleted)
-                answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
-                writer.write_with_metadata(answer, json.dumps(sizes).encode())
-
-    def _check(self, schema: pa.Schema) -> None:
-        if not schema.equals(self._holder.state_schema):
-            raise flight.FlightServerError(f"state has columns {schema.names}, not those of this job")
+        for chunk in reader:
+            request = json.loads(chunk.app_metadata.to_pybytes())
+            for unit, version, keys in request["moved"]:
+                holder.forget((unit, version), keys)
+            written = rows.split(chunk.data, request["sizes"])
+            for (unit, version, deleted), part in zip(request["written"], written, strict=True):
+                holder.write((unit, version), request["number"], part, deleted)
+            answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
+            writer.write_with_metadata(answer, json.dumps(sizes).encode())
 
     def _sealed(self, request: dict[str, Any]) -> Iterator[_Part]:
+        """Units that a slot left here at the end of a batch, without the parts that have come."""
         slot, units = request["slot"], request["units"]
-        for unit in units:
+        for unit, come in units:
             try:
                 state = self._holder.sealed(slot, unit)
             except KeyError:
                 raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
             values = state.export(self._chunk_bytes)
-            yield from _parts({"unit": unit}, values, self._holder.state_schema, state.timers.export())
+            parts = _parts({"unit": unit}, values, self._holder.state_schema, state.timers.export())
+            yield from (part for part in parts if part.number >= come)
 
     def _rest(self, request: dict[str, Any]) -> Iterator[_Part]:
-        for unit, version in request["stays"]:
-            values = self._holder.rest((unit, version), self._chunk_bytes)
+        """All keys that are still here of units whose ownership has left."""
+        for unit, version, after in request["stays"]:
+            values = self._holder.rest((unit, version), after)
             yield from _parts({"unit": unit, "version": version}, values, self._holder.state_schema)
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
@@ -297,35 +343,73 @@ def _parcel(about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.Rec
     return Parcel(batches=batches, timers=timers, **about)
 
 
-class _Questions:
-    """A stream of requests for keys, and of their answers: a call of its own for each would cost four times as much."""
+class _Stream:
+    """One call in both directions. Nothing that is written raises: who reads hears why it has ended."""
 
-    def __init__(self, client: flight.FlightClient, token: str, deadline_s: float, schema: pa.Schema) -> None:
-        self._deadline_s, self._opened = deadline_s, time.monotonic()
-        self._writer, self._reader = client.do_exchange(
-            flight.FlightDescriptor.for_command(b"keys"), _options(token, 2 * deadline_s)
-        )
-        self._writer.begin(schema)
+    def __init__(self, kind: str, address: str, writer: Any, reader: Any) -> None:
+        self._name = f"stream of {kind} with {address}"
+        self._writer, self._reader = writer, reader
+        self._over = False
+        self.moved_at: float | None = time.monotonic()  # when something moved last; None: nobody waits for anything
 
-    @property
-    def old(self) -> bool:
-        """Whether less than a deadline is left of its life: what is asked now might not be answered."""
-        return time.monotonic() - self._opened > self._deadline_s
+    def begin(self, schema: pa.Schema) -> None:
+        self._try(self._writer.begin, schema)
 
-    def ask(self, request: dict[str, Any], batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
-        self._writer.write_with_metadata(batch, json.dumps(request).encode())
-        answer = self._reader.read_chunk()
-        return answer.data, json.loads(answer.app_metadata.to_pybytes())
+    def write(self, batch: pa.RecordBatch, metadata: Any) -> bool:
+        """Whether it is on its way."""
+        return self._try(self._writer.write_with_metadata, batch, metadata)
+
+    def done_writing(self) -> None:
+        self._try(self._writer.done_writing)
+
+    def _try(self, act: Callable[..., None], *what: Any) -> bool:
+        if not self._over:
+            try:
+                act(*what)
+            except (flight.FlightError, OSError):
+                self._over = True
+        self.moved_at = time.monotonic()
+        return not self._over
+
+    def read(self) -> Any:
+        """The next chunk, None at the end. Raises ServiceUnavailable."""
+        self.moved_at = time.monotonic()
+        try:
+            chunk = self._reader.read_chunk()
+        except StopIteration:
+            return None
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise ServiceUnavailable(f"{self._name}: {error}") from error
+        self.moved_at = time.monotonic()
+        return chunk
+
+    def answers(self) -> Iterator[Any]:
+        """What the other side says, without state, until the end."""
+        while (chunk := self.read()) is not None:
+            yield json.loads(chunk.app_metadata.to_pybytes())
+
+    def end(self) -> None:
+        """Whether it has ended or not; whoever reads hears of it."""
+        self._reader.cancel()
 
     def close(self) -> None:
+        """To be called when nobody reads any more; or Arrow does it, and complains."""
+        self.end()
         with contextlib.suppress(flight.FlightError, pa.ArrowException, OSError):
             self._writer.close()
+
+    def end_if_silent(self, for_s: float) -> None:
+        if (moved_at := self.moved_at) is not None and time.monotonic() - moved_at > for_s:
+            self._name += f", silent for {for_s:g} s"
+            self.moved_at = None
+            self.end()
 
 
 class StateClients:
     """Connections to the other slots, kept open. One user thread at a time per address and kind of call.
 
-    Every method raises ServiceUnavailable if the other side is not there or refuses.
+    Every method raises ServiceUnavailable if the other side is not there or refuses, or if nothing moves for
+    ``deadline_s``; it may be called again then, and goes on where it broke.
     """
 
     def __init__(
@@ -339,12 +423,28 @@ class StateClients:
         self._token, self._deadline_s, self._certificate = token, deadline_s, certificate
         self._schema, self._chunk_bytes = schema, chunk_bytes
         self._clients: dict[str, flight.FlightClient] = {}
-        self._questions: dict[str, _Questions] = {}
-        self._closed = False
+        self._streams: set[_Stream] = set()
+        self._questions: dict[str, _Stream] = {}  # a call of its own for each request would cost four times as much
+        self._numbers = itertools.count(1)  # of requests for keys
+        self._begun: dict[tuple[str, int], Begun] = {}  # address, slot -> what has come of units that are pulled
+        self.moved_at = 0.0  # when the other side of any stream was heard last; by the monotonic clock
+        self._closed = threading.Event()
         self._lock = threading.Lock()
+        threading.Thread(target=self._watch, name="keyshift-silence", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._deadline_s / 4):
+            for stream in self._all_streams():
+                stream.end_if_silent(self._deadline_s)
+
+    def _all_streams(self) -> list[_Stream]:
+        with self._lock:
+            return list(self._streams)
 
     def _to(self, address: str) -> flight.FlightClient:
         with self._lock:
+            if self._closed.is_set():
+                raise ServiceUnavailable(f"{address} is not called any more")
             if address not in self._clients:
                 self._clients[address] = self._connected(address)
             return self._clients[address]
@@ -356,6 +456,33 @@ class StateClients:
         return flight.FlightClient(
             f"grpc+tls://{address}", tls_root_certs=certificate.chain, override_hostname=certificate.NAME
         )
+
+    def _open(self, address: str, request: dict[str, Any]) -> _Stream:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
+        try:
+            ends = self._to(address).do_exchange(descriptor, _options(self._token))
+        except (flight.FlightError, OSError) as error:
+            raise ServiceUnavailable(f"{address} cannot be called: {error}") from error
+        stream = _Stream(request["kind"], address, *ends)
+        with self._lock:
+            self._streams.add(stream)
+        if self._closed.is_set():  # meanwhile
+            stream.end()
+        stream.begin(self._schema)
+        return stream
+
+    def _close(self, stream: _Stream) -> None:
+        stream.close()
+        with self._lock:
+            self._streams.discard(stream)
+
+    @contextlib.contextmanager
+    def _stream(self, address: str, request: dict[str, Any]) -> Iterator[_Stream]:
+        stream = self._open(address, request)
+        try:
+            yield stream
+        finally:
+            self._close(stream)
 
     def push(
         self,
@@ -370,18 +497,17 @@ class StateClients:
         ``acknowledged`` as they are installed there (or refused, if it was a delta over nothing).
         """
 
-        def parts() -> Iterator[_Part]:
-            for parcel in parcels:
-                assert parcel.state is not None
-                values, deleted = parcel.values(self._schema, self._chunk_bytes)
-                about, size = parcel.about(home) | {"deleted": deleted}, 0
-                for part in _parts(about, values, self._schema, parcel.state.timers.export()):
-                    size += part.nbytes
-                    if part.about is not None:
-                        sent(parcel, size)  # now: the acknowledgement may be very quick
-                    yield part
+        def parts(parcel: Parcel) -> Iterator[_Part]:
+            assert parcel.state is not None
+            values, deleted = parcel.values(self._schema, self._chunk_bytes)
+            about, size = parcel.about(home) | {"deleted": deleted}, 0
+            for part in _parts(about, values, self._schema, parcel.state.timers.export()):
+                size += part.nbytes
+                if part.last:
+                    sent(parcel, size)  # now: the acknowledgement may be very quick
+                yield part
 
-        self._put(address, {"kind": "units", "slot": slot}, parts(), acknowledged)
+        self._put(address, {"kind": "units", "slot": slot}, map(parts, parcels), acknowledged)
 
     def copy(
         self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
@@ -389,91 +515,116 @@ class StateClients:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
         about = {"unit": unit, "part": part, "deleted": deleted}
         parts = _parts(about, batches, self._schema)
-        self._put(address, {"kind": "copies", "slot": slot}, parts, lambda _: None)
+        self._put(address, {"kind": "copies", "slot": slot}, [parts], lambda _: None)
 
     def _put(
         self,
         address: str,
         request: dict[str, Any],
-        parts: Iterable[_Part],
+        units: Iterable[Iterator[_Part]],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
-        hearing, over = threading.Lock(), False
-        try:
-            writer, reader = self._to(address).do_put(descriptor, self._schema, _options(self._token, self._deadline_s))
-            trouble: list[BaseException] = []
+        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of parts
+        greeted = threading.Event()
+        trouble: list[BaseException] = []
 
-            def read_acks() -> None:
+        def parts() -> Iterator[_Part]:
+            for unit in units:
+                come = 0
+                for part in unit:
+                    if part.number == 0 and not part.last:
+                        greeted.wait()
+                        come = begun.get(_name(part.about), 0)
+                    if part.number >= come:
+                        yield part
+
+        with self._stream(address, request) as stream:
+
+            def listen() -> None:
                 try:
-                    while (buffer := reader.read()) is not None:
-                        with hearing:
-                            if over:  # a unit may have come back and gone again since then
-                                return
-                            acknowledged(json.loads(buffer.to_pybytes()))
+                    answers = stream.answers()
+                    begun.update(next(answers, {}))
+                    greeted.set()
+                    for answer in answers:
+                        self.moved_at = time.monotonic()
+                        acknowledged(answer)
                 except BaseException as error:
                     trouble.append(error)
+                    stream.end()
+                finally:
+                    greeted.set()
 
-            acks = threading.Thread(target=read_acks, name="keyshift-acks", daemon=True)
-            acks.start()
-            with writer:
-                for batch, info in _chunks(parts, min(_SHARED_BYTES, self._chunk_bytes)):
-                    writer.write_with_metadata(batch, info)
-                writer.done_writing()
-                acks.join(self._deadline_s)
-            if trouble:
-                raise trouble[0]
-            if acks.is_alive():
-                raise ServiceUnavailable(f"{address} did not acknowledge state within {self._deadline_s:g} s")
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise ServiceUnavailable(f"state could not be sent to {address}: {error}") from error
-        finally:
-            with hearing:
-                over = True
+            listener = threading.Thread(target=listen, name="keyshift-acks", daemon=True)
+            listener.start()
+            try:
+                went = all(stream.write(*chunk) for chunk in _chunks(parts(), min(_SHARED_BYTES, self._chunk_bytes)))
+                stream.done_writing()
+            except BaseException:
+                stream.end()
+                raise
+            finally:
+                listener.join()  # nothing is acknowledged once this has returned
+        if trouble:
+            raise trouble[0]
+        if not went:
+            raise ServiceUnavailable(f"{address} takes no more")
 
     def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
-        """Fetch units that ``slot`` left at ``address``. They are there until it is told that they were ``taken``."""
-        for some in self._get(address, {"kind": "sealed", "slot": slot, "units": units}):
-            arrived([Parcel(about["unit"], batches=batches, timers=timers) for about, batches, timers in some])
+        """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
+        begun = self._begun.setdefault((address, slot), {})
+        wanted = [(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units]
+        for some in _units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
+            if some:
+                arrived([Parcel(about["unit"], batches=batches, timers=timers) for about, batches, timers in some])
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
     ) -> Answer:
         """Ask for single keys: those of ``stays`` that are there come. They are there until it is said, by a later
-        call, that they have ``moved``; values that were ``written`` here are there before the answer is made.
+        call, that they have ``moved``; values that were ``written`` here are there before the answer is made. If it
+        fails, later calls have to write these keys again, with the same values or newer ones.
         """
+        given, sizes = rows.join(self._schema, [part for *_, part in written])
+        about = [(*stay, deleted) for stay, deleted, _ in written]
+        request = {"number": next(self._numbers), "stays": stays, "moved": moved, "written": about, "sizes": sizes}
         with self._lock:
-            questions = self._questions.pop(address, None)
+            stream = self._questions.pop(address, None)
+        stream = stream or self._open(address, {"kind": "keys"})
         try:
-            if questions is not None and questions.old:
-                questions.close()
-                questions = None
-            if questions is None:
-                questions = _Questions(self._to(address), self._token, self._deadline_s, self._schema)
-            given, sizes = rows.join(self._schema, [part for *_, part in written])
-            about = [(*stay, deleted) for stay, deleted, _ in written]
-            answer, counts = questions.ask({"stays": stays, "moved": moved, "written": about, "sizes": sizes}, given)
-        except (flight.FlightError, pa.ArrowException, OSError, StopIteration) as error:
-            raise ServiceUnavailable(f"keys could not be fetched from {address}: {error}") from error
+            stream.write(given, json.dumps(request).encode())
+            chunk = stream.read()
+            if chunk is None:
+                raise ServiceUnavailable(f"{address} answers no more")
+        except BaseException:
+            self._close(stream)
+            raise
+        stream.moved_at = None
         with self._lock:
-            if self._closed:
-                questions.close()  # the other side would wait for it
-            else:
-                self._questions[address] = questions
-        return Answer(rows.split(answer, counts), answer.nbytes, given.nbytes)
+            self._questions[address] = stream
+        self.moved_at = time.monotonic()
+        counts = json.loads(chunk.app_metadata.to_pybytes())
+        return Answer(rows.split(chunk.data, counts), chunk.data.nbytes, given.nbytes)
 
-    def rest(self, address: str, stays: list[Stay], arrived: Callable[[Stay, list[pa.RecordBatch]], None]) -> None:
-        """Ask for all keys of these units that are still there."""
-        for some in self._get(address, {"kind": "rest", "stays": stays}):
-            for about, batches, _ in some:
-                arrived((about["unit"], about["version"]), batches)
+    def rest(
+        self,
+        address: str,
+        stays: Iterable[tuple[Stay, int | None]],
+        arrived: Callable[[Stay, pa.RecordBatch, bool], None],
+    ) -> None:
+        """Ask for all keys of these units that are still there, ascending: of each those behind the key that is said,
+        if one is. Calls ``arrived(stay, rows, whether these are the last)`` as they come.
+        """
+        request = {"kind": "rest", "stays": [(*stay, after) for stay, after in stays]}
+        for chunk in self._get(address, request):
+            for part in _unpack(chunk):
+                arrived((part.about["unit"], part.about["version"]), part.batch, part.last)
 
-    def _get(self, address: str, request: dict[str, Any]) -> Iterator[list[Unit]]:
-        ticket = flight.Ticket(json.dumps(request).encode())
-        try:
-            yield from _units(self._to(address).do_get(ticket, _options(self._token, self._deadline_s)))
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise ServiceUnavailable(f"state could not be fetched from {address}: {error}") from error
+    def _get(self, address: str, request: dict[str, Any]) -> Iterator[Any]:
+        with self._stream(address, request) as stream:
+            stream.done_writing()
+            while (chunk := stream.read()) is not None:
+                self.moved_at, stream.moved_at = time.monotonic(), None  # what is done with it now may take its time
+                yield chunk
 
     def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
         """A short message: ``units`` (slot; wanted: rows of unit, version, router, hop; opened: rows of unit, version),
@@ -487,12 +638,16 @@ class StateClients:
             raise ServiceUnavailable(f"a message could not be sent to {address}: {error}") from error
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and end what is under way."""
+        self._closed.set()
+        for stream in self._all_streams():
+            stream.end()
         with self._lock:
-            self._closed = True
-            for questions in self._questions.values():
-                questions.close()
+            idle = list(self._questions.values())
             self._questions.clear()
+        for stream in idle:
+            self._close(stream)
+        with self._lock:
             for client in self._clients.values():
                 client.close()
             self._clients.clear()

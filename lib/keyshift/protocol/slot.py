@@ -318,7 +318,7 @@ class SlotMachine(Generic[Record]):
         return self._advance([unit])
 
     def is_lent(self, unit: int, version: int) -> bool:
-        """Whether ``unit`` was lent to this slot in the step of ``version`` and is here."""
+        """Whether ``unit`` was lent to this slot by the step of ``version``, and is here."""
         return unit in self._open and self._step is not None and self._step.version == version
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -463,10 +463,16 @@ class SlotMachine(Generic[Record]):
 
     @property
     def may_stall(self) -> bool:
-        """Whether the task may stop reading: state is elsewhere, and no barrier is missing that another slot could be
-        waiting for.
+        """Whether the task may stop reading: what records wait for comes without another row, and no barrier is missing
+        that another slot could be waiting for.
+
+        With all barriers of a step here, the other slots have theirs, or will read them before they stop: each of its
+        moves ends. What comes from the batch before or from a savepoint comes whatever is read.
         """
-        return bool(self.expected or self.partial) and (self._step is None or self._ready(self._step))
+        step = self._step
+        if step is None:
+            return bool(self.expected or self.partial)
+        return self._ready(step) or any(self._queues[unit] for unit in self.expected - step.arriving.keys())
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -474,7 +480,7 @@ class SlotMachine(Generic[Record]):
     def _blocked(self) -> bool:
         """Gate ``slots``: from its first barrier until its own moves are made an affected slot takes nothing new."""
         step = self._step
-        if step is None or step.mode.gate != "slots":
+        if step is None or step.mode.gate != "slots" or not self._switched(step):
             return False
         return bool(step.leaving or step.sending or not step.arriving.keys().isdisjoint(self.expected))
 
