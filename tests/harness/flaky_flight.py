@@ -15,6 +15,7 @@ import pyarrow.flight as flight
 
 REAL = flight.FlightClient
 BROKEN = (flight.FlightError, pa.ArrowException, OSError)
+DRAINED_S = 2.0
 PARTS = 3  # a stream that breaks does so at one of its first parts, or behind the last
 
 
@@ -78,12 +79,15 @@ class FlakyClient:
         self._begin("put not begun")
         writer, reader = self._client.do_put(*arguments)
         call = _Call(self._failures)
+        call.drained.clear()
         return _Writer(writer, call, "put"), _Reader(reader, call, "acknowledgements")
 
     def do_exchange(self, descriptor: Any, *arguments: Any) -> tuple["_Writer", "_Reader"]:
-        self._begin("exchange not begun")
+        often = b"keys" in descriptor.command  # it fails often enough
+        if not often:
+            self._begin("exchange not begun")
         writer, reader = self._client.do_exchange(descriptor, *arguments)
-        call, often = _Call(self._failures, reader.cancel), b"keys" in descriptor.command
+        call = _Call(self._failures, reader.cancel)
         return _Writer(writer, call, "exchange, to", often), _Reader(reader, call, "exchange, fro", often)
 
     def close(self) -> None:
@@ -100,6 +104,8 @@ class _Call:
     def __init__(self, failures: Failures, cancel: Any = lambda: None) -> None:
         self.failures, self._cancel = failures, cancel
         self.broken = False
+        self.drained = threading.Event()  # Flight waits for ever, or until the deadline, if answers are not read
+        self.drained.set()
 
     def end(self) -> None:
         self.broken = True
@@ -140,7 +146,13 @@ class _Writer(_Half):
         self._stream.write_with_metadata(batch, metadata)
 
     def close(self) -> None:
-        with contextlib.suppress(*(BROKEN if self._call.broken else ())):
+        if not self._call.broken:
+            self._stream.close()
+            return
+        with contextlib.suppress(*BROKEN):
+            if hasattr(self._stream, "done_writing"):
+                self._stream.done_writing()
+            self._call.drained.wait(DRAINED_S)
             self._stream.close()
 
 
@@ -164,5 +176,13 @@ class _Reader(_Half):
 
     def read(self) -> Any:
         buffer = self._stream.read()
-        self._part(last=buffer is None)
+        try:
+            self._part(last=buffer is None)
+        except flight.FlightError:
+            while buffer is not None:
+                buffer = self._stream.read()
+            raise
+        finally:
+            if buffer is None:
+                self._call.drained.set()
         return buffer

@@ -24,12 +24,12 @@ class MortalSession(Session):
         super().__init__(ensemble, root)
         self._dies, self._fate = dies, random.Random(ensemble.rng.random())
         self.dead = threading.Event()
-        self.plan_begun = True  # whether a step was published since the plan was
+        self.plan_begun = True  # whether a step was published since the last plan was made
 
     def publish(self, path: str, value: Any) -> None:
         self._pass()
         super().publish(path, value)
-        self.plan_begun = {"plan": False, "steps": True}.get(path, self.plan_begun)
+        self.plan_begun |= path == "steps"
         self._pass()
 
     def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
@@ -83,6 +83,11 @@ class LedJob(Job):
     def session(self) -> Any:
         """The job's own."""
         return self._coordination
+
+    def planning(self) -> None:
+        """A plan is made: it is lost if the coordinator dies before it has published a step."""
+        if self._session is not None:
+            self._session.plan_begun = False
 
     def _elect(self, assignment: Assignment) -> None:
         self._session = MortalSession(self._ensemble, self.config.root, self._dies)

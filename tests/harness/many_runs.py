@@ -2,11 +2,12 @@
 
 To repeat a seed, or to look for seeds that fail:
 
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17                 # what failed, with every trouble
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0 500 --fails 0.2 --kind push --workload windowcount
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17   # with all that is said of retries
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0-499 --fails 0.2 --kind push --workload windowcount
 """
 
 import argparse
+import atexit
 import multiprocessing
 import os
 import sys
@@ -26,7 +27,7 @@ class Pool:
 
     def __init__(self, processes: int | None = None) -> None:
         self._pool = ProcessPoolExecutor(
-            processes or 2 * (os.cpu_count() or 1), multiprocessing.get_context("spawn"), _be_quiet
+            processes or 2 * (os.cpu_count() or 1), multiprocessing.get_context("spawn"), _begin_process
         )
 
     def __enter__(self) -> "Pool":
@@ -49,33 +50,39 @@ class Pool:
                 yield Outcome(seed, draw(seed, **pinned), pinned, {"hangs": "no outcome"})
 
 
-def _be_quiet() -> None:
-    """What is tried again says so, and in these runs much is."""
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+def _begin_process() -> None:
+    """What is tried again says so, and in these runs much is; and Flight's threads do not survive an orderly end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    atexit.register(os._exit, 0)
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=int)
-    parser.add_argument("behind", type=int, nargs="?", help="the first seed that is not run")
+    parser.add_argument("seeds", type=_seeds, nargs="+")
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--workload", choices=WORKLOADS)
     parser.add_argument("--strategy")
     parser.add_argument("--fails", type=float)
     parser.add_argument("--processes", type=int)
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    first, behind, processes = given.pop("first"), given.pop("behind", None), given.pop("processes", None)
-    if behind is None:
-        sys.stdout.write(f"{one_run.run(first, **given)}\n")
+    processes, seeds = given.pop("processes", None), [seed for some in given.pop("seeds") for seed in some]
+    if len(seeds) == 1:
+        sys.stdout.write(f"{one_run.run(*seeds, **given)}\n")
+        sys.stdout.flush()
         os._exit(0)
     bad = []
     with Pool(processes) as pool:
-        for outcome in pool.run(range(first, behind), **given):
+        for outcome in pool.run(seeds, **given):
             if outcome.problems:
                 bad.append(outcome.seed)
                 sys.stdout.write(f"{outcome}\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{behind - first - len(bad)} good, {len(bad)} bad: {bad}\n")
+    sys.stdout.write(f"{len(seeds) - len(bad)} good, {len(bad)} bad: {bad}\n")
 
 
 if __name__ == "__main__":

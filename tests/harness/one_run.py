@@ -173,7 +173,7 @@ class Run:
         return self._surviving(self._finish)
 
     def _finish(self) -> Savepoint:
-        self._await("every event has its result", lambda: not self._unanswered(), fatal=False)
+        self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
         return self._savepoint()
 
     def _savepoint(self) -> Savepoint:
@@ -206,6 +206,7 @@ class Run:
     def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
         point = self.shape.point.phase(number)
+        self._job.planning()
         if self._rng.random() < 0.3:
             self.seen["measured"] += len(self._job.measure())
         heat = [self._rng.random() for _ in current.owner]
@@ -295,11 +296,16 @@ class Run:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def _await(self, what: str, there: Callable[[], bool], fatal: bool = True) -> None:
+    def _await(
+        self, what: str, there: Callable[[], bool], progress: Callable[[], Any] = lambda: None, fatal: bool = True
+    ) -> None:
+        """The deadline begins anew while what ``progress`` gives changes."""
         within_s = self.shape.deadline_s + WITHIN_S
-        deadline = time.monotonic() + within_s
+        seen, deadline = None, time.monotonic() + within_s
         while not there():
             self._job.check()
+            if (now := progress()) != seen:
+                seen, deadline = now, time.monotonic() + within_s
             if time.monotonic() > deadline:
                 self._problem("never", what)
                 if fatal:
