@@ -165,26 +165,6 @@ def takes_what_comes_twice(original: Original) -> Any:
     return lambda self, parcel: True
 
 
-@mutant(SlotTask, "parcels_arrived", STUCK, SHORT_BATCHES, kind="replicated", deadline_s=4.0)
-def says_that_it_took_what_it_refused(original: Original) -> Any:
-    def parcels_arrived(self: Any, parcels: list[Any]) -> list[bool]:
-        original(self, parcels)
-        return [True] * len(parcels)
-
-    return parcels_arrived
-
-
-@mutant(SlotTask, "_built", ("wrong", "timer lost"), SHORT_BATCHES, kind="replicated")
-def adds_what_has_changed_to_nothing(original: Original) -> Any:
-    """The copy is gone, and nobody hears of it."""
-
-    def _built(self: Any, parcel: Any) -> Any:
-        state = original(self, parcel)
-        return original(self, replace(parcel, delta_of=None)) if state is None else state
-
-    return _built
-
-
 @mutant(SlotTask, "_tell", STUCK, CALM, mode=LENT, strategy="all_at_once", routers=3)
 def does_not_say_that_a_lent_unit_stays(original: Original) -> Any:
     def _tell(self: Any, slot: int, some: list[Any]) -> None:
@@ -307,18 +287,10 @@ def forgets_what_is_written_back(original: Original) -> Any:
     return lambda self, *_: None
 
 
-@mutant(PartialUnits, "_arrived", ("wrong", "timer lost"), CALM, mode=REMOTE, strategy="all_at_once")
-def says_that_copies_live_with_it(original: Original) -> Any:
-    """Their home keeps them no longer."""
-
-    def _arrived(self: Any, *arguments: Any) -> bool:
-        original(self, *arguments)
-        return True
-
-    return _arrived
-
-
-@mutant(PartialUnits, "_install", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", flight_s=0.1)
+@mutant(
+    PartialUnits, "_install", ("wrong",), CALM,
+    mode=ACCESS, strategy="all_at_once", flight_s=0.1, frame_s=0.008, routers=3, chunk_bytes=200,
+)  # fmt: skip
 def installs_what_is_older(original: Original) -> Any:
     """The rest overwrites keys that were asked for, and changed since."""
 
@@ -327,16 +299,6 @@ def installs_what_is_older(original: Original) -> Any:
         original(self, unit, {key for key, _ in found}, found)
 
     return _install
-
-
-@mutant(PartialUnits, "_written", ("wrong",), CALM, mode=REMOTE, strategy="all_at_once", keys=30, flight_s=0.1)
-def drops_copies_of_which_newer_values_are_on_their_way(original: Original) -> Any:
-    def _written(self: Any, stay: Any, keys: list[int]) -> None:
-        for key in keys:
-            self._writing[stay[0], key] = 1
-        original(self, stay, keys)
-
-    return _written
 
 
 @mutant(PartialUnits, "_misses_timers", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")

@@ -8,9 +8,9 @@ from many_runs import Pool
 from shape import KINDS, WORKLOADS
 from shell_mutants import MUTANTS, hunt
 
-SEEDS = 4 * settings.default.max_examples // 100  # of each kind and workload: 32 runs, or 1600 at night
+SEEDS = settings.default.max_examples // 20  # of each kind and workload: 40 runs, or 2000 at night
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
-MUTANT_SEEDS = 8
+MUTANT_SEEDS = 16
 MUTANT_S = 500.0
 
 # What the runs have to have had, or they prove little.
