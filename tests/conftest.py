@@ -2,8 +2,12 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # for ``certificate``
 
 # No deadlines: tests assert what happens, never how fast, and the machine may be busy.
 # dev finds new examples at each run and keeps failing ones in .hypothesis; ci runs the same ones each time, so that a

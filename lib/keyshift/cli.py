@@ -13,11 +13,27 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from keyshift.errors import BadInput, KeyshiftError
 
+
+class Commands(TyperGroup):
+    """Names the value that an option refuses: typer says what is wrong with it, and not what it is."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            for fault in getattr(error.__cause__, "errors", list)():  # of pydantic, which typer asks
+                error.message += f", not {fault['input']!r}"
+            raise
+
+
 app = typer.Typer(
     name="keyshift",
+    cls=Commands,
     help="See, compare and invent ways of moving the state of a running stream-processing job.",
     no_args_is_help=True,
     add_completion=False,
@@ -71,7 +87,7 @@ def up(
 ) -> None:
     """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
     from keyshift.lab.jars import jars, require_java
-    from keyshift.lab.open import tell
+    from keyshift.lab.progress import tell
     from keyshift.lab.stack import Stack
 
     require_java()
@@ -87,7 +103,7 @@ def down(
     wipe: Annotated[bool, typer.Option(help="Delete the state folder too: data, results, logs, credentials.")] = False,
 ) -> None:
     """Stop what `up` started."""
-    from keyshift.lab.open import tell
+    from keyshift.lab.progress import tell
     from keyshift.lab.stack import Stack
 
     Stack().down(wipe=wipe, say=tell)
@@ -124,7 +140,8 @@ def run(
     profile: Where = None,
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
-    from keyshift.lab.open import open_lab, tell
+    from keyshift.lab.open import open_lab
+    from keyshift.lab.progress import tell
     from keyshift.lab.run import run_all
     from keyshift.lab.spec import make_spec, parse_settings
 
@@ -150,8 +167,9 @@ def notebook(
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
     from keyshift.lab import notebook as notebooks
     from keyshift.lab.jars import require_java
-    from keyshift.lab.open import open_services, tell
+    from keyshift.lab.open import open_services
     from keyshift.lab.profile import use_profile
+    from keyshift.lab.progress import tell
     from keyshift.lab.stack import Stack
     from keyshift.lab.store import ResultStore
 
@@ -182,8 +200,9 @@ def batch(
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
     from keyshift.lab import batch as batches
     from keyshift.lab.jars import require_java
-    from keyshift.lab.open import open_services, tell
+    from keyshift.lab.open import open_services
     from keyshift.lab.profile import use_profile
+    from keyshift.lab.progress import tell
     from keyshift.lab.stack import Stack
     from keyshift.lab.store import ResultStore
 
@@ -206,8 +225,9 @@ def lab(
 ) -> None:
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
     from keyshift.lab.jars import require_java
-    from keyshift.lab.open import open_services, tell
+    from keyshift.lab.open import open_services
     from keyshift.lab.profile import use_profile
+    from keyshift.lab.progress import tell
 
     use_profile(profile)
     require_java()

@@ -192,6 +192,9 @@ def test_the_profile_says_what_the_values_say() -> None:
     raw, _ = profile_files(manifests("lab", "placed"))
     assert raw["services"] == {
         "kafka": "kafka.example:9092",
+        "kafka_sasl": "",
+        "kafka_tls": False,
+        "kafka_authority": "",
         "zookeeper": "zk.example:2181",
         "minio": "s3.example:443",
         "bucket": "results",
@@ -218,6 +221,32 @@ def test_the_driver_finds_profile_credentials_and_itself_where_it_looks() -> Non
         assert env["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
         assert env["POD_NAMESPACE"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
         assert pod["spec"]["serviceAccountName"] == f"{RELEASE}-driver"
+
+
+def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_names_where_they_are_mounted() -> None:
+    found = manifests("lab", "secured")
+    raw, executor = profile_files(found)
+    assert (raw["services"]["kafka_sasl"], raw["services"]["kafka_tls"]) == ("SCRAM-SHA-512", True)
+    jupyter = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]
+    (batch,) = kinds(found, "Job").values()
+    for pod in (jupyter, batch["spec"]["template"]):
+        (container,) = pod["spec"]["containers"]
+        env = environment(container)
+        assert env["KEYSHIFT_KAFKA_USER"] == secret_key("my-kafka", "name")
+        assert env["KEYSHIFT_KAFKA_PASSWORD"] == secret_key("my-kafka", "word")
+        folders = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume.get("secret") for volume in pod["spec"]["volumes"]}
+        assert volumes[folders["/etc/keyshift-kafka"]] == {
+            "secretName": "my-kafka-ca",
+            "items": [{"key": "ca.crt", "path": "authority.pem"}],
+        }
+        assert volumes[folders["/etc/keyshift-flight"]] == {"secretName": "my-tls"}
+    assert raw["services"]["kafka_authority"] == "/etc/keyshift-kafka/authority.pem"
+    assert raw["spark"]["flight_certificate"] == "/etc/keyshift-flight/tls.crt"
+    assert raw["spark"]["flight_key"] == "/etc/keyshift-flight/tls.key"
+    assert "my-" not in yaml.safe_dump(executor), "executors are told by the driver"
+    open_to_all = environment(stateful("lab", "alone")["spec"]["template"]["spec"]["containers"][0])
+    assert not [name for name in open_to_all if name.startswith("KEYSHIFT_KAFKA")]
 
 
 def test_accounts_roles_and_the_token_are_made_unless_given() -> None:
@@ -446,6 +475,7 @@ def test_a_wrong_value_is_refused_with_its_name(
         ("lab", None, [], "services.kafka is empty"),
         ("lab", "alone", ["rbac.create=false"], "serviceAccounts.driver and serviceAccounts.executor"),
         ("lab", "alone", ["batch.enabled=true"], "batch.file is empty"),
+        ("lab", "alone", ["kafkaAccess.sasl=PLAIN"], "kafkaAccess.existingSecret.name"),
         ("keyshift", None, ["kafka.enabled=false"], "lab.services.kafka"),
         ("keyshift", None, ["zookeeper.enabled=false"], "lab.services.zookeeper"),
         ("keyshift", None, ["lab.services.kafka=k:9092"], "kafka.enabled"),
@@ -455,6 +485,7 @@ def test_a_wrong_value_is_refused_with_its_name(
             ["minio.enabled=false", "lab.services.minio=s3:443"],
             "lab.store.existingSecret.name",
         ),
+        ("keyshift", None, ["lab.kafkaAccess.tls=true"], "lab.kafkaAccess is for a Kafka of others"),
         ("keyshift", None, ["minio.bucket=other"], "lab.store.bucket is keyshift"),
         ("keyshift", None, ["minio.existingSecret.name=mine"], "lab.store.existingSecret"),
     ],

@@ -37,6 +37,12 @@ def offline(workload, **changes):
     return run_offline(workload, ASSIGNMENTS, **({"frames": 12} | changes))
 
 
+def judged(workload, run, **changes):
+    """The verdict on a run, of which some tables may be others."""
+    given = {name: getattr(run, name) for name in ("events", "results", "final", "assignments", "times")}
+    return judge(workload, **(given | changes))
+
+
 def of_timers(results: pd.DataFrame) -> pd.Series:
     return (results[["router", "offset", "position"]] == -1).all(axis=1)
 
@@ -188,7 +194,7 @@ def test_the_state_before_the_first_event_holds_only_keys_of_its_unit(workload):
 @pytest.mark.parametrize("routers", [1, 3])
 def test_a_run_whose_state_moves_twice_is_judged_ok(workload, backend, routers):
     run = offline(workload, routers=routers, backend=backend)
-    found = judge(workload, run.events, run.results, run.final, run.assignments)
+    found = judged(workload, run)
     assert found.ok, found.examples
 
 
@@ -200,13 +206,13 @@ def test_a_run_is_the_same_every_time(workload):
 
 def test_state_that_was_lost_in_a_move_makes_the_verdict_bad(workload):
     run = offline(workload)
-    found = judge(workload, run.events, run.results, run.final[1:], run.assignments)
+    found = judged(workload, run, final=run.final[1:])
     assert found.wrong > 0
 
 
 def test_state_that_missed_the_last_frame_makes_the_verdict_bad(workload):
     run, earlier = offline(workload), offline(workload, frames=11)
-    found = judge(workload, run.events, run.results, earlier.final, run.assignments)
+    found = judged(workload, run, final=earlier.final)
     assert found.wrong > 0
 
 
@@ -214,7 +220,7 @@ def test_results_exchanged_between_events_make_the_verdict_bad(workload):
     run = offline(workload)
     first = workload.result_fields[0].name
     exchanged = run.results.assign(**{first: run.results[first].to_numpy()[::-1]})
-    found = judge(workload, run.events, exchanged, run.final, run.assignments)
+    found = judged(workload, run, results=exchanged)
     assert found.wrong > 0
 
 
@@ -226,7 +232,7 @@ def test_timers_lost_in_a_move_make_the_verdict_bad(timed, monkeypatch):
 
     monkeypatch.setattr(Timers, "install", only_how_far)
     run = offline(timed)
-    found = judge(timed, run.events, run.results, run.final, run.assignments)
+    found = judged(timed, run)
     assert found.wrong > 0
     assert (found.lost, found.duplicated, found.reordered) == (0, 0, 0)
 
@@ -235,14 +241,14 @@ def test_timers_lost_in_a_move_make_the_verdict_bad(timed, monkeypatch):
 def test_a_timer_that_fires_twice_makes_the_verdict_bad(timed, which):
     run = offline(timed)
     again = run.results[of_timers(run.results)].iloc[[which]].assign(arrived_us=10**9, log_offset=10**6)
-    found = judge(timed, run.events, pd.concat([run.results, again]), run.final, run.assignments)
+    found = judged(timed, run, results=pd.concat([run.results, again]))
     assert (found.lost, found.duplicated, found.reordered, found.wrong) == (0, 0, 0, 1)
 
 
 def test_a_timer_whose_result_is_missing_makes_the_verdict_bad(timed):
     run = offline(timed)
     dropped = run.results.drop(index=run.results.index[of_timers(run.results)][0])
-    found = judge(timed, run.events, dropped, run.final, run.assignments)
+    found = judged(timed, run, results=dropped)
     assert (found.lost, found.duplicated, found.reordered, found.wrong) == (0, 0, 0, 1)
 
 
@@ -250,5 +256,5 @@ def test_a_timer_that_fires_in_a_slot_that_was_not_the_owner_is_foreign(timed):
     run = offline(timed)
     row = run.results.index[of_timers(run.results)][0]
     run.results.loc[row, "slot"] += 1
-    found = judge(timed, run.events, run.results, run.final, run.assignments)
+    found = judged(timed, run)
     assert (found.foreign, found.wrong) == (1, 0)

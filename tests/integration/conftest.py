@@ -5,11 +5,14 @@ and the MinIO program come from the user's cache.
 """
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
 from keyshift.endpoints import Endpoints
+from keyshift.executor.coordination import Coordination
 from keyshift.lab.jars import jars
 from keyshift.lab.run import Lab
 from keyshift.lab.stack import DEFAULT_PORTS, Stack
@@ -40,3 +43,23 @@ def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
     ) as lab:
         yield lab
+
+
+@pytest.fixture
+def expire() -> Callable[[Coordination], None]:
+    """Ends somebody's session, as ZooKeeper does after a long pause; returns when he has another one."""
+
+    def end(coordination: Coordination) -> None:
+        client, deadline = coordination._client, time.monotonic() + 60
+        ended = None
+        while ended is None or client.client_id in (None, ended):
+            assert time.monotonic() < deadline
+            if session := client.client_id:  # again if its owner was quicker than its twin
+                ended = session
+                twin = KazooClient(hosts=coordination._hosts, client_id=session)
+                twin.start()
+                twin.stop()
+                twin.close()
+            time.sleep(0.02)
+
+    return end

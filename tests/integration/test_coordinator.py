@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor.coordination import Coordination
 from keyshift.executor.coordinator import Coordinator, Wish
 from keyshift.keys import Assignment, Move, Step
@@ -88,3 +89,88 @@ def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, r
         slots.coordination.withdraw("")
         for session in (slots.coordination, second):
             session.close()
+
+
+@pytest.fixture
+def join(stack, request):
+    """Makes another participant of the test's own job."""
+    made = []
+
+    def participant():
+        made.append(Coordination(stack.zookeeper, f"/{request.node.name}"))
+        return made[-1]
+
+    yield participant
+    made[-1].withdraw("")
+    for each in made:
+        each.close()
+
+
+def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_over(stack, request, join, expire):
+    first, second, slots = join(), join(), Slots(stack, f"/{request.node.name}", stop_after=1000)
+    first.publish("assignment", START.to_json() | {"paused": []})
+    paused, goes_on, raised = threading.Event(), threading.Event(), []
+
+    def pause():
+        paused.set()
+        assert goes_on.wait(60)
+
+    def lead():
+        wishes = [Wish(time.monotonic() + 0.3, lambda current: STEPS[:1])]
+        with pytest.raises(ServiceUnavailable, match="another coordinator leads"):
+            Coordinator(first, "first", START, 30.0).serve(wishes, time.monotonic(), lambda phase: None, pause)
+        raised.append(True)
+
+    leading = threading.Thread(target=lead)
+    leading.start()
+    try:
+        assert paused.wait(60)
+        expire(first)
+        coordinator = Coordinator(second, "second", START, 30.0)
+        coordinator.serve([Wish(0.0, lambda current: STEPS)], time.monotonic(), lambda phase: None, lambda: None)
+        left = {path: second.read(path) for path in ("plan", "steps", "assignment")}
+        goes_on.set()
+        leading.join(60)
+        assert raised == [True]
+        assert left == {path: second.read(path) for path in left}
+        assert left["assignment"]["version"] == START.version + len(STEPS)
+    finally:
+        goes_on.set()
+        slots.coordination.close()
+
+
+def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack, request, join, expire):
+    coordination, slots = join(), Slots(stack, f"/{request.node.name}", stop_after=4)
+    expired = []
+
+    def expire_when_quiet():
+        if slots.left == 0 and not expired:
+            expired.append(True)
+            expire(coordination)
+            slots.go_on()
+
+    try:
+        coordinator = serve(coordination, expire_when_quiet)
+        assert expired
+        assert coordinator.assignment.owner == (1, 1, 0, 1)
+        assert not coordinator.troubles
+        coordinator.serve([], time.monotonic(), lambda phase: None, lambda: None)  # and may lead again
+    finally:
+        slots.coordination.close()
+
+
+def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
+    many = Assignment.contiguous(24_000, 2)
+    plan = tuple(Step((Move(unit, 0, 1),)) for unit in range(12_000))
+    first, second = join(), join()
+    first.publish("assignment", many.to_json() | {"paused": []})
+
+    def die():
+        raise Died
+
+    for coordination, wishes in ((first, [Wish(0.0, lambda current: plan)]), (second, [])):
+        coordinator = Coordinator(coordination, "test", many, 30.0)
+        with pytest.raises(Died):
+            coordinator.serve(wishes, time.monotonic(), lambda phase: None, die)
+        assert [record.step for record in coordinator.records.values()] == [plan[0]]
+        assert tuple(coordinator._machine._rest) == plan[1:]

@@ -19,7 +19,7 @@ from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.generator import OVERTIME_S, TAKE_EVENTS
-from keyshift.lab.topics import create_topic, delete_topic, read_topic_events
+from keyshift.lab.topics import create_topic, delete_topic, read_topic
 from keyshift.lab.verdict import judge
 from keyshift.state import backends
 from keyshift.workloads.keycount import KeyCount
@@ -151,7 +151,8 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
     start_us, generator = generate(start, stack.kafka, name)
     sent = generator.hear(lambda report: report.get("sent_events") == RATE * SECONDS)
     assert sent["late_ms"] >= 0
-    events = read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    events, seen = read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    assert seen["events"].sum() == RATE * SECONDS
     for router, mine in events.groupby("router"):
         count = RATE * SECONDS // ROUTERS
         times = start_us + (np.arange(count) * ROUTERS + router) * 1_000_000 // RATE
@@ -166,6 +167,10 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
             assert ((times > seen_us) & (times <= meta["watermark"])).all()
             seen_us = meta["watermark"]
         rows = [batch.num_rows for batch, _ in both]
+        of_router = seen[seen["router"] == router].iloc[: len(both)]
+        assert of_router["offset"].tolist() == list(range(len(of_router)))
+        assert of_router["events"].tolist() == rows[: len(of_router)]
+        assert of_router["watermark"].tolist() == [meta["watermark"] for _, meta in both[: len(of_router)]]
         assert rows[0] == 0, "there must be ticks before the load"
         assert rows[-1] == 0, "there must be ticks after the load"
     assert generator.hang_up() == (0, "")
@@ -180,7 +185,7 @@ def test_a_generator_that_starts_late_sends_all_that_was_due_with_the_scheduled_
     generator.state("done")
     generator.tell({"stop": True})
     assert generator.wait() == (0, "")
-    events = read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    events, _ = read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
     assert sorted(events["t"]) == (start_us + np.arange(RATE * SECONDS) * 1_000_000 // RATE).tolist()
     assert events.groupby("router")["offset"].nunique().tolist() == [1] * ROUTERS
 
@@ -194,7 +199,7 @@ def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, 
     generator.tell({"stop": True})
     events = generator.state("done")["events"]
     assert generator.wait() == (0, "")
-    assert len(read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)) == events > 0
+    assert len(read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)[0]) == events > 0
 
 
 def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):
@@ -210,7 +215,8 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
     assert generator.hang_up() == (0, "")
 
     first = dict.fromkeys(range(ROUTERS), 100)
-    events = read_topic_events(stack.kafka, name, WORKLOAD.event_schema, ROUTERS, before=first)
+    events, seen = read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS, before=first)
+    assert seen["events"].sum() == done["events"] > len(events)
     for router, mine in events.groupby("router"):
         times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
         assert mine["t"].tolist() == times.tolist()
@@ -253,7 +259,7 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
     _, generator = generate(start, stack.kafka, offered)
     assert generator.hang_up() == (0, "")
 
-    events = read_topic_events(stack.kafka, offered, WORKLOAD.event_schema, ROUTERS)
+    events, _ = read_topic(stack.kafka, offered, WORKLOAD.event_schema, ROUTERS)
     assignment = Assignment.contiguous(8, SLOTS)
     out, final = process(events, assignment)
     producer = KafkaProducer(bootstrap_servers=stack.kafka)

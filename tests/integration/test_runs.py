@@ -3,9 +3,12 @@
 import psutil
 import pytest
 
+from certificate import CERTIFICATE, KEY
 from keyshift.errors import QueryDied
 from keyshift.executor.job import Job
+from keyshift.executor.pipeline import ENCRYPTED
 from keyshift.lab.jars import jars
+from keyshift.lab.profile import Spark as SparkPlace
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
 from keyshift.planner import strategies
@@ -89,6 +92,12 @@ def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab):
     assert manifest.summary.steps == 1
 
 
+def test_a_step_that_is_late_lets_paused_routers_go_and_the_job_comes_to_its_savepoint(lab):
+    manifest = lab.run(spec(strategy="pause_resume", fault="never_installed", deadline_s=1.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [note for note in manifest.notes if "goes forward" in note]
+
+
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
     run = spec(strategy="pause_resume", queue_bytes=1 << 16, rate=8000.0, state_bytes=4096)
     manifest = lab.run(run)
@@ -101,10 +110,11 @@ def test_a_shuffle_moves_just_the_affected_groups(lab):
     assert manifest.summary.units_moved == 6
 
 
-@pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "stop_restart"])
+@pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "replicated", "stop_restart"])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"
 
 
 def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab):
@@ -178,8 +188,17 @@ def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, 
     assert "QueryDied" in latest["error"]
 
 
-def test_nothing_relies_on_one_process(stack, tmp_path):
+def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
+    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
     run = spec(strategy="fluid_per_source", master="local-cluster", batch_s=5.0)
-    with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None) as cluster:
+    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    place = SparkPlace(conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
+    with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None, place) as cluster:
         manifest = cluster.run(run)
+        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
+        commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
     assert manifest.status == "ok", manifest.verdict.examples
+    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in commands) == 2
+    assert secret and secret not in str(commands)

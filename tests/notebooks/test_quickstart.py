@@ -44,6 +44,14 @@ def test_copy_html_and_figure_are_kept_locally_and_named(executed):
         assert str(copy.parent / name) in done.stdout
 
 
+def test_progress_is_shown_while_it_runs_and_the_copy_is_a_report(executed):
+    _, copy, done = executed
+    assert " results/s  " in done.stderr
+    outputs = [output for cell in nbformat.read(copy, as_version=4).cells for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "stream"]
+    assert " results/s  " not in (copy.parent / "00_quickstart.html").read_text()
+
+
 def test_every_sentence_of_the_conclusion_comes_from_the_data(executed):
     _, copy, _ = executed
     cells = nbformat.read(copy, as_version=4).cells

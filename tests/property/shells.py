@@ -373,8 +373,8 @@ class SlotShell:
     def acknowledged(self, unit: int) -> None:
         self.carry_out(self.machine.acknowledged(unit))
 
-    def opened_for_good(self, unit: int, source: "SlotShell", answer: bool) -> None:
-        if self.machine.is_lent(unit):
+    def opened_for_good(self, unit: int, version: int, source: "SlotShell", answer: bool) -> None:
+        if self.machine.is_lent(unit, version):
             self.carry_out(self.machine.opened(unit))
         if answer:
             self.acknowledge(unit, source)
@@ -475,10 +475,10 @@ class SlotShell:
                     sim.seen["timers sent"] += len(state.timers)
                     sim.seen["lent"] += bool(routers)
                     sim.seen["fetched back"] += routers == frozenset()
-                case slot.Open(unit, destination, _):
+                case slot.Open(unit, destination, version):
                     sim.seen["opened"] += 1
                     self.sending[unit] = State()
-                    sim.deliver(sim.slots[destination].opened_for_good, unit, self)
+                    sim.deliver(sim.slots[destination].opened_for_good, unit, version, self)
                 case slot.Request():
                     sim.seen["requested"] += 1
                     sim.deliver(sim.slots[effect.slot].requested, effect)

@@ -450,11 +450,12 @@ class Simulation:
             self.progress()
             match effect:
                 case coordinator.PublishSteps(version, steps, rest):
+                    before = self.published["step"][-1][1] if self.published["step"] else ()
                     self.rest = rest
                     self.publish("step", (version, steps))
                     self.seen["steps ahead"] += len(steps) > 1
-                    if not steps or steps[-1][0] <= self.preparing:  # something was taken back
-                        self.seen["step ahead taken back"] += bool(steps)
+                    if not steps or steps[-1][0] <= self.preparing:  # something was taken back, or is to come later
+                        self.seen["step ahead taken back"] += 0 < len(steps) < len(before)
                         continue
                     self.preparing = version
                     if self.rng.random() < self.shape.rolls_back:
@@ -481,7 +482,6 @@ class Simulation:
                 case coordinator.MigrationDone() | coordinator.MigrationFailed():
                     self.log("coordinator", effect)
                     if isinstance(effect, coordinator.MigrationFailed):
-                        self.rest = ()
                         self.seen["rolled back" if effect.rolled_back else "late step"] += 1
                         if not self.deadline_ms:
                             self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))

@@ -14,7 +14,7 @@ class Nodes:
     def __init__(self, **addresses):
         self.addresses, self.calls, self.watched = addresses, {}, []
 
-    def watch(self, path, call, gone):
+    def watch(self, path, call, gone=lambda: None):
         self.watched.append(path)
         self.calls[path] = call, gone
         self.tell(path)
@@ -44,12 +44,18 @@ def test_a_slot_that_has_moved_is_found_where_it_is_now():
     assert addresses.of(3) == "there:2"
 
 
-def test_a_slot_that_is_gone_is_waited_for_until_it_is_back():
+def test_a_slot_whose_batch_is_over_is_where_it_was():
     nodes = Nodes(**{"3": "here:1"})
-    addresses = Addresses(nodes, deadline_s=30)
+    addresses = Addresses(nodes, deadline_s=0)
     addresses.of(3)
     del nodes.addresses["3"]
     nodes.tell("slots/3")
+    assert addresses.of(3) == "here:1"
+
+
+def test_a_slot_that_is_not_there_yet_is_waited_for():
+    nodes = Nodes()
+    addresses = Addresses(nodes, deadline_s=30)
     with pytest.raises(MigrationFailed, match="slot 3 did not say where it is within 0 s"):
         addresses.of(3, within_s=0)
     found = []

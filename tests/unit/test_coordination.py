@@ -1,7 +1,9 @@
 """What the wrapper adds to kazoo; with a real ZooKeeper see tests/integration."""
 
+from itertools import count
+
 import pytest
-from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import ConnectionClosedError, NodeExistsError, NoNodeError, NotEmptyError
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import coordination
@@ -21,6 +23,9 @@ class Client:
     def add_listener(self, listener):
         pass
 
+    def retry(self, call, *arguments, **settings):
+        return call(*arguments, **settings)
+
     def create(self, path, value, ephemeral, makepath):
         if path in self.nodes:
             raise NodeExistsError
@@ -28,7 +33,7 @@ class Client:
 
     def delete(self, path):
         if self.lost:
-            raise ConnectionLoss
+            raise ConnectionClosedError
         if path not in self.nodes:
             raise NoNodeError
         if any(other.startswith(f"{path}/") for other in self.nodes):
@@ -67,10 +72,29 @@ def test_what_is_not_there_need_not_be_deleted(job):
     job.withdraw("slots/1")
 
 
-def test_a_connection_that_is_lost_ends_a_deletion(job):
+def test_a_connection_that_is_closed_ends_a_deletion(job):
     job._client.nodes, job._client.lost = {"/job": b""}, True
-    with pytest.raises(ServiceUnavailable, match="ConnectionLoss"):
+    with pytest.raises(ServiceUnavailable, match="ConnectionClosedError"):
         job.withdraw("")
+
+
+def test_a_folder_that_somebody_writes_into_all_the_time_is_given_up(job, monkeypatch):
+    class Endless(count):
+        def pop(self):
+            return f"/job/new-{next(self)}"
+
+    monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
+    job._client.nodes, job._client.intruders = {"/job": b"", "/job/new": b""}, Endless()
+    with pytest.raises(ServiceUnavailable, match="NotEmptyError"):
+        job.withdraw("")
+
+
+def test_a_place_that_somebody_takes_all_the_time_is_given_up(job, monkeypatch):
+    monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(job._client, "delete", lambda path: None)
+    job._client.nodes = {"/job/slots/1": b"other"}
+    with pytest.raises(ServiceUnavailable, match="NodeExistsError"):
+        job.register("slots/1", "new")
 
 
 def test_who_registers_takes_over_what_an_earlier_holder_left(job):
@@ -82,5 +106,5 @@ def test_who_registers_takes_over_what_an_earlier_holder_left(job):
 def test_steps_come_back_as_they_were_published():
     first = Step((Move(UnitId(1), SlotId(0), SlotId(2)),), Mode(gate="slots"))
     second = Step((Move(UnitId(3), SlotId(2), SlotId(0)),))
-    assert steps_of(steps_to_json(9, ((7, first), (8, second)))) == (9, [(7, first), (8, second)])
-    assert steps_of(steps_to_json(9, ())) == (9, [])
+    assert steps_of(steps_to_json(9, ((7, first), (8, second)), 3)) == (9, [(7, first), (8, second)])
+    assert steps_of(steps_to_json(9, (), 0)) == (9, [])

@@ -1,13 +1,19 @@
+import math
+from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from test_savepoint import state, store_of
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied
+from keyshift.executor.job import Savepoint
+from keyshift.keys import Assignment
 from keyshift.lab import course
-from keyshift.lab.course import Course, _hosts
+from keyshift.lab.course import Course, _final_state, _hosts, _inventory, _unmoved
 from keyshift.lab.spec import make_spec
+from keyshift.state.timers import EVENT
 
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 
@@ -120,3 +126,57 @@ def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_take
     loaded._check_backlog()
     assert not loaded._job.cancelled
     assert not loaded._overloaded
+
+
+def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
+    def migration(*rows):
+        return dict(zip(("source", "destination", "installed_s"), map(list, zip(*rows, strict=True)), strict=True))
+
+    assert _unmoved({3, 4}, migration((0, 1, 0.5), (0, 1, math.nan))) == []
+    assert _unmoved(set(), migration((1, 1, 0.5))) == []
+    no_step = {"source": [], "destination": [], "installed_s": []}
+    for nothing in (migration((0, 1, math.nan)), migration((1, 1, 0.5)), no_step):
+        (line,) = _unmoved({3, 4}, nothing)
+        assert line.startswith("nothing moved: 2 units were to move")
+
+
+def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
+    run = Course(None, ENDPOINTS, make_spec({"strategy": "fluid"}), "run", Path("nowhere"), print, lambda: None)
+    run._job = SimpleNamespace(assignment=run._spec.start())
+    assert run._to_move is None
+    wanted = {move.unit for step in run._plan(0, run._spec.start()) for move in step.moves}
+    assert run._to_move == wanted != set()
+
+
+def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it():
+    store = store_of()
+    rows = {
+        str(slot): [list(astuple(place)) for place in store.write("one", slot, units, 10_000)]
+        for slot, units in ((1, [(1, state(1)), (2, state(2, keys=0))]), (2, [(0, state(0, timers=1))]))
+    }
+    assignment = Assignment(3, (2, 1, 1))
+    store.commit("one", {"offsets": {}, "assignment": assignment.to_json(), "places": rows})
+    timers = []
+    parts = list(_final_state(store, Savepoint("one", {}, 0, {}), timers))
+    assert sorted({(int(p["unit"].iloc[0]), int(p["slot"].iloc[0]), len(p)) for p in parts}) == [(0, 2, 3), (1, 1, 3)]
+    found = [(int(t["unit"].iloc[0]), int(t["slot"].iloc[0]), t[t["kind"] == EVENT]["time"].tolist()) for t in timers]
+    assert sorted((unit, slot, sorted(times)) for unit, slot, times in found) == [
+        (0, 2, [0]),
+        (1, 1, [100, 101]),
+        (2, 1, [200, 201]),
+    ]
+    inventory = _inventory("one", store.manifest("one"))
+    assert (inventory.assignment, sorted(inventory.units)) == (assignment, [(0, 2), (1, 1), (2, 1)])
+
+
+def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(loaded):
+    said = [{0: [3], 1: []}, {0: [3], 1: []}, {0: [], 1: []}]
+
+    def measure():
+        answer = said.pop(0) if len(said) > 1 else said[0]
+        return {slot: {"left_behind": units} for slot, units in answer.items()}
+
+    loaded._job.measure = measure
+    assert loaded._left_behind() == set()
+    said[:] = [{0: [3], 1: [4, 5]}]
+    assert loaded._left_behind() == {(3, 0), (4, 1), (5, 1)}

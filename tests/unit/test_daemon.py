@@ -1,5 +1,8 @@
+import io
 import socket
 
+import pyarrow as pa
+import pyspark.worker
 import pytest
 
 from keyshift.executor import daemon
@@ -33,3 +36,29 @@ def test_a_folder_in_which_no_socket_can_be_made_is_named_in_the_log(monkeypatch
         daemon.require_folder()
     monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "false")
     daemon.require_folder()
+
+
+def test_workers_give_away_each_batch_at_once_without_a_thread_that_reads_ahead(monkeypatch):
+    monkeypatch.setenv("SPARK_PIPELINED_UDF", "1")  # as Spark sets it
+    monkeypatch.setattr(pyspark.worker, "ArrowStreamSerializer", pyspark.worker.ArrowStreamSerializer)
+    daemon.read_in_the_main_thread()
+    assert daemon.os.environ["SPARK_PIPELINED_UDF"] == "0"
+
+    class Stream(io.BytesIO):
+        gone = 0
+
+        def flush(self) -> None:
+            self.gone = self.tell()
+
+    stream = Stream()
+    batch = pa.record_batch({"value": [1, 2]})
+
+    def batches():
+        for _ in range(3):
+            before = stream.gone
+            yield batch
+            assert stream.gone > before
+
+    serializer = pyspark.worker.ArrowStreamSerializer(write_start_stream=True)
+    serializer.dump_stream(batches(), stream)
+    assert stream.gone > 3 * batch.nbytes

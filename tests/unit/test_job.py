@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from small_job import CONFIG
 
-from keyshift.errors import MigrationFailed
+from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor.job import Job
 
@@ -54,3 +54,14 @@ def test_each_answer_begins_the_deadline_anew(job):
     job.config = replace(job.config, deadline_s=5.1)
     job._await_children("path", WANTED, "savepoint")
     assert job.clock.now == pytest.approx(9, abs=0.1)
+
+
+def test_a_job_that_cannot_reach_its_tasks_any_more_ends(job):
+    def lost():
+        raise ServiceUnavailable("away")
+
+    job._query, job._coordination = SimpleNamespace(isActive=True), SimpleNamespace(check=lambda: None)
+    job.check()
+    job._coordination.check = lost
+    with pytest.raises(ServiceUnavailable):
+        job.check()

@@ -2,8 +2,10 @@ import socket
 
 import pytest
 
-from keyshift.errors import ServiceUnavailable
-from keyshift.lab.open import open_services
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.lab import open as module
+from keyshift.lab.open import open_lab, open_services
+from keyshift.lab.spec import make_spec
 
 PROFILE = "services: {{kafka: '{kafka}', zookeeper: '{open}', minio: '{open}'}}"
 
@@ -32,4 +34,22 @@ def test_a_service_that_cannot_be_reached_is_named_with_its_address(tmp_path, li
     profile = tmp_path / "profile.yaml"
     profile.write_text(PROFILE.format(kafka=kafka, open=listening))
     with pytest.raises(ServiceUnavailable, match=f"kafka at {kafka} cannot be reached"), open_services(str(profile)):
+        pass
+
+
+def test_runs_of_one_lab_cannot_have_different_masters_and_nothing_is_started_to_find_out(monkeypatch):
+    class Began(Exception):
+        pass
+
+    def begin():
+        raise Began
+
+    monkeypatch.setattr(module, "require_java", begin)
+    here, cluster = make_spec({"master": "local"}), make_spec({"master": "local-cluster"})
+    with (
+        pytest.raises(BadInput, match=r"master = local and local-cluster: .* open a lab for each"),
+        open_lab([here, cluster, here]),
+    ):
+        pass
+    with pytest.raises(Began), open_lab([cluster, cluster]):
         pass

@@ -88,6 +88,16 @@ def test_queued_records_of_units_without_their_keys_are_looked_through_one_by_on
     assert operation._partial.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
 
 
+def test_an_event_is_counted_once_however_often_it_waited(make):
+    """In a queue for its unit, and then for its key."""
+    operation = make(0)
+    assert len(rows(operation.process_all([record(1, 2, 1)]))) == 1
+    operation.process_all([record(1, 1)], now=1)
+    expected = np.zeros(len(operation.heat), int)
+    np.add.at(expected, WORKLOAD.units[[1, 2, 1]], 1)
+    assert operation.heat.tolist() == expected.tolist()
+
+
 def test_nothing_that_waited_gives_nothing(make):
     assert make().process_all([]) == []
 

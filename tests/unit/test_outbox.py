@@ -6,7 +6,7 @@ import time
 import pytest
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.outbox import Courier, Outbox
+from keyshift.executor.outbox import Courier, Outbox, again
 from keyshift.executor.transfer import Parcel
 
 DEADLINE_S = 10.0
@@ -118,6 +118,18 @@ def test_a_courier_can_be_closed_while_it_sleeps(failures):
     courier = Courier("a courier", lambda items: None, failures.append)
     courier.close()
     until(lambda: threading.active_count() <= threads)
+
+
+def test_what_is_tried_for_so_long_and_no_longer_fails_with_the_last_error():
+    calls = []
+
+    def act():
+        calls.append(1)
+        raise ServiceUnavailable("nobody there")
+
+    with pytest.raises(ServiceUnavailable, match="nobody there"):
+        again("a call", threading.Event(), act, within_s=0.0)
+    assert len(calls) == 1
 
 
 # -- outbox ------------------------------------------------------------------------------------------------------------
@@ -237,10 +249,10 @@ def test_a_unit_that_is_put_again_is_sent_as_it_is_now(door, failures):
                 outbox.put(Parcel(parcel.unit))
 
     outbox = Outbox("an outbox", push, failures.append)
-    outbox.put(Parcel(1, delta_of=4))
+    outbox.put(Parcel(1, delta_of=(88, 4)))
     until(lambda: len(sent) == 2)
     outbox.close()
-    assert sent == [4, None]
+    assert sent == [(88, 4), None]
 
 
 def test_an_error_that_is_no_absence_is_told(outbox, door, failures):

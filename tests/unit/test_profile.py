@@ -1,8 +1,10 @@
 import pytest
 
+from certificate import CERTIFICATE, KEY
+from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput
 from keyshift.executor.pipeline import sockets
-from keyshift.lab.profile import KEYS, VARIABLE, load_profile, use_profile
+from keyshift.lab.profile import KAFKA_KEYS, KEYS, VARIABLE, load_profile, use_profile
 
 SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"
 SPARK = "spark: {master: 'k8s://https://api', image: keyshift:1, driver_host: 10.0.0.1, executors: 2, cores: 4}\n"
@@ -20,7 +22,7 @@ def write(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_profile(monkeypatch):
-    for name in (VARIABLE, *KEYS):
+    for name in (VARIABLE, *KEYS, *KAFKA_KEYS):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -57,6 +59,14 @@ def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monke
         load_profile("kubernetes")
 
 
+def test_what_executors_in_pods_say_to_each_other_is_encrypted_unless_the_profile_says_otherwise(write):
+    options = load_profile(write(SERVICES + SPARK)).spark.options()
+    assert options["spark.network.crypto.enabled"] == "true"
+    assert "spark.network.crypto.enabled" not in load_profile("local").spark.options()
+    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.network.crypto.enabled: false}")
+    assert load_profile(write(text)).spark.options()["spark.network.crypto.enabled"] is False
+
+
 def test_settings_of_spark_in_a_profile_win_over_ours(write):
     text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.executor.memory: 7g}")
     assert load_profile(write(text)).spark.options()["spark.executor.memory"] == "7g"
@@ -70,6 +80,42 @@ def test_credentials_come_from_the_environment_only(write, monkeypatch):
         monkeypatch.setenv(name, "secret")
     assert profile.endpoints().secret_key == "secret"
     assert "secret" not in repr(profile.endpoints())
+
+
+def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write, monkeypatch, tmp_path):
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    assert load_profile(write(SERVICES)).endpoints().sign_in == OPEN
+    (tmp_path / "ca.pem").write_text(CERTIFICATE)
+    more = f"kafka_sasl: SCRAM-SHA-512, kafka_tls: true, kafka_authority: {tmp_path / 'ca.pem'}, zookeeper"
+    profile = load_profile(write(SERVICES.replace("zookeeper", more)))
+    with pytest.raises(BadInput, match=r"KEYSHIFT_KAFKA_USER and KEYSHIFT_KAFKA_PASSWORD must be set.*of Kafka"):
+        profile.endpoints()
+    for name in KAFKA_KEYS:
+        monkeypatch.setenv(name, name[-4:])
+    assert profile.endpoints().sign_in == SignIn("SCRAM-SHA-512", "USER", "WORD", True, CERTIFICATE)
+    for wrong in ("no certificate", None):
+        (tmp_path / "ca.pem").write_text(wrong) if wrong else (tmp_path / "ca.pem").unlink()
+        with pytest.raises(BadInput, match=r"services.kafka_authority = .*ca.pem' is no file with certificates"):
+            profile.endpoints()
+
+
+def test_state_travels_over_tls_with_the_certificate_that_a_profile_names(write, tmp_path):
+    assert load_profile("local").spark.certificate() is None
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    profile = f"spark: {{flight_certificate: {certificate}, flight_key: {key}}}"
+    certificate.write_text(CERTIFICATE)
+    for wrong in (None, CERTIFICATE, ""):
+        if wrong is not None:
+            key.write_text(wrong)
+        with pytest.raises(BadInput, match=r"flight_key = .*tls.key' are no certificate with its key"):
+            load_profile(write(profile))
+    with pytest.raises(BadInput, match="are no certificate with its key"):
+        load_profile(write(f"spark: {{flight_certificate: {certificate}}}"))
+    key.write_text(KEY)
+    found = load_profile(write(profile)).spark.certificate()
+    assert (found.chain, found.key) == (CERTIFICATE, KEY)
+    assert KEY not in repr(found)
 
 
 def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_needs(write):
@@ -89,6 +135,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_need
         ("services: elsewhere", "services is 'elsewhere'; it is the word embedded"),
         ("services: {kafka: k, zookeeper: 'z:1', minio: 'm:1'}", "services.kafka='k'"),
         ("services: {kafka: 'k:1', zookeeper: 'z:1'}", r"services.minio"),
+        (SERVICES.replace("zookeeper", "kafka_sasl: GSSAPI, zookeeper"), "services.kafka_sasl='GSSAPI'.*SCRAM-SHA-256"),
         ("spark: {cores: 0}", "spark.cores=0: .*greater than or equal to 1"),
         ("spark: {master: 'yarn'}", "spark.master='yarn'"),
         ("spark: {memory: 1 gig}", "spark.memory='1 gig'"),

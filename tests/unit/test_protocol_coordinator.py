@@ -8,6 +8,7 @@ from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol.coordinator import (
+    Dropped,
     MigrationDone,
     MigrationFailed,
     PlanNext,
@@ -153,7 +154,8 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back():
     machine.start((SWAP, BACK), 0)
     machine.acknowledged("prepared", 8, 1, 5)
     assert machine.tick(100) == [], "the deadline itself is still in time"
-    assert machine.tick(101) == [publish(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
+    failed = MigrationFailed(8, "prepare", (0, 2), rolled_back=True, dropped=Dropped(1, 0))
+    assert machine.tick(101) == [publish(8), failed]
     assert machine.assignment == assignment(7, 0, 0, 1, 1)
     assert not machine.busy
     assert machine.acknowledged("prepared", 8, 0, 102) == []
@@ -179,7 +181,8 @@ def test_a_step_that_is_late_after_its_switch_has_failed_and_goes_forward():
     machine.acknowledged("installed", 8, 2, 20)
     assert machine.tick(110) == [], "the deadline is counted from the switch"
     taken_back = publish(9, (8, SWAP))
-    assert machine.tick(111) == [taken_back, MigrationFailed(8, "transfer", (1,), rolled_back=False)]
+    failed = MigrationFailed(8, "transfer", (1,), rolled_back=False, dropped=Dropped(1, 0))
+    assert machine.tick(111) == [taken_back, failed]
     assert machine.assignment.version == 8
     assert not machine.busy
     assert machine.tick(1000) == [], "said once"
@@ -192,7 +195,8 @@ def test_a_migration_after_a_late_step_begins_when_that_step_is_complete():
     machine = switched()
     machine.tick(111)
     later = step((1, 0, 2))
-    assert machine.start((later,), 200) == []
+    (published,) = machine.start((later,), 200)
+    assert published == publish(9, (8, SWAP)) and published.rest == (later,), "for whoever takes over"
     assert machine.busy
     with pytest.raises(ProtocolViolation, match="another is under way"):
         machine.start((later,), 201)
@@ -204,15 +208,17 @@ def test_a_late_step_has_its_time_again_when_a_migration_waits_for_it():
     machine.tick(111)
     machine.start((BACK,), 200)
     assert machine.tick(300) == []
-    assert machine.tick(301) == [MigrationFailed(8, "transfer", (0, 1, 2), rolled_back=False)]
+    failed = MigrationFailed(8, "transfer", (0, 1, 2), rolled_back=False, dropped=Dropped(1, 0))
+    assert machine.tick(301) == [publish(9, (8, SWAP)), failed]
     assert finish(machine, 310) == [StepDone(8)], "what waited was dropped with it"
 
 
-def test_a_late_step_resumes_what_it_had_paused():
+def test_a_late_step_resumes_at_once_what_it_had_paused():
+    """When it ends, nobody may lead any more who would tell the routers, and no savepoint passes one that is paused."""
     machine = switched(PAUSING)
-    machine.tick(111)
-    machine.acknowledged("released", 8, 0, 200)
     resumed = PublishAssignment(assignment(8, 1, 0, 1, 1))
+    assert machine.tick(111) == [resumed, MigrationFailed(8, "transfer", (0, 1), rolled_back=False)]
+    machine.acknowledged("released", 8, 0, 200)
     assert machine.acknowledged("installed", 8, 1, 200) == [StepDone(8), resumed]
     assert not machine.busy
 
@@ -220,7 +226,7 @@ def test_a_late_step_resumes_what_it_had_paused():
 def test_requests_that_waited_are_dropped_with_the_migration_that_failed():
     machine = switched()
     machine.submit("one", 11)
-    machine.tick(111)
+    assert machine.tick(111)[-1].dropped == Dropped(steps=1, requests=1), "it is told"
     assert finish(machine, 200) == [StepDone(8)]
     assert machine.submit("two", 201) == [PlanNext("two")]
 
@@ -245,8 +251,16 @@ def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not
     machine = switched(SWAP, BACK, SWAP)
     machine.submit("one", 11)
     assert machine.submit("two", 12, replace=True) == [publish(9, (8, SWAP))]
-    assert finish(machine) == [StepDone(8), MigrationDone(cancelled=2), PlanNext("two")]
-    assert machine.start((), 21) == [MigrationDone()], "what was cancelled is told once"
+    assert finish(machine) == [StepDone(8), MigrationDone(Dropped(2, 1)), PlanNext("two")]
+    assert machine.start((), 21) == [MigrationDone()], "what was dropped is told once"
+
+
+def test_what_is_replaced_while_its_first_step_is_prepared_is_published_no_more():
+    """Otherwise whoever takes over would do it."""
+    machine = coordinator()
+    machine.start((SWAP, BACK), 0)
+    (published,) = machine.submit("two", 1, replace=True)
+    assert published == publish(8, (8, SWAP)) and published.rest == ()
 
 
 def test_cancelling_finishes_a_step_that_has_switched_and_takes_back_the_rest():
@@ -256,7 +270,7 @@ def test_cancelling_finishes_a_step_that_has_switched_and_takes_back_the_rest():
     assert machine.busy
     assert machine.acknowledged("prepared", 9, 0, 13) == [], "the step ahead was taken back too"
     assert machine.acknowledged("prepared", 9, 1, 13) == []
-    assert finish(machine) == [StepDone(8), MigrationDone(cancelled=1)]
+    assert finish(machine) == [StepDone(8), MigrationDone(Dropped(1, 1))]
     assert machine.assignment == assignment(8, 1, 0, 1, 2)
 
 
@@ -264,7 +278,7 @@ def test_cancelling_rolls_back_a_step_that_has_not_switched():
     machine = coordinator()
     machine.start((SWAP, BACK), 0)
     machine.acknowledged("prepared", 8, 0, 1)
-    assert machine.cancel(2) == [publish(8), MigrationDone(cancelled=2)]
+    assert machine.cancel(2) == [publish(8), MigrationDone(Dropped(2, 0))]
     assert machine.assignment == assignment(7, 0, 0, 1, 1)
     assert not machine.busy
     for slot in (1, 2):
@@ -341,6 +355,7 @@ def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_
                 job.take_over()
             else:
                 job.carry_out(effects)
+                assert list(job.rest) == job.machine._rest, "what is to come is what was published of it"
         assert job.assignment.owner == assignment(0, 2, 2, 1, 0).owner, f"died at {at}"
         assert job.paused == frozenset() and not job.machine.busy and job.done >= 1
         deaths += died

@@ -148,7 +148,8 @@ def test_a_unit_that_was_lent_meets_the_records_of_the_routers_it_was_lent_for()
     slot.admit(1, 2, {0})
     slot.hold(0, 1, "one")
     assert slot.arrived(0, ONE) == []
-    assert slot.is_lent(0) and not slot.is_lent(5)
+    assert slot.is_lent(0, 2) and not slot.is_lent(5, 2)
+    assert not slot.is_lent(0, 1), "what is said late of an earlier step is not said of this one"
     slot.barrier(0, 2)
     assert slot.admit(0, 2, {0}) == {0}
     assert slot.hold(0, 0, "zero") == [], "it is here: nobody is asked"
@@ -158,7 +159,7 @@ def test_a_unit_that_was_lent_meets_the_records_of_the_routers_it_was_lent_for()
     assert slot.idle([0]) == [] and slot.stands(0), "no time passes for it"
     assert slot.opened(0) == []
     assert slot.drain(9) == (["zero"], [])
-    assert not slot.is_lent(0) and slot.idle([0]) == [0]
+    assert not slot.is_lent(0, 2) and slot.idle([0]) == [0]
     assert slot.admit(0, 2, {0}) == frozenset()
 
 
@@ -234,7 +235,7 @@ def test_a_destination_gives_back_what_is_called_back_and_asks_for_it_if_records
     slot.hold(0, 0, "zero")
     back = [Send(0, 0, 2, BACK, 2), Request(0, 0, 2, 0, 2)]
     assert slot.requested(0, 2, 0, 1) == back
-    assert not slot.is_lent(0) and slot.stands(0)
+    assert not slot.is_lent(0, 2) and slot.stands(0)
     assert slot.admit(1, 2, {0}) == {0}, "it is expected again"
     slot.hold(0, 1, "one")
     assert slot.acknowledged(0) == [Forget(0)]
@@ -278,7 +279,7 @@ def test_a_call_that_comes_twice_does_not_take_a_unit_back_that_was_lent_again()
     assert slot.requested(0, 2, 0, 1) == []
     assert slot.arrived(0, ONE) == []
     assert slot.requested(0, 2, 0, 1) == []
-    assert slot.is_lent(0)
+    assert slot.is_lent(0, 2)
     slot.opened(0)
 
 

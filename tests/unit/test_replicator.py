@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
 
-from keyshift.errors import KeyshiftError
+from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.slot_host import Copies, SlotHost
 from keyshift.executor.transfer import Parcel, StateClients
@@ -34,22 +34,26 @@ class Slot:
         self.parts, self.acknowledged, self.failures = [], [], []
         self.door = threading.Event()  # parts pass while it is set
         self.door.set()
+        self.doors = {}  # of single units, beside that
         self.after_part = lambda: None
         add = host.copies.add
 
-        def copied(slot, unit, number, batches, deleted):
-            assert self.door.wait(DEADLINE_S)
-            add(slot, unit, number, batches, deleted)
-            self.parts.append((unit, number, sum(batch.num_rows for batch in batches)))
+        def copied(slot, unit, part, batches, deleted):
+            assert self.door.wait(DEADLINE_S) and self.doors.get(unit, self.door).wait(DEADLINE_S)
+            add(slot, unit, part, batches, deleted)
+            self.parts.append((unit, part[1], sum(batch.num_rows for batch in batches)))
             self.after_part()
 
         host.copies.add = copied
-        self.replicator = Replicator(
+        self.replicator = self.made(clients, self.states, self.lock)
+
+    def made(self, clients, states, lock):
+        return Replicator(
             SCHEMA,
             clients,
-            self.states,
-            self.lock,
-            lambda slot: host.server.address,
+            states,
+            lock,
+            lambda slot: self.host.server.address,
             lambda request, answer: self.acknowledged.append((request, answer)),
             self.failures.append,
         )
@@ -62,6 +66,12 @@ class Slot:
         with self.lock:
             for key, count in content.items():
                 self.states[unit].values[key] = (count, b"payload")
+
+    def part(self, unit=3):
+        """The last part of its copy that is there, as far as the owner knows."""
+        with self.lock:
+            copy = self.replicator._copies[unit]
+            return copy.epoch, copy.number
 
     def leave(self, destination=HOLDER, unit=3, **more):
         with self.lock:
@@ -91,10 +101,13 @@ def served():
 def slot(served):
     host, clients = served
     host.copies = Copies(CONFIG, VALUE)
+    host.tenants = {holder: SimpleNamespace() for holder in (HOLDER, HOLDER + 1)}
     slot = Slot(host, clients)
     yield slot
-    slot.door.set()
+    for door in (slot.door, *slot.doors.values()):
+        door.set()
     slot.replicator.close()
+    host.tenants.clear()
     assert not slot.failures
 
 
@@ -155,7 +168,7 @@ def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(slot):
         expected = counts(state)
         del slot.states[3]
         parcel = slot.replicator.shrink(Parcel(3, 9, 1, state=state), HOLDER)
-    assert parcel.delta_of == 0 and parcel.changed == {5, 6, 1000}
+    assert parcel.delta_of[1] == 0 and parcel.changed == {5, 6, 1000}
     assert (parcel.unit, parcel.version, parcel.hop) == (3, 9, 1)
     assert slot.arrives(parcel) == expected
 
@@ -164,7 +177,7 @@ def test_a_unit_of_which_nothing_changed_sends_nothing(slot):
     slot.start()
     until(lambda: slot.acknowledged)
     parcel = slot.leave()
-    assert parcel.delta_of == 0 and not parcel.changed
+    assert parcel.delta_of[1] == 0 and not parcel.changed
     assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
 
 
@@ -218,7 +231,7 @@ def test_if_so_wished_a_unit_that_has_changed_is_sent_whole(slot):
         dirty, clean = slot.states.pop(3), slot.states.pop(4)
         dirty.values[5] = (7, b"payload")
         assert slot.replicator.shrink(Parcel(3, state=dirty), HOLDER).delta_of is None
-        assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of == 0
+        assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of[1] == 0
 
 
 def test_a_unit_that_has_left_is_not_copied_any_more(slot):
@@ -233,7 +246,7 @@ def test_a_unit_that_has_left_is_not_copied_any_more(slot):
 def test_a_copy_that_was_lost_is_made_anew(slot):
     slot.start()
     until(lambda: slot.acknowledged)
-    assert slot.host.copies.take(HOLDER, 3, 0) is not None
+    assert slot.host.copies.take(HOLDER, 3, slot.part()) is not None
     slot.put({5: 7})
     until(lambda: slot.parts.count((3, 0, 600)) == 2)
     parcel = slot.leave()
@@ -269,6 +282,125 @@ def test_a_copy_under_load_arrives_as_the_unit_was(slot):
     assert slot.arrives(parcel) == expected
 
 
+# -- the end of a batch ------------------------------------------------------------------------------------------------
+
+
+def on_its_way(slot):
+    """A part of the copy of unit 3 that does not arrive before its door opens."""
+    door = slot.doors[3] = threading.Event()
+    slot.put({0: 2})
+    with slot.lock:
+        copy = slot.replicator._copies[3]
+    until(lambda: copy.pending == {0})
+    return door
+
+
+def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who_has_them_now(served, slot):
+    """A part is on its way when the batch ends; the next holder has the same state, and a lock of its own."""
+    shut = threading.Event()
+
+    def copy(*part):
+        if shut.is_set():
+            raise ServiceUnavailable("closed")
+        served[1].copy(*part)
+
+    slot.replicator = slot.made(SimpleNamespace(copy=copy), slot.states, slot.lock)
+    slot.start()
+    until(lambda: slot.acknowledged)
+    door = on_its_way(slot)
+    closing = threading.Thread(target=slot.replicator.close)
+    closing.start()
+    shut.set()
+    until(slot.replicator._closed.is_set)
+
+    states, lock = {4: slot.states[4]}, threading.Lock()
+    following = slot.made(served[1], states, lock)
+    with lock:
+        following.start("two", [(4, HOLDER)], 60, 0, False)
+    until(lambda: len(slot.acknowledged) == 2)
+    with lock:
+        states[4].values[7] = (7, b"payload")
+    door.set()
+    closing.join()
+    until(lambda: (3, 1, 1) in slot.parts)
+    time.sleep(0.1)  # for what a thread of the batch before might do
+    with lock:
+        parcel = following.shrink(Parcel(4, state=states.pop(4)), HOLDER)
+    following.close()
+    assert slot.arrives(parcel) == {7: 7}
+
+
+def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
+    looked = []
+
+    class Watched(type(slot.states[4])):
+        def changes(self):
+            looked.append(slot.replicator._closed.is_set())
+            return super().changes()
+
+    slot.states[4].__class__ = Watched
+    slot.start()
+    until(lambda: len(looked) > 2)
+    slot.replicator.close()
+    parts = len(slot.parts)
+    slot.put({1: 1}, unit=4)
+    slot.start("two")
+    time.sleep(0.1)
+    assert not any(looked) and len(slot.parts) == parts
+    assert slot.states[4].changes() == {1}
+
+
+def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_are_close(slot):
+    slot.after_part = lambda: slot.put(dict.fromkeys(range(20), len(slot.parts)), unit=4)
+    slot.start(lag_keys=10)
+    until(lambda: len(slot.parts) > 5)
+    door = on_its_way(slot)
+    with slot.lock:
+        slot.replicator.stop()
+    door.set()
+    slot.replicator.close()
+    assert not slot.acknowledged
+
+
+# -- copies that nobody needs ------------------------------------------------------------------------------------------
+
+
+def kept(slot):
+    return set(slot.host.copies._copies)
+
+
+def test_the_copy_of_a_unit_that_went_elsewhere_goes(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.leave(HOLDER + 1)
+    until(lambda: kept(slot) == {(HOLDER, 4)})
+
+
+def test_the_copy_of_a_unit_that_was_sent_whole_goes(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.leave(routers=frozenset({0}))
+    slot.leave(partial=True, unit=4)
+    until(lambda: not kept(slot))
+
+
+def test_copies_of_which_another_request_does_not_speak_go(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
+    until(lambda: kept(slot) == {(HOLDER + 1, 3), (HOLDER, 4)})
+
+
+def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(slot, served):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.host.seal(HOLDER, 1, {})
+    assert not kept(slot)
+    with pytest.raises(ServiceUnavailable, match=f"the batch of slot {HOLDER} is over"):
+        served[1].copy(slot.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
+    assert not kept(slot)
+
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
@@ -281,42 +413,69 @@ def copies():
     return Copies(CONFIG, VALUE)
 
 
+OLD, NEW = 88, 5  # epochs: they are drawn, so that none is before another
+
+
 def test_parts_of_a_copy_follow_each_other(copies):
-    copies.add(1, 3, 0, part({1: 1, 2: 1, 3: 1}), [])
-    copies.add(1, 3, 1, part({1: 2, 9: 1}), [2])
-    assert counts(copies.take(1, 3, 1)) == {1: 2, 3: 1, 9: 1}
+    copies.add(1, 3, (NEW, 0), part({1: 1, 2: 1, 3: 1}), [])
+    copies.add(1, 3, (NEW, 1), part({1: 2, 9: 1}), [2])
+    assert counts(copies.take(1, 3, (NEW, 1))) == {1: 2, 3: 1, 9: 1}
 
 
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_a_part_that_does_not_follow_is_refused_unless_it_is_the_first(copies, number):
-    copies.add(1, 3, 0, part({1: 1}), [])
+    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
     if number:
         with pytest.raises(KeyshiftError, match=f"part {number} of the copy of unit 3 came after part 0"):
-            copies.add(1, 3, number, part({2: 2}), [])
-        assert copies.take(1, 3, 0) is None, "what it would have been is not known"
+            copies.add(1, 3, (NEW, number), part({2: 2}), [])
+        assert counts(copies.take(1, 3, (NEW, 0))) == {1: 1}
     else:
-        copies.add(1, 3, 0, part({2: 2}), [])
-        assert counts(copies.take(1, 3, 0)) == {2: 2}
+        copies.add(1, 3, (NEW, 0), part({2: 2}), [])
+        assert counts(copies.take(1, 3, (NEW, 0))) == {2: 2}
 
 
 def test_a_part_of_a_copy_that_is_not_there_is_refused(copies):
     with pytest.raises(KeyshiftError, match="part 4 of the copy of unit 3 came after part -1"):
-        copies.add(1, 3, 4, part({1: 1}), [])
+        copies.add(1, 3, (NEW, 4), part({1: 1}), [])
+
+
+def test_a_part_of_a_copy_that_has_begun_anew_since_comes_too_late(copies):
+    """Its sender took it for lost, or belongs to a batch that is over; it brings what keys were then."""
+    copies.add(1, 3, (OLD, 0), part({1: 1, 2: 1}), [])
+    copies.add(1, 3, (NEW, 0), part({1: 9, 2: 9}), [])
+    with pytest.raises(KeyshiftError, match="part 1 of the copy of unit 3 came after part 0 of another one"):
+        copies.add(1, 3, (OLD, 1), part({1: 2}), [2])
+    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 9, 2: 9}
+
+
+def test_a_copy_that_an_earlier_beginning_has_replaced_is_not_taken_for_the_later_one(copies):
+    copies.add(1, 3, (NEW, 0), part({1: 9}), [])
+    copies.add(1, 3, (OLD, 0), part({1: 1}), [])
+    assert copies.take(1, 3, (NEW, 0)) is None
 
 
 def test_a_copy_may_have_more_than_was_asked_for_but_not_less(copies):
-    copies.add(1, 3, 0, part({1: 1}), [])
-    copies.add(1, 3, 1, part({1: 2}), [])
-    copies.add(1, 4, 0, part({1: 1}), [])
-    assert counts(copies.take(1, 3, 0)) == {1: 2}
-    assert copies.take(1, 4, 1) is None
+    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
+    copies.add(1, 3, (NEW, 1), part({1: 2}), [])
+    copies.add(1, 4, (NEW, 0), part({1: 1}), [])
+    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 2}
+    assert copies.take(1, 4, (NEW, 1)) is None
 
 
 def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
-    copies.add(1, 3, 0, part({1: 1}), [])
-    assert copies.take(2, 3, 0) is None
-    assert copies.take(1, 3, 0) is not None
-    assert copies.take(1, 3, 0) is None
+    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
+    assert copies.take(2, 3, (NEW, 0)) is None
+    assert copies.take(1, 3, (NEW, 0)) is not None
+    assert copies.take(1, 3, (NEW, 0)) is None
+
+
+def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
+    for slot, unit in ((1, 3), (1, 4), (1, 5), (2, 3)):
+        copies.add(slot, unit, (NEW, 0), part({1: 1}), [])
+    copies.drop(1, [3])
+    assert copies._copies.keys() == {(1, 4), (1, 5), (2, 3)}
+    copies.drop(1)
+    assert copies._copies.keys() == {(2, 3)}
 
 
 def test_the_host_takes_what_is_for_its_slots_and_names_those_that_are_elsewhere(served):

@@ -8,6 +8,7 @@ import pytest
 from small_job import CONFIG
 
 from keyshift import frames
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor import tasks
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, TICK, received
 from keyshift.executor.channel import answered as batch_of
@@ -29,9 +30,14 @@ def said(monkeypatch):
     """Gives the task, with what is published to it in ``published`` and what it acknowledged in ``acknowledged``."""
 
     class Coordination:
-        def __init__(self, hosts: str, root: str) -> None:
+        def __init__(self, hosts: str, root: str, secret: str) -> None:
             self.watched: dict = {}
             self.acknowledged: list = []
+            self.lost = False
+
+        def check(self) -> None:
+            if self.lost:
+                raise ServiceUnavailable("away")
 
         def require(self, path: str) -> dict:
             return assignment(1)
@@ -133,3 +139,10 @@ def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
     piece = pa.RecordBatch.from_arrays([pa.array(key)] * len(WORKLOAD.event_schema), schema=WORKLOAD.event_schema)
     rows = [row for _, row in said.frame(0, 6, pa.py_buffer(frames.encode(piece)))]
     assert {row.watermark for row in received(batch_of(rows))} == {BEGIN_US + 5 * FRAME_US}
+
+
+def test_a_router_that_would_not_hear_of_a_switch_ends(said):
+    frame(said, 0)
+    said._coordination.lost = True
+    with pytest.raises(ServiceUnavailable):
+        frame(said, 1)

@@ -4,6 +4,8 @@ The store is a dictionary here; tests/integration has the real one.
 """
 
 import random
+import re
+from dataclasses import astuple
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ import urllib3
 from minio.error import MinioException
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.executor import savepoint
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.state.memory import MemoryState
@@ -137,18 +139,48 @@ def test_slots_and_savepoints_do_not_write_over_each_other():
         assert everything(restored(store, place)) == everything(state(slot, keys=len(name)))
 
 
+def test_what_a_slot_writes_again_does_not_spoil_what_it_acknowledged_before():
+    """Its batch was over before all had written, and in the next one the barriers come again."""
+    store = store_of()
+    first = store.write("one", 2, [(1, state(1)), (5, state(5))], 100)
+    second = store.write("one", 2, [(1, state(1, keys=7)), (5, state(5))], 100)
+    for places, keys in ((first, 3), (second, 7)):
+        assert everything(restored(store, places[0])) == everything(state(1, keys=keys))
+        assert everything(restored(store, places[1])) == everything(state(5))
+
+
+def manifest(places, units):
+    """As the job makes it of what the slots have acknowledged; ``units``: how many there are."""
+    rows = {str(slot): [list(astuple(place)) for place in of] for slot, of in places.items()}
+    return {"places": rows, "assignment": {"version": 1, "owner": [0] * units}}
+
+
 def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_unit_is():
     store = store_of()
     places = {
-        slot: store.write("one", slot, [(unit, state(unit)) for unit in (slot, slot + 4)], 100) for slot in (1, 2)
+        slot: store.write("one", slot, [(unit, state(unit)) for unit in (slot, slot + 2)], 100) for slot in (0, 1)
     }
     with pytest.raises(ServiceUnavailable, match=r"savepoint one cannot be read: .* does not exist"):
         store.places("one")
-    rows = {str(slot): [[p.unit, p.segment, p.offset, p.length, p.crc] for p in of] for slot, of in places.items()}
-    store.commit("one", {"places": rows})
+    store.commit("one", manifest(places, 4))
     found = store.places("one")
-    assert sorted(found) == [1, 2, 5, 6]
-    assert everything(restored(store, found[6])) == everything(state(6))
+    assert sorted(found) == [0, 1, 2, 3]
+    assert everything(restored(store, found[3])) == everything(state(3))
+
+
+@pytest.mark.parametrize(
+    ("of_slot_1", "wrong"), [([1], "[3]"), ([1, 3, 2], "[2]"), ([1, 3, 3], "[3]"), ([1, 3, 9], "[9]"), ([], "[1, 3]")]
+)
+def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_slot_1, wrong):
+    store = store_of()
+    places = {
+        slot: store.write("one", slot, [(unit, state(unit)) for unit in units], 100)
+        for slot, units in ((0, [0, 2]), (1, of_slot_1))
+    }
+    with pytest.raises(ProtocolViolation, match=re.escape(f"savepoint one: units {wrong} are missing, or in it more")):
+        store.commit("one", manifest(places, 4))
+    with pytest.raises(ServiceUnavailable, match="does not exist"):
+        store.manifest("one")
 
 
 @pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.999])
@@ -159,7 +191,7 @@ def test_a_unit_that_is_not_as_it_was_written_is_named(where):
     spoiled = bytearray(data)
     spoiled[places[1].offset + int(places[1].length * where)] ^= 1
     store._client.objects[name] = bytes(spoiled)
-    with pytest.raises(ServiceUnavailable, match="segment one/slot-2-0: unit 5 does not have its checksum"):
+    with pytest.raises(ServiceUnavailable, match=r"segment one/slot-2-\w+-0: unit 5 does not have its checksum"):
         store.read(places[1])
     assert everything(restored(store, places[0])) == everything(state(1))
 
@@ -180,9 +212,9 @@ def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
     store = store_of()
     (place,) = store.write("one", 2, [(1, state(1))], 100)
     store._client.error = error
-    with pytest.raises(ServiceUnavailable, match="savepoint object two/slot-2-0 cannot be written"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoint object two/slot-2-\w+-0 cannot be written"):
         store.write("two", 2, [(1, state(1))], 100)
-    with pytest.raises(ServiceUnavailable, match="savepoint segment one/slot-2-0 cannot be read"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoint segment one/slot-2-\w+-0 cannot be read"):
         store.read(place)
     with pytest.raises(ServiceUnavailable, match="savepoint one cannot be read"):
         store.manifest("one")
@@ -192,7 +224,7 @@ def test_deleting_removes_the_savepoints_of_this_job_only():
     store, other = store_of("job"), store_of("job-2")
     other._client = store._client
     store.write("one", 1, [(1, state(1))], 100)
-    store.commit("one", {"places": {}})
-    other.commit("one", {"places": {}})
+    store.commit("one", manifest({}, 0))
+    other.commit("one", manifest({}, 0))
     store.delete_all()
     assert list(store._client.objects) == ["savepoints/job-2/one/manifest.json"]

@@ -1,11 +1,13 @@
+import threading
 from types import SimpleNamespace
 
 import pytest
 from small_job import CONFIG
 
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor import slot_task
 from keyshift.executor.slot_task import DRAIN_RECORDS, SlotTask
-from keyshift.keys import Move, Step
+from keyshift.keys import Mode, Move, Step
 from keyshift.protocol.slot import SlotMachine
 
 COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at least
@@ -59,3 +61,25 @@ def test_records_whose_rows_would_have_to_wait_for_keys_stay_where_they_are_whil
     for _ in range(COME // DRAIN_RECORDS):
         slot._drain()
     assert slot.done == list(range(COME))
+
+
+def test_a_slot_that_would_not_hear_of_a_step_ends(slot):
+    def lost():
+        raise ServiceUnavailable("away")
+
+    slot._lock, slot._trouble, slot._coordination = threading.Lock(), None, SimpleNamespace(check=lost)
+    for call in (lambda: slot.on_rows([]), slot.wait):
+        with pytest.raises(ServiceUnavailable):
+            call()
+
+
+def test_a_unit_is_not_kept_for_good_because_of_what_was_said_of_an_earlier_step(slot):
+    slot._lock = threading.Lock()
+    slot._machine = SlotMachine(1, routers=2, version=4)
+    slot._machine.prepare(5, Step((Move(0, 0, 1),), Mode(transfer="fetch", fetch_back=2)))
+    slot._machine.barrier(0, 5)
+    slot._machine.arrived(0, frozenset({0}))
+    slot.message({"slot": 1, "wanted": [], "opened": [[0, 2]]})
+    assert slot._machine.is_lent(0, 5)
+    slot.message({"slot": 1, "wanted": [], "opened": [[0, 5]]})
+    assert not slot._machine.is_lent(0, 5)

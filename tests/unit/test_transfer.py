@@ -2,12 +2,16 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 
+from certificate import CERTIFICATE, KEY
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import transfer
+from keyshift.executor.config import Certificate
 from keyshift.executor.transfer import Parcel, StateClients, StateServer
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
@@ -51,9 +55,6 @@ class Holder:
     def sealed(self, slot, unit):
         return self.left[slot, unit]
 
-    def taken(self, slot, unit):
-        del self.left[slot, unit]
-
     def keys(self, stay, keys):
         return rows.take(self.lent.get(stay, state()), keys)
 
@@ -70,8 +71,8 @@ class Holder:
         for key in deleted:
             self.lent[stay].delete(key)
 
-    def copy(self, slot, unit, number, batches, deleted):
-        self.copies.append((slot, unit, number, content(batches), deleted))
+    def copy(self, slot, unit, part, batches, deleted):
+        self.copies.append((slot, unit, tuple(part), content(batches), deleted))
 
     def message(self, kind, body):
         self.messages.append((kind, body))
@@ -221,11 +222,11 @@ def test_more_units_than_a_chunk_has_room_for_come_in_several(holder, server, ro
 
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
     changed = frozenset({2, 3, 77})
-    acknowledged, sizes = push(clients, server, Parcel(3, delta_of=4, changed=changed, state=state(*range(20))))
+    acknowledged, sizes = push(clients, server, Parcel(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
     assert acknowledged == {3: True}
     (_, parcel) = holder.parcels[0]
     assert content(parcel.batches) == {2: value(2), 3: value(3)}
-    assert parcel.deleted == (77,) and parcel.delta_of == 4
+    assert parcel.deleted == (77,) and parcel.delta_of == (88, 4)
     assert 200 < sizes[3] < 400, "two of twenty keys"
 
 
@@ -254,7 +255,7 @@ def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, s
     assert done == [[unit, True] for unit in range(50)]
 
 
-def test_pulled_units_are_dropped_where_they_were(holder, server, clients):
+def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(holder, server, clients):
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
     clients.pull(server.address, 1, [7, 8], lambda some: got.update((parcel.unit, parcel) for parcel in some))
@@ -263,7 +264,7 @@ def test_pulled_units_are_dropped_where_they_were(holder, server, clients):
     made.timers.install(got[7].timers)
     assert made.timers.due(EVENT, 50) == [(50, 1)]
     assert (got[7].version, got[7].hop, got[7].routers) == (0, 0, None)
-    assert not holder.left
+    assert holder.left.keys() == {(1, 7), (1, 8)}
 
 
 def test_a_unit_that_is_not_there_is_named(server, clients):
@@ -346,19 +347,19 @@ def test_keys_that_were_used_elsewhere_come_back_and_are_there_before_others_are
 
 
 def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(holder, server, clients):
-    clients.copy(server.address, 2, 4, 0, list(state(*range(20)).export(150)), [])
-    clients.copy(server.address, 2, 4, 1, [rows.pack(SCHEMA, [(3, (1, b"new"))])], [5])
-    clients.copy(server.address, 2, 4, 2, [], [6])
+    clients.copy(server.address, 2, 4, (88, 0), list(state(*range(20)).export(150)), [])
+    clients.copy(server.address, 2, 4, (88, 1), [rows.pack(SCHEMA, [(3, (1, b"new"))])], [5])
+    clients.copy(server.address, 2, 4, (88, 2), [], [6])
     assert holder.copies == [
-        (2, 4, 0, {key: value(key) for key in range(20)}, []),
-        (2, 4, 1, {3: (1, b"new")}, [5]),
-        (2, 4, 2, {}, [6]),
+        (2, 4, (88, 0), {key: value(key) for key in range(20)}, []),
+        (2, 4, (88, 1), {3: (1, b"new")}, [5]),
+        (2, 4, (88, 2), {}, [6]),
     ]
 
 
 def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
-    clients.tell(server.address, "units", {"slot": 2, "wanted": [[4, 9, 1]], "opened": []})
-    assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1]], "opened": []})]
+    clients.tell(server.address, "units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})
+    assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})]
 
 
 # -- trouble -----------------------------------------------------------------------------------------------------------
@@ -369,7 +370,7 @@ CALLS = {
     "keys": lambda c, a: c.keys(a, [(4, 9, [3])], [(4, 9, [4])]),
     "rest": lambda c, a: c.rest(a, [(4, 9)], lambda *_: None),
     "write": lambda c, a: c.keys(a, [], written=[((4, 9), [], [(3, (1, b"new"))])]),
-    "copy": lambda c, a: c.copy(a, 2, 4, 0, [], []),
+    "copy": lambda c, a: c.copy(a, 2, 4, (88, 0), [], []),
     "tell": lambda c, a: c.tell(a, "units", {}),
 }
 
@@ -413,3 +414,68 @@ def test_state_of_another_shape_is_refused(holder, server):
         clients.keys(server.address, [], written=[((4, 9), [], [(3, (1.0,))])])
     clients.close()
     assert not holder.parcels and holder.lent[4, 9].values[3] == value(3)
+
+
+def test_an_acknowledgement_that_is_heard_when_its_call_has_failed_does_not_count(clients, monkeypatch):
+    """Unit 3 is sent again and known to be there; then it may come back and go again, and that is not there yet."""
+    goes_on, said, answers = threading.Event(), [], [pa.py_buffer(b"[[3, true]]"), None]
+
+    class Stream:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def write_with_metadata(self, *_):
+            raise flight.FlightUnavailableError("gone")
+
+        def read(self):
+            assert goes_on.wait(30)
+            return answers.pop(0)
+
+    stream = Stream()
+    monkeypatch.setattr(clients, "_to", lambda _: SimpleNamespace(do_put=lambda *_: (stream, stream)))
+    with pytest.raises(ServiceUnavailable):
+        clients.push("there:1", 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, said.append)
+    goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "keyshift-acks":
+            thread.join(30)
+    assert said == []
+
+
+@pytest.fixture
+def over_tls(holder):
+    """A server with a certificate; and clients, made of what they are given, that are closed in the end."""
+    server, made = StateServer(holder, "127.0.0.1", "secret", 150, Certificate(CERTIFICATE, KEY)), []
+
+    def clients(certificate):
+        made.append(StateClients("secret", 3.0, SCHEMA, 150, certificate))
+        return made[-1]
+
+    yield server, clients
+    for each in made:
+        each.close()
+    server.shutdown()
+
+
+def test_over_tls_state_keys_and_messages_arrive_as_ever(holder, over_tls):
+    server, connect = over_tls
+    clients = connect(Certificate(CERTIFICATE, KEY))
+    assert push(clients, server, Parcel(4, state=state(1, 2, 3)))[0] == {4: True}
+    ((_, parcel),) = holder.parcels
+    assert content(parcel.batches) == {key: value(key) for key in (1, 2, 3)}
+    assert clients.keys(server.address, [(4, 9, [5])]).found == [[(5, value(5))]]
+    clients.tell(server.address, "drop", {"stays": []})
+    assert holder.messages == [("drop", {"stays": []})]
+
+
+def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_cannot_prove_who_it_is(
+    holder, server, over_tls
+):
+    guarded, connect = over_tls
+    for address, certificate in ((guarded.address, None), (server.address, Certificate(CERTIFICATE, KEY))):
+        with pytest.raises(ServiceUnavailable):
+            connect(certificate).tell(address, "drop", {"stays": []})
+    assert holder.messages == []

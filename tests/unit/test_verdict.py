@@ -2,6 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,8 +11,9 @@ from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.lab.offline import OfflineRun, run_offline
 from keyshift.lab.verdict import Verdict, judge
+from keyshift.state.timers import Timers
 from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.windows import WindowCount
+from keyshift.workloads.windows import WindowCount, WindowCountOperator
 
 WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
 KINDS = [field.name for field in fields(Verdict) if field.name != "examples"]
@@ -183,18 +185,27 @@ def test_what_only_an_attempt_gave_that_died_is_lost(run):
     assert verdict(run, run.results, revoked={0}).lost == 100
 
 
+@pytest.mark.parametrize("unread, words", [(7, "7 events fewer than"), (-2, "2 events more than")])
+def test_events_that_were_offered_and_not_read_back_are_told_and_the_other_way_round(run, unread, words):
+    found = verdict(run, unread=unread)
+    only(found, unread=abs(unread))
+    assert words in found.examples[0]
+
+
 WINDOWS = WindowCount(
-    key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5, window_ms=20, delay_ms=5, late_share=0.1, idle_ms=15
+    key_groups=8, keys=40, skew=0.5, state_bytes=24, seed=5, window_ms=20, delay_ms=5, late_share=0.1, idle_ms=15
 )
+TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 
 
 @pytest.fixture
 def timed() -> OfflineRun:
-    return run_offline(WINDOWS, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+    return run_offline(WINDOWS, TWO, frames=12)
 
 
 def timed_verdict(run: OfflineRun, results: pd.DataFrame, **changes) -> Verdict:
-    return judge(WINDOWS, run.events, results, run.final, run.assignments, **changes)
+    given = {"times": run.times} | changes
+    return judge(WINDOWS, run.events, results, run.final, run.assignments, **given)
 
 
 def test_results_of_timers_are_no_results_of_events(timed):
@@ -233,6 +244,87 @@ def test_a_timer_of_an_attempt_that_died_does_not_count(timed):
     before = timed.results[timed.results["router"] == -1].iloc[[5, 6]].assign(version=0)
     only(timed_verdict(timed, pd.concat([before, timed.results]), revoked={0}))
     assert not timed_verdict(timed, pd.concat([before, timed.results])).ok
+
+
+# What a review broke, in a whole run whose units move. All of it was called ok.
+
+
+class Quiet(WindowCount):
+    """No events for units 4 to 7, some of which move, from the middle of the run on."""
+
+    def source(self, router):
+        plain = super().source(router)
+
+        class Source:
+            def take(self, times):
+                batch = plain.take(times)
+                gone = (WINDOWS.units[batch["key"].to_numpy()] >= 4) & (times >= 60_000)
+                return batch.filter(pa.array(~gone))
+
+        return Source()
+
+
+def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Verdict:
+    """The verdict on a run with a fault in units that have moved: 3, 6 and 7, in this order."""
+    install, reach = Timers.install, Timers.reach
+    moved: dict[Timers, int] = {}  # -> how often time has come since
+
+    def installs(timers, batch):
+        kinds = batch["kind"].to_numpy()
+        install(timers, batch.filter(pa.array(kinds < 0)) if fault == "timers lost" else batch)
+        moved[timers] = 0
+
+    def reaches(timers, watermark, now_us=0):
+        if timers in moved:
+            moved[timers] += 1
+            if fault == "time stands" or (fault == "queued records lose their watermark" and moved[timers] <= 4):
+                watermark = 0
+            if fault == "nothing without a record" and timers is not next(iter(moved)):  # unit 3 has records
+                return
+        reach(timers, watermark, now_us)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Timers, "install", installs)
+        patch.setattr(Timers, "reach", reaches)
+        run = run_offline(workload, TWO, frames=12)
+    assert len(moved) == 3
+    return judge(workload, run.events, run.results, run.final, run.assignments, times=run.times)
+
+
+@pytest.mark.parametrize("fault", ["time stands", "timers lost", "queued records lose their watermark"])
+def test_a_fault_in_the_time_of_units_that_have_moved_is_noticed(monkeypatch, fault):
+    found = broken_run(monkeypatch, fault)
+    only(found, wrong=found.wrong)
+    assert found.wrong > 0
+
+
+@pytest.mark.parametrize("fault", ["timers lost", "time stands", "nothing without a record"])
+def test_a_fault_in_the_time_of_units_that_have_moved_and_fallen_silent_is_noticed(monkeypatch, fault):
+    quiet = Quiet(**WINDOWS.model_dump())
+    only(broken_run(monkeypatch, "none", quiet))
+    found = broken_run(monkeypatch, fault, quiet)
+    only(found, wrong=found.wrong)
+    assert found.wrong > 0
+
+
+def test_a_frame_that_meets_its_own_watermark_is_noticed(monkeypatch):
+    process = WindowCountOperator.process
+
+    def too_far(self, events, state_of):
+        for unit in set(events["unit"].to_pylist()):
+            state_of(unit).timers.reach(max(events["t"].to_pylist()) // 10_000 * 10_000 + 9_500)
+        return process(self, events, state_of)
+
+    monkeypatch.setattr(WindowCountOperator, "process", too_far)
+    run = run_offline(WINDOWS, TWO, frames=12)
+    found = timed_verdict(run, run.results)
+    assert found.wrong > 100
+    assert found.lost == found.duplicated == found.reordered == 0
+
+
+def test_a_workload_that_uses_time_is_not_judged_without_its_times(timed):
+    with pytest.raises(BadInput, match="times is missing: windowcount uses time"):
+        timed_verdict(timed, timed.results, times=None)
 
 
 def test_a_verdict_without_assignments_is_refused(run):

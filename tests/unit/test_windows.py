@@ -14,6 +14,7 @@ from keyshift.lab.verdict import judge
 from keyshift.state import backends
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads import workloads
+from keyshift.workloads.times import Times
 from keyshift.workloads.windows import ANSWER, IDLE, LATE_BY, WINDOW, WindowCount
 
 MS = 1000
@@ -28,7 +29,7 @@ def make(**changes) -> WindowCount:
 
 def offline(workload: WindowCount, **changes):
     run = run_offline(workload, ASSIGNMENTS, **({"frames": 12} | changes))
-    return run.events, run.results, run.final
+    return run.events, run.results, run.final, run.times
 
 
 @cache
@@ -36,14 +37,15 @@ def _plain():
     return offline(make())
 
 
-def plain() -> tuple[pd.DataFrame, pd.DataFrame, list[pd.DataFrame]]:
+def plain() -> tuple[pd.DataFrame, pd.DataFrame, list[pd.DataFrame], Times]:
     """A copy of the run with the parameters of ``make()``, to be changed."""
-    events, results, final = _plain()
-    return events.copy(), results.copy(), [part.copy() for part in final]
+    events, results, final, times = _plain()
+    timers = Times(times.frames, [part.copy() for part in times.timers], ASSIGNMENTS)
+    return events.copy(), results.copy(), [part.copy() for part in final], timers
 
 
-def wrong(workload: WindowCount, events, results, final) -> list[str]:
-    return list(workload.wrong(events, results, iter(final)))
+def wrong(workload: WindowCount, events, results, final, times) -> list[str]:
+    return list(workload.wrong(events, results, iter(final), times))
 
 
 def answers(results: pd.DataFrame) -> pd.DataFrame:
@@ -256,13 +258,13 @@ def test_a_run_without_mistakes_has_nothing_wrong(run, parameters):
 @given(st.data())
 def test_lost_results_alone_are_not_wrong_as_they_are_counted_elsewhere(data):
     workload = make()
-    events, results, final = plain()
+    events, results, final, times = plain()
     lost = data.draw(st.sets(st.sampled_from(answers(results).index.tolist()), max_size=40))
-    assert wrong(workload, events, results.drop(index=list(lost)), final) == []
+    assert wrong(workload, events, results.drop(index=list(lost)), final, times) == []
 
 
 def test_a_run_has_results_of_all_kinds_and_windows_left_so_that_what_follows_shows_something():
-    _, results, final = plain()
+    _, results, final, _ = plain()
     assert results.groupby(["kind", "late"]).size().min() > 20
     assert sum(part["starts"].str.len().sum() for part in final) > 10
 
@@ -270,9 +272,9 @@ def test_a_run_has_results_of_all_kinds_and_windows_left_so_that_what_follows_sh
 def told_wrong(change) -> list[str]:
     """What the oracle says after ``change(results, final)``, which returns the results it leaves."""
     workload = make()
-    events, results, final = plain()
+    events, results, final, times = plain()
     changed = change(results, final)
-    return wrong(workload, events, results if changed is None else changed, final)
+    return wrong(workload, events, results if changed is None else changed, final, times)
 
 
 @pytest.mark.parametrize(
@@ -325,6 +327,11 @@ def test_an_answer_that_says_it_is_of_a_timer_and_a_timer_that_says_it_is_an_ans
     assert any("kind 7, expected 1 or 2" in line for line in lines)
 
 
+def watermarks() -> list[int]:
+    """Those that frames of the run have."""
+    return _plain()[3].frames["watermark"].tolist()
+
+
 def first(results: pd.DataFrame, kind: int) -> int:
     return results.index[results["kind"] == kind][0]
 
@@ -341,18 +348,22 @@ def test_a_window_that_fires_with_another_count_or_sum_is_wrong(column):
 def test_a_timer_that_fires_too_early_is_wrong(kind, column):
     def change(results, final):
         row = first(results, kind)
-        results.loc[row, column] = results.loc[row, "t"] - 1
+        known = {"watermark": watermarks(), "clock": [results.loc[row, "t"] - 1]}[column]
+        results.loc[row, column] = max(moment for moment in known if moment < results.loc[row, "t"])
 
     assert ["not earlier" in line for line in told_wrong(change)] == [True]
 
 
-@pytest.mark.parametrize("kind, column", [(WINDOW, "watermark"), (IDLE, "clock")])
-def test_a_timer_that_fires_at_the_very_moment_is_right(kind, column):
+def test_a_timer_that_fires_at_the_very_moment_is_right():
     def change(results, final):
-        row = first(results, kind)
-        results.loc[row, column] = results.loc[row, "t"]
+        row = first(results, IDLE)
+        results.loc[row, "clock"] = results.loc[row, "t"]
 
     assert told_wrong(change) == []
+    run = offline(make(), events_per_frame=1, frames=40)  # all frames end at multiples of 10 ms, as windows do
+    _, results, *_ = run
+    assert (results["watermark"] == results["t"])[results["kind"] == WINDOW].any()
+    assert wrong(make(), *run) == []
 
 
 @pytest.mark.parametrize("kind", [WINDOW, IDLE])
@@ -384,7 +395,7 @@ def test_a_timer_that_never_fired_is_wrong(kind, told):
     assert [told in line for line in told_wrong(change)] == [True]
 
 
-def test_a_window_whose_timer_was_lost_stays_in_the_final_state_and_is_wrong():
+def test_a_window_whose_timer_was_lost_stays_in_the_final_state_without_one_and_is_wrong():
     def change(results, final):
         fired = results.loc[first(results, WINDOW)]
         part = next(part for part in final if (part["key"] == fired["key"]).any())
@@ -393,7 +404,7 @@ def test_a_window_whose_timer_was_lost_stays_in_the_final_state_and_is_wrong():
             part.at[row, column] = np.append(part.at[row, column], fired[value])
         return results.drop(index=fired.name)
 
-    assert ["so it should have fired" in line for line in told_wrong(change)] == [True]
+    assert ["an open window has no timer" in line for line in told_wrong(change)] == [True]
 
 
 def test_a_window_of_no_event_is_wrong():
@@ -423,10 +434,10 @@ def test_a_key_that_is_told_idle_twice_or_without_an_event_or_after_its_next_eve
 
 
 def test_a_key_that_is_told_idle_although_that_is_turned_off_is_wrong():
-    events, results, final = plain()
-    idle = (results["kind"] == IDLE).sum()
+    run = plain()
+    idle = (run[1]["kind"] == IDLE).sum()
     off = make(idle_ms=0)
-    assert sum("idle_ms is 0" in line for line in wrong(off, events, results, final)) == idle
+    assert sum("idle_ms is 0" in line for line in wrong(off, *run)) == idle
     assert wrong(off, *offline(off)) == []
 
 
@@ -489,26 +500,27 @@ def test_a_key_in_two_places_is_wrong():
 
 def test_an_empty_final_state_and_no_results_at_all_do_not_go_unnoticed():
     workload = make()
-    events, results, final = plain()
-    assert len(wrong(workload, events, results, [])) > 20
-    found = judge(workload, events, results.iloc[:0], final, ASSIGNMENTS)
+    events, results, final, times = plain()
+    assert len(wrong(workload, events, results, [], times)) > 20
+    found = judge(workload, events, results.iloc[:0], final, ASSIGNMENTS, times=times)
     assert found.lost == len(events)
 
 
 def test_a_run_without_any_event_has_nothing_wrong():
     workload = make()
-    events, results, final = offline(workload, frames=1, events_per_frame=1, routers=1)
+    events, results, final, times = offline(workload, frames=1, events_per_frame=1, routers=1)
     operator = workload.operator()
     untouched = []
+    times = Times(times.frames, [], ASSIGNMENTS)
     for unit in {int(part["unit"].iloc[0]) for part in final}:  # one that was touched is exported in two parts
         state = backends.get("memory")[0](operator.state_schema)
         operator.initial(unit, state)
         untouched += [batch.to_pandas().assign(unit=unit, slot=0) for batch in state.export(1 << 20)]
-    assert wrong(workload, events.iloc[:0], results.iloc[:0], untouched) == []
+    assert wrong(workload, events.iloc[:0], results.iloc[:0], untouched, times) == []
 
 
 def test_the_units_of_timers_are_those_of_their_keys():
-    _, results, _ = plain()
+    _, results, *_ = plain()
     fired = results[results["position"] == -1]
     owner = ASSIGNMENTS[1].slot_of[units_of(fired["key"].to_numpy(), 8)]
     assert (owner == fired["slot"])[fired["version"] == 2].all()

@@ -38,6 +38,15 @@ app.kubernetes.io/component: {{ index . 1 }}
   valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . }}, key: {{ .Values.store.existingSecret.accessKey }}}}
 - name: KEYSHIFT_SECRET_KEY
   valueFrom: {secretKeyRef: {name: {{ include "lab.storeSecret" . }}, key: {{ .Values.store.existingSecret.secretKey }}}}
+{{- if .Values.kafkaAccess.sasl }}
+{{- with .Values.kafkaAccess.existingSecret }}
+{{- $name := required "kafkaAccess.existingSecret.name is empty: with kafkaAccess.sasl it names the Secret with user and password" .name }}
+- name: KEYSHIFT_KAFKA_USER
+  valueFrom: {secretKeyRef: {name: {{ $name }}, key: {{ .user }}}}
+- name: KEYSHIFT_KAFKA_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ $name }}, key: {{ .password }}}}
+{{- end }}
+{{- end }}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
 - name: POD_NAME
@@ -61,16 +70,41 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{/* The profile, and the files that it names. */}}
 {{- define "lab.profileMount" -}}
 - name: profile
   mountPath: /etc/keyshift
   readOnly: true
+{{- if .Values.kafkaAccess.authoritySecret.name }}
+- name: kafka-authority
+  mountPath: /etc/keyshift-kafka
+  readOnly: true
+{{- end }}
+{{- if .Values.flight.tlsSecret }}
+- name: flight
+  mountPath: /etc/keyshift-flight
+  readOnly: true
+{{- end }}
 {{- end }}
 
 {{- define "lab.profileVolume" -}}
 - name: profile
   configMap:
     name: {{ include "common.sibling" (list . "profile") }}
+{{- with .Values.kafkaAccess.authoritySecret }}
+{{- if .name }}
+- name: kafka-authority
+  secret:
+    secretName: {{ .name }}
+    items:
+      - {key: {{ .key }}, path: authority.pem}
+{{- end }}
+{{- end }}
+{{- with .Values.flight.tlsSecret }}
+- name: flight
+  secret:
+    secretName: {{ . }}
+{{- end }}
 {{- end }}
 
 {{/* One term of a pod anti-affinity: include "lab.apartFrom" (list . "driver") */}}

@@ -15,7 +15,8 @@ from keyshift.errors import BadInput
 from keyshift.lab.folders import write_whole
 from keyshift.lab.jars import require_java
 from keyshift.lab.manifest import describe_machine, describe_versions
-from keyshift.lab.open import open_services, tell
+from keyshift.lab.open import open_services
+from keyshift.lab.progress import tell
 from keyshift.lab.stack import Stack
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -24,7 +24,8 @@ from keyshift.bench.ring_copy import open_ring
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.lab.folders import write_whole
 from keyshift.lab.manifest import describe_machine, describe_versions
-from keyshift.lab.open import open_lab, tell
+from keyshift.lab.open import open_lab
+from keyshift.lab.progress import tell
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec, make_spec
 from keyshift.planner import make_plan, strategies

@@ -20,22 +20,23 @@ class Addresses:
         self._changed = threading.Condition()
 
     def of(self, slot: int, within_s: float | None = None) -> str:
-        """The address of ``slot``; after a batch boundary it may take a moment until there is one again.
+        """The address of ``slot``; after a batch boundary it may take a moment until there is one.
 
-        Raises MigrationFailed if that takes longer than ``within_s`` (None: the deadline).
+        A slot whose batch is over is where it was: it still says what it has (``slot_host.Sealed``). Raises
+        MigrationFailed if it did not say where it is for ``within_s`` (None: the deadline).
         """
         within_s = self._deadline_s if within_s is None else within_s
         with self._changed:
             first = slot not in self._known
             self._known.setdefault(slot, None)
         if first:
-            self._coordination.watch(f"slots/{slot}", partial(self._heard, slot), partial(self._heard, slot, None))
+            self._coordination.watch(f"slots/{slot}", partial(self._heard, slot))
         with self._changed:
             if not self._changed.wait_for(lambda: self._known[slot], within_s):
                 raise MigrationFailed(f"slot {slot} did not say where it is within {within_s:g} s")
             return str(self._known[slot])
 
-    def _heard(self, slot: int, raw: dict[str, Any] | None) -> None:
+    def _heard(self, slot: int, raw: dict[str, Any]) -> None:
         with self._changed:
-            self._known[slot] = raw["address"] if raw else None
+            self._known[slot] = raw["address"]
             self._changed.notify_all()

@@ -1,7 +1,7 @@
 """What every task of a job has to know; travels inside the query's closures, never through results or logs."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -10,6 +10,16 @@ from keyshift.frames import RESULT_FIELDS
 from keyshift.workloads import Workload, workloads
 
 SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What slots prove who they are with, over TLS: PEM texts, for the host ``NAME`` wherever they are."""
+
+    NAME: ClassVar = "keyshift"
+
+    chain: str  # whoever is signed by one of these is trusted
+    key: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,8 @@ class JobConfig:
     key_groups: int
     bins: int = 1
     backend: str = "memory"
-    token: str = field(default="", repr=False)  # what Flight calls must present
+    token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
+    certificate: Certificate | None = None  # state travels over TLS; None: in clear
     host: str = "127.0.0.1"  # where slots of this job listen, unless their executor is a pod with an address
     chunk_bytes: int = 4 << 20  # of state, per message
     reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in

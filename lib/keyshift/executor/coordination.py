@@ -1,95 +1,334 @@
 """ZooKeeper, through kazoo: what the participants of a job tell each other.
 
-Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``slots/N``
-(ephemeral: where slot N listens), ``handover/N`` (where the state of slot N stayed at the end of a batch),
-``acks/VERSION/PHASE-N`` and ``savepoints/ID/…`` (acknowledgements, with their measurements).
+Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
+(for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
+``handover/N`` (where the state of slot N stayed at the end of a batch), ``acks/VERSION/PHASE-N`` and
+``savepoints/ID/…`` (acknowledgements, with their measurements). A value that is too long for a node is in several, in a
+folder below ``parts``.
 """
 
 import contextlib
 import json
+import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import ForceRetryError
+from kazoo.security import make_acl, make_digest_acl
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Step
 
-GIVE_UP_S = 10.0  # without a connection; kazoo alone would keep every caller waiting for ever
+GIVE_UP_S = 30.0  # without a connection; kazoo alone would keep every caller waiting for ever
+PATIENT = {"max_tries": -1, "max_delay": 1.0}  # kazoo's own pauses grow to an hour
+PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
+PARTS = b"parts/"  # no JSON begins so
+
+Write = tuple[str, bytes]  # a node, and what it is to hold
+OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
 
 
-def steps_to_json(version: int, steps: Sequence[tuple[int, Step]]) -> dict[str, Any]:
-    """What ``steps`` holds: see ``protocol.coordinator.PublishSteps``."""
-    return {"version": version, "steps": [{"version": of} | step.to_json() for of, step in steps]}
+def _only_for(secret: str) -> dict[str, Any]:
+    """What makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
+    password = sha256(f"zookeeper {secret}".encode()).hexdigest()  # is sent in clear, so it must not open anything else
+    return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
+
+
+def steps_to_json(version: int, steps: Sequence[tuple[int, Step]], rest: int) -> dict[str, Any]:
+    """What ``steps`` holds: see ``protocol.coordinator.PublishSteps``; ``rest`` is how many of the plan come last."""
+    return {"version": version, "steps": [{"version": of} | step.to_json() for of, step in steps], "rest": rest}
 
 
 def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
-    """The inverse of ``steps_to_json``."""
+    """The version and the steps of ``steps_to_json``."""
     return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
 
 
 class Coordination:
-    """One session, seen from the root of one job.
+    """One participant, seen from the root of one job, who alone reads and writes what is made here with its ``secret``.
 
-    Every method raises ServiceUnavailable if ZooKeeper is not there, or was lost for ``GIVE_UP_S``.
+    A lost connection and an expired session pass unnoticed: calls wait, watches and registrations are made again, and
+    each write is repeated until it is confirmed. Every method raises ServiceUnavailable if ZooKeeper is not there,
+    refuses, or was away for ``GIVE_UP_S``; then for good.
     """
 
-    def __init__(self, hosts: str, root: str) -> None:
-        self._client = KazooClient(hosts=hosts, timeout=10.0)
+    def __init__(self, hosts: str, root: str, secret: str = "") -> None:
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=10.0,
+            connection_retry=PATIENT,
+            command_retry=PATIENT,
+            **_only_for(secret) if secret else {},
+        )
         self._hosts = hosts
-        self._timer: threading.Timer | None = None
         self.root = root
+        self._timer: threading.Timer | None = None
+        self._expired = False  # the session, and there is no other one yet
+        self._failure: str | None = None
+        self._held: dict[str, bytes] = {}  # registrations
+        self._holding = threading.Lock()
+        self._unconfirmed: dict[str, deque[Write]] = {}  # by the last node of each
+        self._arrived = threading.Condition()  # of what is unconfirmed, and of the failure
+        self._in_parts: dict[str, bytes] = {}  # published nodes -> what they hold
+        self._term: int | None = None  # the version of ``leader`` while this one leads
         try:
             self._client.start(timeout=10)
         except KazooTimeoutError as error:
             self._client.close()
             raise ServiceUnavailable(f"ZooKeeper at {hosts} did not answer within 10 s: is it running?") from error
         self._client.add_listener(self._connection_changed)
+        if secret:
+            with self._talking():
+                self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """To be called now and then by those who only watch and acknowledge: nothing else tells them."""
+        if self._failure:
+            raise ServiceUnavailable(self._failure)
 
     def _connection_changed(self, state: str) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if state == KazooState.SUSPENDED:
-            self._timer = threading.Timer(GIVE_UP_S, self._client.stop)  # fails whatever waits for an answer
+        """From kazoo's thread, which must not wait."""
+        if state == KazooState.CONNECTED:
+            if self._timer is not None:
+                self._timer.cancel()
+            expired, self._timer, self._expired = self._expired, None, False
+            self._client.handler.spawn(self._renew, expired)
+            return
+        self._expired |= state == KazooState.LOST
+        if self._timer is None:
+            self._timer = threading.Timer(GIVE_UP_S, self._give_up)
             self._timer.daemon = True
             self._timer.start()
 
+    def _renew(self, expired: bool) -> None:
+        """What went with the session, and what may not have arrived; kazoo itself sees to the watches."""
+        with self._arrived:
+            nodes = list(self._unconfirmed)
+        for node in nodes:
+            self._send(node)
+        if expired:
+            try:
+                with self._holding, self._talking():
+                    for node, data in self._held.items():
+                        self._contend(NodeExistsError, self._claim, node, data)
+            except ServiceUnavailable as error:
+                self._fail(str(error))
+
+    def _give_up(self) -> None:
+        self._client.remove_listener(self._connection_changed)
+        self._fail(f"ZooKeeper at {self._hosts} was away for {GIVE_UP_S:g} s: see `keyshift status`")
+        with contextlib.suppress(KazooException):  # it is about to connect, and stops then
+            self._client.stop()  # fails whatever waits for an answer
+
+    def _fail(self, failure: str) -> None:
+        with self._arrived:
+            self._failure = self._failure or failure
+            self._arrived.notify_all()
+
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
+        self.check()
         try:
             yield
-        except NoNodeError:
-            raise
         except KazooException as error:
             raise ServiceUnavailable(
-                f"ZooKeeper at {self._hosts} was lost ({type(error).__name__}): see `keyshift status`"
+                self._failure
+                or f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
             ) from error
 
+    def close(self) -> None:
+        """End the session, when what was acknowledged is there; ephemeral nodes go at once."""
+        with contextlib.suppress(ServiceUnavailable):  # then it never will be
+            self._confirm()
+        self._client.remove_listener(self._connection_changed)
+        if self._timer is not None:
+            self._timer.cancel()
+        with contextlib.suppress(KazooException):  # closing what is already broken
+            self._client.stop()
+            self._client.close()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
     def publish(self, path: str, value: Any) -> None:
-        """Create or overwrite a node."""
-        data = json.dumps(value).encode()
+        """Create or overwrite a node, behind what was acknowledged before.
+
+        Who has led publishes only until another one is elected, and after that raises ServiceUnavailable.
+        """
+        node = f"{self.root}/{path}"
+        *parts, (_, data) = self._writes(node, value)
         with self._talking():
+            self._confirm()
+            for part, piece in parts:
+                with contextlib.suppress(NodeExistsError):  # it arrived, and the answer did not
+                    self._client.retry(self._client.create, part, piece, makepath=True)
             try:
-                self._client.set(f"{self.root}/{path}", data)
+                self._client.retry(self._put, node, data)
+            except BadVersionError:
+                raise ServiceUnavailable(f"{path} is not written: another coordinator leads {self.root} now") from None
+        if (before := self._in_parts.pop(node, None)) is not None:
+            self.withdraw(before.decode())
+        if parts:
+            self._in_parts[node] = data
+
+    def _put(self, node: str, data: bytes) -> None:
+        """May be repeated: nobody else writes the node, or nobody who comes before in the order of terms."""
+        if self._term is None:
+            try:
+                self._client.set(node, data)
             except NoNodeError:
-                self._client.create(f"{self.root}/{path}", data, makepath=True)
+                self._client.create(node, data, makepath=True)
+        else:
+            try:
+                self._in_term("set_data", node, data)
+            except NoNodeError:
+                self._in_term("create", node, data)
+
+    def _in_term(self, write: str, node: str, data: bytes) -> None:
+        transaction = self._client.transaction()
+        transaction.check(f"{self.root}/leader", self._term)
+        getattr(transaction, write)(node, data)
+        _commit(transaction)
 
     def acknowledge(self, path: str, value: Any) -> None:
         """Create a node that others wait for, without blocking; the first one counts."""
+        self.check()
+        node = f"{self.root}/{path}"
+        with self._arrived:
+            if node in self._unconfirmed:
+                return
+            self._unconfirmed[node] = deque(self._writes(node, value))
+        self._send(node)
+
+    def _send(self, node: str) -> None:
+        """The next write of an acknowledgement: one after the other, or the node might be there before its parts."""
+        with self._arrived:
+            writes = self._unconfirmed.get(node)
+            if not writes:
+                return
+            left, (path, data) = len(writes), writes[0]
+        answer = self._client.create_async(path, data, makepath=True)
+        answer.rawlink(partial(self._answered, node, left))
+
+    def _answered(self, node: str, left: int, answer: Any) -> None:
+        """From kazoo's thread."""
+        error = answer.exception
+        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
+            return  # it is sent again with the next connection
+        if error is not None and not isinstance(error, NodeExistsError):
+            self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
+            return
+        with self._arrived:
+            writes = self._unconfirmed.get(node)
+            if writes is None or len(writes) != left:
+                return  # sent twice, and answered before
+            writes.popleft()
+            if not writes:
+                del self._unconfirmed[node]
+                self._arrived.notify_all()
+        self._send(node)
+
+    def _confirm(self) -> None:
+        """Wait until all that was acknowledged is there."""
+        with self._arrived:
+            there = self._arrived.wait_for(lambda: self._failure or not self._unconfirmed, GIVE_UP_S)
+        self.check()
+        if not there:
+            raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {GIVE_UP_S:g} s")
+
+    def _writes(self, node: str, value: Any) -> list[Write]:
+        """What has to be written for ``node`` to hold ``value``, the node itself last."""
+        data = json.dumps(value).encode()
+        if len(data) <= PART_BYTES:
+            return [(node, data)]
+        pieces = [data[begin : begin + PART_BYTES] for begin in range(0, len(data), PART_BYTES)]
+        folder = f"{PARTS.decode()}{secrets.token_hex(8)}-{len(pieces)}"
+        parts = [(f"{self.root}/{folder}/{number}", piece) for number, piece in enumerate(pieces)]
+        return [*parts, (node, folder.encode())]
+
+    def register(self, path: str, value: Any) -> None:
+        """An ephemeral node: it goes when this object is closed. Takes over what an earlier holder left."""
+        node, data = f"{self.root}/{path}", json.dumps(value).encode()
+        with self._holding, self._talking():
+            self._held[node] = data
+            self._contend(NodeExistsError, self._claim, node, data)
+
+    def _claim(self, node: str, data: bytes) -> None:
+        try:
+            self._client.retry(self._client.create, node, data, ephemeral=True, makepath=True)
+        except NodeExistsError:
+            self._delete(node)
+            raise
+
+    def withdraw(self, path: str) -> None:
+        """Delete a node and all below it, if it is there."""
+        node = f"{self.root}/{path}".rstrip("/")
+        with self._holding:
+            self._held.pop(node, None)
         with self._talking():
-            self._client.create_async(f"{self.root}/{path}", json.dumps(value).encode(), makepath=True)
+            self._delete(node)
+
+    def _delete(self, node: str) -> None:
+        self._contend(NotEmptyError, self._delete_below, node)
+
+    def _delete_below(self, node: str) -> None:
+        try:
+            self._client.retry(self._client.delete, node)
+        except NoNodeError:
+            pass
+        except NotEmptyError:
+            for name in self._names(node):
+                self._delete(f"{node}/{name}")
+            raise
+
+    def _contend(self, refused: type[KazooException], act: Callable[..., None], *arguments: Any) -> None:
+        """``act``, again while somebody else undoes what it has done, but not for ever."""
+        again = Retrying(retry=retry_if_exception_type(refused), stop=stop_after_delay(GIVE_UP_S), reraise=True)
+        again(act, *arguments)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> Any | None:
         """The value of a node, or None if it is not there."""
+        with self._talking():
+            return self._client.retry(self._read, f"{self.root}/{path}")
+
+    def _read(self, node: str) -> Any | None:
         try:
-            with self._talking():
-                return json.loads(self._client.get(f"{self.root}/{path}")[0])
+            data, _ = self._client.get(node)
         except NoNodeError:
             return None
+        try:
+            return self._value(data)
+        except NoNodeError:
+            raise ForceRetryError from None  # it was overwritten meanwhile
+
+    def _value(self, data: bytes) -> Any:
+        """What a node holds, itself or in parts. Raises NoNodeError if these are gone: the node was overwritten."""
+        if data.startswith(PARTS):
+            folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])
+            answers = [self._client.get_async(f"{self.root}/{folder}/{number}") for number in range(count)]
+            data = b"".join(answer.get()[0] for answer in answers)
+        return json.loads(data)
 
     def require(self, path: str) -> Any:
         """The value of a node that must be there. Raises ServiceUnavailable if it is not."""
@@ -100,9 +339,12 @@ class Coordination:
 
     def children(self, path: str) -> list[str]:
         """Names below a node; empty if it is not there."""
+        with self._talking():
+            return self._names(f"{self.root}/{path}".rstrip("/"))
+
+    def _names(self, node: str) -> list[str]:
         try:
-            with self._talking():
-                return self._client.get_children(f"{self.root}/{path}".rstrip("/"))  # type: ignore[no-any-return]
+            return self._client.retry(self._client.get_children, node)  # type: ignore[no-any-return]
         except NoNodeError:
             return []
 
@@ -110,30 +352,11 @@ class Coordination:
         """The values of all nodes below one, by name."""
         names = self.children(path)
         with self._talking():
-            answers = [self._client.get_async(f"{self.root}/{path}/{name}") for name in names]  # all under way at once
-            return {name: json.loads(answer.get()[0]) for name, answer in zip(names, answers, strict=True)}
+            return self._client.retry(self._read_all, path, names)  # type: ignore[no-any-return]
 
-    def register(self, path: str, value: Any) -> None:
-        """An ephemeral node: it goes when this session does. Takes over what an earlier holder left."""
-        node = f"{self.root}/{path}"
-        with self._talking():
-            while True:
-                try:
-                    self._client.create(node, json.dumps(value).encode(), ephemeral=True, makepath=True)
-                    return
-                except NodeExistsError:
-                    self.withdraw(path)
-
-    def withdraw(self, path: str) -> None:
-        """Delete a node and all below it, if it is there."""
-        with contextlib.suppress(NoNodeError), self._talking():
-            while True:  # somebody may write below it meanwhile
-                try:
-                    self._client.delete(f"{self.root}/{path}".rstrip("/"))
-                    return
-                except NotEmptyError:
-                    for name in self.children(path):
-                        self.withdraw(f"{path}/{name}".lstrip("/"))
+    def _read_all(self, path: str, names: list[str]) -> dict[str, Any]:
+        answers = [self._client.get_async(f"{self.root}/{path}/{name}") for name in names]  # all under way at once
+        return {name: self._value(answer.get()[0]) for name, answer in zip(names, answers, strict=True)}
 
     def watch(
         self, path: str, call: Callable[[Any], bool | None], gone: Callable[[], bool | None] = lambda: None
@@ -144,24 +367,56 @@ class Coordination:
         """
 
         def changed(data: bytes | None, _stat: Any) -> bool | None:
-            return call(json.loads(data)) if data else gone()
+            if not data:
+                return gone()
+            try:
+                value = self._client.retry(self._value, data)
+            except NoNodeError:
+                return None  # it was overwritten meanwhile: that is the next call
+            return call(value)
 
         with self._talking():
             self._client.DataWatch(f"{self.root}/{path}", changed)
+        self.check()  # kazoo does not tell if it has ended
 
     def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
         """Call with the names below a node, now and at every change, until it returns False. Creates the node."""
+        node = f"{self.root}/{path}"
         with self._talking():
-            self._client.ensure_path(f"{self.root}/{path}")
-            self._client.ChildrenWatch(f"{self.root}/{path}", call)
+            self._client.retry(self._client.ensure_path, node)
+            self._client.ChildrenWatch(node, call)
+        self.check()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
 
     def lead(self, name: str, act: Callable[[], None]) -> None:
-        """Wait to be elected among those who want to lead the job, act, and step back."""
-        with self._talking():
-            self._client.Election(f"{self.root}/election", name).run(act)
+        """Wait to be elected among those who want to lead the job, act, and step back.
 
-    def close(self) -> None:
-        """End the session; ephemeral nodes go at once."""
-        with contextlib.suppress(KazooException):  # closing what is already broken
-            self._client.stop()
-            self._client.close()
+        The first time begins a *term*, a version of the node ``leader``; it ends when another one is elected. A session
+        that expires while nobody else wants to lead does not end it.
+        """
+        election = self._client.Election(f"{self.root}/election", name)
+
+        def elected() -> None:
+            if self._term is None:
+                self._client.retry(self._client.ensure_path, f"{self.root}/leader")
+                self._term = self._client.retry(self._begin_term, f"{self.root}/election/{election.lock.node}", name)
+            act()
+
+        with self._talking():
+            election.run(elected)
+
+    def _begin_term(self, candidate: str, name: str) -> int:
+        transaction = self._client.transaction()
+        transaction.check(candidate, -1)  # whose session has expired since then is elected no more
+        transaction.set_data(f"{self.root}/leader", name.encode())
+        return _commit(transaction)[-1].version  # type: ignore[no-any-return]
+
+
+def _commit(transaction: Any) -> list[Any]:
+    """All or nothing. Raises what kept it from being done, which kazoo hides among the results."""
+    results: list[Any] = transaction.commit()
+    for result in results:
+        if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+            raise result
+    return results

@@ -94,8 +94,6 @@ class Coordinator:
                 effects = self._machine.tick(_ms())
 
     def _grant(self, wish: Wish) -> list[protocol.Effect]:
-        if wish.request is None or wish.replace:
-            self._publish_plan([])
         if wish.request is None:
             return self._machine.cancel(_ms())
         return self._machine.submit(wish.request, _ms(), wish.replace)
@@ -110,8 +108,8 @@ class Coordinator:
         self._machine = CoordinatorMachine(published, self._machine.deadline_ms)
         self.history.append(published)
         version, steps = steps_of(raw)
-        plan = [Step.from_json(step) for step in self._coordination.require("plan")["steps"]]
-        rest = plan[plan.index(steps[-1][1]) + 1 :] if steps and steps[-1][1] in plan else []
+        plan = self._coordination.require("plan")["steps"]
+        rest = [Step.from_json(step) for step in plan[len(plan) - raw["rest"] :]]
         effects = self._machine.recover(version, steps, rest, [], _ms())
         self._begin(steps)  # what was acknowledged is heard again
         return effects
@@ -122,7 +120,8 @@ class Coordinator:
             case protocol.PlanNext(request):
                 say("planning")
                 steps = request(self._machine.assignment)
-                self._publish_plan(steps)
+                # For whoever takes over. None of it happens before it is said with ``steps`` how much of it is to come.
+                self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
                 for more in self._machine.start(steps, _ms()):
                     self._carry_out(more, say)
             case protocol.PublishSteps(version, steps, rest):
@@ -131,7 +130,7 @@ class Coordinator:
                     if steps:  # it was ahead of them, and had not begun
                         del self.records[of]
                 self._begin(steps)
-                self._coordination.publish("steps", steps_to_json(version, steps))
+                self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
                 if steps and steps[0][0] > self._machine.assignment.version:
                     say(f"step {len(self.history)} preparing, {len(rest)} to come")
             case protocol.PublishAssignment(assignment, paused):
@@ -143,24 +142,20 @@ class Coordinator:
                     self.history.append(assignment)
             case protocol.StepDone(version):
                 self._ended(version, "complete")
-            case protocol.MigrationDone(cancelled):
-                if cancelled:
-                    self.troubles.append(f"{cancelled} steps were taken back before they had begun")
+            case protocol.MigrationDone(dropped):
+                if any(dropped):
+                    self.troubles.append(f"{_words(dropped)} were taken back before they had begun")
                 say("migrated")
-            case protocol.MigrationFailed(version, phase, missing, rolled_back):
-                self._publish_plan([])
+            case protocol.MigrationFailed(version, phase, missing, rolled_back, dropped):
                 record = self.records[version]
                 record.outcome = "rolled back" if rolled_back else "late"
                 outcome = "rolled back" if rolled_back else "goes forward: what has not moved yet waits for its state"
+                also = f"; {_words(dropped)} behind it were dropped" if any(dropped) else ""
                 self.troubles.append(
                     f"step of version {version}: slots {list(missing)} did not finish phase {phase!r} within "
-                    f"{self._machine.deadline_ms / 1000:g} s; {outcome}; the job goes on"
+                    f"{self._machine.deadline_ms / 1000:g} s; {outcome}{also}; the job goes on"
                 )
                 say(record.outcome)
-
-    def _publish_plan(self, steps: Sequence[Step]) -> None:
-        """For whoever has to take over."""
-        self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
 
     def _begin(self, steps: Iterable[tuple[int, Step]]) -> None:
         for version, step in steps:
@@ -197,6 +192,11 @@ class Coordinator:
             return version >= self._machine.assignment.version  # False ends the watch of an old step
 
         self._coordination.watch_children(f"acks/{version}", changed)
+
+
+def _words(dropped: protocol.Dropped) -> str:
+    counts = (dropped.steps, "steps"), (dropped.requests, "requests for a migration")
+    return " and ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def _ms() -> float:

@@ -14,7 +14,9 @@ import minio
 import numpy
 import pandas
 import pyarrow.flight
+import pyspark.worker
 from pyspark import daemon
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 import keyshift.executor.tasks
 
@@ -38,6 +40,23 @@ def require_folder() -> None:
         sys.exit(f"no socket can be made in {folder!r}: name another, or none, with spark.sockets in the profile")
 
 
+class PromptSerializer(ArrowStreamSerializer):
+    """Hands each batch over as soon as it is made."""
+
+    def __init__(self, write_start_stream: bool = False) -> None:
+        super().__init__(write_start_stream, flush_per_batch=True)
+
+
+def read_in_the_main_thread() -> None:
+    """Workers of a pipelined query work like others, and give away each batch of results at once.
+
+    They would have a thread that reads ahead: one more to wake for each row. What makes such a query pipelined is the
+    JVM's side, where one thread writes and another reads.
+    """
+    os.environ["SPARK_PIPELINED_UDF"] = "0"
+    pyspark.worker.ArrowStreamSerializer = PromptSerializer  # type: ignore[assignment,misc]
+
+
 if __name__ == "__main__":
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
@@ -47,6 +66,7 @@ if __name__ == "__main__":
     gc.freeze()
     # spark.buffer.size is for the JVM's side, which writes only what fills it. Here it would only make more calls.
     os.environ["SPARK_BUFFER_SIZE"] = str(1 << 16)
+    read_in_the_main_thread()
     require_folder()
     daemon.worker = prompt_worker
     daemon.manager()

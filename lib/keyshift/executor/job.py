@@ -49,6 +49,7 @@ class Job:
         self._coordinator: Coordinator | None = None
         self._begun_from: Savepoint | None = None
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
+        self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
@@ -61,18 +62,22 @@ class Job:
     def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
         """Start the query. It is ready when the collector has seen every slot's ready marker."""
         config = self.config
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self.begins.append(assignment.version)
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._coordination.publish("assignment", assignment.to_json() | {"paused": []})
         self._coordinator = Coordinator(self._coordination, config.job, assignment, config.deadline_s)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
 
     def check(self) -> None:
-        """Raises QueryDied with the first telling line if the query has died."""
-        if self._query is None or self._query.isActive:
+        """Raises QueryDied with the first telling line if the query has died, ServiceUnavailable without ZooKeeper."""
+        if self._query is None:
             return
-        error = self._query.exception()
-        raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        if not self._query.isActive:
+            error = self._query.exception()
+            raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        assert self._coordination is not None
+        self._coordination.check()
 
     def serve(self, wishes: list[Wish], until_s: float, say: Say, check: Callable[[], None]) -> None:
         """Let the query run until ``until_s`` (monotonic seconds) and migrate when it is wished; see ``Coordinator``.
@@ -88,7 +93,7 @@ class Job:
         self._coordinator.cancel()
 
     def measure(self) -> dict[int, dict[str, Any]]:
-        """What each slot has seen since its batch began: ``seconds``, ``records`` (rows of unit, count), and bytes.
+        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), and bytes.
 
         Raises MigrationFailed if a slot does not answer.
         """
@@ -207,7 +212,8 @@ class Job:
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them)."""
-        coordination = Coordination(self.config.endpoints.zookeeper, f"/keyshift/{self.config.job}")
+        config = self.config
+        coordination = Coordination(config.endpoints.zookeeper, f"/keyshift/{config.job}", config.token)
         try:
             coordination.withdraw("")
         finally:

@@ -124,9 +124,12 @@ class Operation:
                 results.append(self._labelled(fired, router=-1, offset=-1, version=version))
         return results
 
-    def timers_due(self, watermark: int) -> list[pa.RecordBatch]:
-        """Results of timers of units that got no record: the watermark has grown, and time has passed."""
-        if time.monotonic() < self._timers_at:
+    def timers_due(self, watermark: int, at_once: bool = False) -> list[pa.RecordBatch]:
+        """Results of timers of units that got no record: the watermark has grown, and time has passed.
+
+        Nothing if that was looked at just before, except ``at_once``.
+        """
+        if time.monotonic() < self._timers_at and not at_once:
             return []
         self._timers_at, now = time.monotonic() + TIMERS_EVERY_S, now_us()
         found = [unit for unit in self._agenda.due(watermark, now) if unit in self._states]

@@ -4,12 +4,20 @@ Each place (another slot, or the address where keys stayed) has a thread of its 
 for it, takes all that is there at once, and tries again for as long as the other side does not answer.
 """
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+)
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.transfer import Parcel
@@ -67,8 +75,11 @@ class Courier(Generic[Item]):
                 self._closed.wait(self._pause_s)
 
 
-def again(name: str, closed: threading.Event, act: Callable[[], None]) -> None:
-    """Until it works, or nobody wants it any more: the coordinator's deadline says when that is too late."""
+def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:
+    """Until it works, or nobody wants it any more, or it was tried for ``within_s``.
+
+    What belongs to a step needs no such bound: the coordinator's deadline says when it is too late.
+    """
 
     def complain(state: RetryCallState) -> None:
         sys.stderr.write(f"{name}, attempt {state.attempt_number}: {state.outcome and state.outcome.exception()}\n")
@@ -76,7 +87,7 @@ def again(name: str, closed: threading.Event, act: Callable[[], None]) -> None:
     for attempt in Retrying(
         retry=retry_if_exception_type(ServiceUnavailable),
         wait=wait_exponential(multiplier=0.1, max=RETRY_MOST_S),
-        stop=stop_when_event_set(closed),
+        stop=stop_when_event_set(closed) | stop_after_delay(within_s),
         before_sleep=complain,
         reraise=True,
     ):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -57,6 +59,13 @@ def require_sockets(folder: str) -> None:
 # enough, and spares every other batch, if an odd number is always held: after one row that stands alone.
 ROWS_PER_BATCH = 2
 PUSHED, PUSHED_AFTER_ALONE, ALONE = (True, False, False), (True, False), (True,)
+# By spark.authenticate, what closures carry (the job's secret, the store's keys) is for this Spark's processes only; in
+# pods it is encrypted, too. The streaming shuffle, which carries rows, knows neither (docs/architecture.md, Security).
+ENCRYPTED = {
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.authEngineVersion": "2",
+}
 LINGER_MS = 2  # results of several slots go to Kafka, and from there to readers, in one request
 OPTIONS: dict[str, Any] = {
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
@@ -71,6 +80,7 @@ OPTIONS: dict[str, Any] = {
     "spark.python.daemon.module": "keyshift.executor.daemon",
     **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     "spark.sql.shuffle.partitions": 1,
+    "spark.authenticate": "true",
     **sockets("/tmp"),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -107,21 +117,26 @@ def session(
     ``python``: the interpreter of the executors. Raises ServiceUnavailable if Spark does not start.
     """
     os.environ["PYSPARK_PYTHON"] = python
-    builder = SparkSession.builder.master(master).appName("keyshift")
     options = OPTIONS | {
+        "spark.master": master,
+        "spark.app.name": "keyshift",
         "spark.jars": ",".join(map(str, jars)),
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-    for name, value in (options | dict(extra or {})).items():
-        builder = builder.config(name, str(value))
+    options = {name: str(value) for name, value in (options | dict(extra or {})).items()}
+    secret = {}  # Spark makes it, but not for executors that its own cluster starts
+    if master.startswith("local-cluster"):
+        secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
     handler = signal.getsignal(signal.SIGINT)
     others = set(psutil.Process().children(recursive=True))
     try:
         with _stderr_to(log):
-            spark = builder.getOrCreate()
+            # The JVM first, without the secret: everybody on this machine can read what a process was started with.
+            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
+            spark = SparkSession.builder.config(map=options | secret).getOrCreate()
             with contextlib.suppress(ValueError):  # not the main thread: then Spark has left the handler alone
                 signal.signal(signal.SIGINT, handler)  # Spark's would kill its tasks before anything else is said
     except BaseException as error:
@@ -173,10 +188,10 @@ def start_query(
     starting = "earliest"
     if offsets is not None:
         starting = json.dumps({config.events_topic: {str(router): offset for router, offset in offsets.items()}})
-    kafka = config.endpoints.kafka
+    kafka = {"kafka.bootstrap.servers": config.endpoints.kafka} | config.endpoints.sign_in.options()
     events = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
+        .options(**kafka)
         .option("subscribe", config.events_topic)
         .option("startingOffsets", starting)
         .load()
@@ -184,7 +199,7 @@ def start_query(
     return (
         _dataflow(events, router or tasks.router(config), slot or tasks.slot(config), config.slots)
         .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", kafka)
+        .options(**kafka)
         .option("topic", config.results_topic)
         .option("kafka.linger.ms", LINGER_MS)
         .option("kafka.max.request.size", frames.MAX_FRAME_BYTES)

@@ -4,6 +4,8 @@ When the unit moves to where its copy is, only what changed since has to travel 
 if anything in it has changed).
 """
 
+import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from keyshift.state import UnitState, rows
 @dataclass(slots=True)
 class _Copy:
     holder: int
+    epoch: int = 0  # of this beginning: a part of an earlier one, also of a batch before, may still be on its way
     number: int = -1  # of the last part that is there
     pending: set[int] = field(default_factory=set)  # keys of the part that is on its way, perhaps
 
@@ -50,8 +53,10 @@ class Replicator:
         self._clients, self._states, self._lock = clients, states, lock
         self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
         self._copies: dict[int, _Copy] = {}
+        self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
         self._request: _Request | None = None
         self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
         self._bytes = 0
 
     def start(self, request: str, units: list[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
@@ -59,34 +64,41 @@ class Replicator:
 
         It is close when a round over all of them had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
         """
-        if self._request is not None and self._request.id == request:
+        if self._closed.is_set() or (self._request is not None and self._request.id == request):
             return
-        begin = self._request is None
         self._request = _Request(request, every_s, lag_keys, whole)
+        before = {(copy.holder, unit) for unit, copy in self._copies.items()}
         self._copies = {unit: _Copy(holder) for unit, holder in units if unit in self._states}
+        self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit in self._copies:
             self._states[unit].track()
-        if begin:
-            threading.Thread(target=self._work, name="keyshift-copies", daemon=True).start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
+            self._thread.start()
 
     def shrink(self, parcel: Parcel, destination: int) -> Parcel:
         """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
         copy = self._copies.pop(parcel.unit, None)
-        if copy is None or copy.holder != destination or copy.number < 0 or parcel.routers is not None:
+        if copy is None:
             return parcel
-        assert parcel.state is not None and self._request is not None
-        changed = parcel.state.changes() | copy.pending
-        if changed and self._request.whole:
-            return parcel
-        return replace(parcel, delta_of=copy.number, changed=frozenset(changed))
+        if copy.holder == destination and copy.number >= 0 and parcel.routers is None and not parcel.partial:
+            assert parcel.state is not None and self._request is not None
+            changed = parcel.state.changes() | copy.pending
+            if not (changed and self._request.whole):
+                return replace(parcel, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
+        self._useless.append((copy.holder, parcel.unit))
+        return parcel
 
-    def forget(self, unit: int) -> None:
-        """The unit is gone."""
-        self._copies.pop(unit, None)
+    def stop(self) -> None:
+        """Look at no state from now on, it is to be another one's; under the slot's lock."""
+        self._closed.set()
 
     def close(self) -> None:
-        """Stop."""
-        self._closed.set()
+        """Stop, and wait for what is on its way."""
+        with self._lock:
+            self.stop()
+        if self._thread is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         told, rounds, began = "", 0, time.time_ns() // 1000
@@ -95,7 +107,10 @@ class Replicator:
                 request = self._request
                 assert request is not None
                 rounds += 1
+                self._drop_useless()
                 changed = sum(self._round(unit) for unit in list(self._copies))
+                if self._closed.is_set():  # nothing is known of the units whose turn did not come
+                    return
                 if told != request.id and changed <= request.lag_keys and rounds > 1:
                     told = request.id
                     answer = {"began_us": began, "rounds": rounds, "bytes": self._bytes, "units": len(self._copies)}
@@ -105,13 +120,22 @@ class Replicator:
             if not self._closed.is_set():
                 self._failed(error)
 
+    def _drop_useless(self) -> None:
+        with self._lock:
+            useless, self._useless = self._useless, []
+        for holder, unit in useless:
+            with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
+                self._clients.tell(self._address_of(holder), "copies", {"slot": holder, "units": [unit]})
+
     def _round(self, unit: int) -> int:
         """Bring one copy up to date; how many keys that took."""
         with self._lock:
             copy, state = self._copies.get(unit), self._states.get(unit)
-            if copy is None or state is None:
+            if self._closed.is_set() or copy is None or state is None:
                 return 0
             first = copy.number < 0
+            if first:
+                copy.epoch = secrets.randbits(48)
             changes = state.changes() | copy.pending
             keys = state.keys() if first else sorted(changes)
             copy.pending = changes
@@ -120,14 +144,15 @@ class Replicator:
         batches, gone = [], []
         for begin in range(0, len(keys), SLICE_KEYS):
             with self._lock:  # what leaves meanwhile is not ours to read any more
-                if self._states.get(unit) is not state:
+                if self._closed.is_set() or self._states.get(unit) is not state:
                     return 0
-                part = keys[begin : begin + SLICE_KEYS]
-                found = rows.take(state, part)
+                some = keys[begin : begin + SLICE_KEYS]
+                found = rows.take(state, some)
             batches.append(rows.pack(self._schema, found))
-            gone += sorted(set(part) - {key for key, _ in found})
+            gone += sorted(set(some) - {key for key, _ in found})
+        part = copy.epoch, copy.number + 1
         try:
-            self._clients.copy(self._address_of(copy.holder), copy.holder, unit, copy.number + 1, batches, gone)
+            self._clients.copy(self._address_of(copy.holder), copy.holder, unit, part, batches, gone)
         except ServiceUnavailable:  # the holder is gone or has begun anew: so does the copy
             with self._lock:
                 copy.number, copy.pending = -1, set()

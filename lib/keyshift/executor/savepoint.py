@@ -7,7 +7,9 @@ it is and its CRC, so that a query with another number of slots reads just the u
 
 import io
 import json
+import secrets
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from minio.error import MinioException
 
 from keyshift import frames
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.state import UnitState
 from keyshift.state.timers import TIMER_SCHEMA
 
@@ -58,14 +60,19 @@ class SavepointStore:
     def write(
         self, savepoint: str, slot: int, states: Iterable[tuple[int, UnitState]], chunk_bytes: int
     ) -> list[Place]:
-        """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable."""
+        """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable.
+
+        A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
+        is written has names of its own each time.
+        """
         places: list[Place] = []
         segment = bytearray()
-        name = f"{savepoint}/slot-{slot}-0"
+        prefix = f"{savepoint}/slot-{slot}-{secrets.token_hex(4)}"
+        name = f"{prefix}-0"
         for unit, state in states:
             if len(segment) > SEGMENT_BYTES:
                 self._put(name, segment)
-                segment, name = bytearray(), f"{savepoint}/slot-{slot}-{len(places)}"
+                segment, name = bytearray(), f"{prefix}-{len(places)}"
             data = _to_bytes(state, chunk_bytes)
             places.append(Place(unit, name, len(segment), len(data), zlib.crc32(data)))
             segment += data
@@ -95,7 +102,14 @@ class SavepointStore:
         return (list(pa.ipc.open_stream(data[end:])) if len(data) > end else []), timers
 
     def commit(self, savepoint: str, manifest: dict[str, Any]) -> None:
-        """Write the manifest: only now does the savepoint exist."""
+        """Write the manifest: only now does the savepoint exist.
+
+        Raises ProtocolViolation unless the slots have written every unit of the assignment exactly once.
+        """
+        written = Counter(unit for rows in manifest["places"].values() for unit, *_ in rows)
+        units = Counter(range(len(manifest["assignment"]["owner"])))
+        if wrong := sorted((written - units) + (units - written)):
+            raise ProtocolViolation(f"savepoint {savepoint}: units {wrong[:5]} are missing, or in it more than once")
         self._put(f"{savepoint}/manifest.json", json.dumps(manifest).encode())
 
     def manifest(self, savepoint: str) -> dict[str, Any]:

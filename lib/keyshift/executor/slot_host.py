@@ -2,14 +2,14 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from keyshift.errors import KeyshiftError
 from keyshift.executor.config import JobConfig
-from keyshift.executor.transfer import Parcel, StateServer, Stay
+from keyshift.executor.transfer import CopyPart, Parcel, StateServer, Stay
 from keyshift.state import UnitState, backends, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -17,7 +17,7 @@ SLICE_KEYS = 256  # read from or written to live state at a time, so that nobody
 
 
 class Tenant(Protocol):
-    """The slot that works in this process during a batch."""
+    """The slot that works in this process during a batch, or did so in the batch before."""
 
     slot: int
 
@@ -28,6 +28,28 @@ class Tenant(Protocol):
         """See ``transfer.StateClients.tell``, kind ``units``."""
 
 
+class Sealed:
+    """A slot whose batch is over: it says that it has what came before, for those who did not hear of that.
+
+    What is newer is for the next holder, who may be in another process. Whoever still asks here is told so, and asks
+    again.
+    """
+
+    def __init__(self, slot: int, version: int) -> None:
+        self.slot, self._version = slot, version
+
+    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
+        self._refuse_newer(parcel.version for parcel in parcels)
+        return [True] * len(parcels)
+
+    def message(self, body: dict[str, Any]) -> None:  # noqa: D102
+        self._refuse_newer(version for _, version, *_ in [*body["wanted"], *body["opened"]])
+
+    def _refuse_newer(self, versions: Iterable[int]) -> None:
+        if (newest := max(versions, default=0)) > self._version:
+            raise KeyshiftError(f"slot {self.slot} ended its batch at version {self._version}, this is of {newest}")
+
+
 class Copies:
     """Copies of units that other slots own, kept here for a slot that may get them. Parts come in order, or anew."""
 
@@ -35,27 +57,38 @@ class Copies:
         self._make = backends.get(config.backend)[0]
         self._schema = state_schema
         self._lock = threading.Lock()
-        self._copies: dict[tuple[int, int], tuple[int, UnitState]] = {}
+        self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
-    def add(self, slot: int, unit: int, number: int, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
+    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
         """See ``transfer.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
+        epoch, number = part
         with self._lock:
-            last, copy = self._copies.pop((slot, unit), (-1, self._make(self._schema)))
-        if number == 0 and last >= 0:
-            last, copy = -1, self._make(self._schema)
-        if number != last + 1:
-            raise KeyshiftError(f"part {number} of the copy of unit {unit} came after part {last}")
+            if number:
+                (begun, last), copy = self._copies.get((slot, unit), ((epoch, -1), None))
+                if copy is None or (begun, last + 1) != (epoch, number):
+                    other = "" if begun == epoch else " of another one"
+                    raise KeyshiftError(f"part {number} of the copy of unit {unit} came after part {last}{other}")
+                del self._copies[slot, unit]  # nobody may take it half done
+            else:
+                copy = self._make(self._schema)
         copy.install(batches)
         for key in deleted:
             copy.delete(key)
         with self._lock:
-            self._copies[slot, unit] = number, copy
+            self._copies[slot, unit] = (epoch, number), copy
 
-    def take(self, slot: int, unit: int, number: int) -> UnitState | None:
-        """The copy, if it is here and has all parts up to ``number``, perhaps more; it is not kept."""
+    def take(self, slot: int, unit: int, part: CopyPart) -> UnitState | None:
+        """The copy, if it is here and has all parts up to ``part``, perhaps more; it is not kept."""
+        epoch, number = part
         with self._lock:
-            last, copy = self._copies.pop((slot, unit), (-1, None))
-        return copy if last >= number else None
+            (begun, last), copy = self._copies.pop((slot, unit), ((epoch, -1), None))
+        return copy if begun == epoch and last >= number else None
+
+    def drop(self, slot: int, units: Container[int] | None = None) -> None:
+        """The copies of ``units`` (None: of all) are not needed for ``slot``."""
+        with self._lock:
+            for of in [of for of in self._copies if of[0] == slot and (units is None or of[1] in units)]:
+                del self._copies[of]
 
 
 class SlotHost:
@@ -74,16 +107,30 @@ class SlotHost:
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host
-        self.server = StateServer(self, host, config.token, config.chunk_bytes)
+        self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
+
+    def open(self, tenant: Tenant) -> None:
+        """A slot begins a batch here. All batches before are over: nobody needs the keys of units that left then."""
+        self.tenants[tenant.slot] = tenant
+        with self._lock:
+            self.lent.clear()
+
+    def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
+        """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
+        self.left[slot] = dict(states)
+        self.tenants[slot] = Sealed(slot, version)
+        self.copies.drop(slot)
+
+    def left_behind(self) -> list[int]:
+        """Units of other slots of which keys are here."""
+        with self._lock:
+            return sorted({unit for unit, _ in self.lent})
 
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
         return self._tenant(slot).parcels_arrived(parcels)
 
     def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
         return self.left[slot][unit]
-
-    def taken(self, slot: int, unit: int) -> None:  # noqa: D102
-        del self.left[slot][unit]
 
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:  # noqa: D102
         with self._lock:
@@ -111,16 +158,24 @@ class SlotHost:
                 for key in deleted:
                     state.delete(key)
 
-    def copy(self, slot: int, unit: int, number: int, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
-        self.copies.add(slot, unit, number, batches, deleted)
+    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
+        if isinstance(self._tenant(slot), Sealed):
+            raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
+        self.copies.add(slot, unit, part, batches, deleted)
 
     def message(self, kind: str, body: dict[str, Any]) -> None:  # noqa: D102
-        if kind == "units":
-            self._tenant(body["slot"]).message(body)
-            return
-        with self._lock:
-            for unit, version in body["stays"]:
-                self.lent.pop((unit, version), None)
+        match kind:
+            case "units":
+                self._tenant(body["slot"]).message(body)
+            case "copies":
+                self.copies.drop(body["slot"], body["units"])
+            case "taken":
+                for unit in body["units"]:
+                    self.left.get(body["slot"], {}).pop(unit, None)
+            case "drop":
+                with self._lock:
+                    for unit, version in body["stays"]:
+                        self.lent.pop((unit, version), None)
 
     def _tenant(self, slot: int) -> Tenant:
         tenant = self.tenants.get(slot)

@@ -7,7 +7,6 @@ an object that one thread owns at a time, so extracting and installing never hol
 
 import contextlib
 import queue
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,8 @@ from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.coordination import Coordination, steps_of
+from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.measures import Measures
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
 from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
@@ -55,18 +56,20 @@ class SlotTask:
         self._states: dict[int, UnitState] = {}
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
+        self._closed = threading.Event()
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
+        self._parting: list[pa.RecordBatch] = []  # likewise, of the timers that were due at a savepoint
         self._greeted: set[str] = set()  # addresses
         self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self._watermarks = dict.fromkeys(range(config.routers), 0)
+        self._told: set[int] = set()  # routers that have said in this batch how far time has come
+        self._savepoint = ""  # the last at which this slot has stood, perhaps in the batch before
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[protocol.Request | protocol.Open]] = {}
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
         self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
-        self._began = time.monotonic()
-        self._queue_peak_bytes = 0
         self._undrained_bytes = 0  # in the queues after the last slice
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
@@ -77,9 +80,11 @@ class SlotTask:
     def open(self) -> None:
         """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
         config, host = self._config, self._host
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._addresses = Addresses(self._coordination, config.deadline_s)
-        self._clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes)
+        self._clients = StateClients(
+            config.token, config.deadline_s, host.state_schema, config.chunk_bytes, config.certificate
+        )
         self._partial = PartialUnits(host, self._clients, self._states, self._lock, host.uses_time, self._failed)
         self._replicator = Replicator(
             host.state_schema,
@@ -91,7 +96,10 @@ class SlotTask:
             self._failed,
         )
         handover = self._coordination.read(f"handover/{self.slot}")
-        host.tenants[self.slot] = self
+        self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
+        if handover is not None:  # time goes on where it was: routers do not say again what they said before
+            self._watermarks |= enumerate(handover["watermarks"])
+            self._savepoint = handover["savepoint"]
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
         if handover is None:
@@ -101,13 +109,13 @@ class SlotTask:
                 fresh = owned
             else:
                 expected = owned
-                self._background(partial(self._restore, set(owned)))
+                self._background(partial(self._restore, owned, config.restore))
         elif handover["address"] == host.server.address:
             version = handover["version"]
             self._states |= host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
-            self._background(partial(self._pull, set(expected), handover["address"]))
+            self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
         machine = faults.machines.get(config.fault)
         self._machine: protocol.SlotMachine[Waiting] = machine(
             self.slot, config.routers, {*self._states, *fresh}, expected, version
@@ -116,6 +124,7 @@ class SlotTask:
         for unit in fresh:
             self._operation.begin(unit)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
+        host.open(self)
         self._coordination.watch("steps", self._steps_published)
         self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
         self._set_marker({"marker": "ready", "attempt": config.attempt, "batch": self._batch_id})
@@ -128,16 +137,23 @@ class SlotTask:
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
         with self._lock:
-            self._host.left[self.slot] = dict(self._states)
-            units = sorted(self._machine.serving)
+            self._replicator.stop()
+            self._host.seal(self.slot, self._machine.version, self._states)
             self._coordination.withdraw(f"slots/{self.slot}")
-            address, version = self._host.server.address, self._machine.version
-            self._coordination.publish(
-                f"handover/{self.slot}", {"address": address, "units": units, "version": version}
-            )
+            handover = {
+                "address": self._host.server.address,
+                "units": sorted(self._machine.serving),
+                "version": self._machine.version,
+                "measures": self._measured(),
+                "watermarks": list(self._watermarks.values()),
+                "savepoint": self._savepoint,
+            }
+            self._coordination.publish(f"handover/{self.slot}", handover)
+            self._closed.set()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
+        self._closed.set()
         self._jobs.put(None)
         if self._host.tenants.get(self.slot) is self:
             del self._host.tenants[self.slot]
@@ -150,9 +166,9 @@ class SlotTask:
             for messenger in self._messengers.values():
                 messenger.close()
             self._partial.close()
-            self._replicator.close()
             self._coordination.close()
             self._clients.close()
+            self._replicator.close()
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
@@ -174,11 +190,15 @@ class SlotTask:
                         met = min(self._watermarks.values())
                         results += self._admit(events, (router, version, offset, met))
                     self._watermarks[router] = max(self._watermarks[router], watermark)
-            if not self._machine.stopping:
+                    if watermark:
+                        self._told.add(router)
+            # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again,
+            # before its router tells how far time has come.
+            if not self._machine.stopping and len(self._told) == len(self._watermarks):
                 results += self._operation.timers_due(min(self._watermarks.values()))
-            if self._queued_bytes > self._queue_peak_bytes:
-                self._queue_peak_bytes = self._queued_bytes
-                if self._queue_peak_bytes > self._config.queue_bytes:
+            if self._queued_bytes > self._measures.queue_peak_bytes:
+                self._measures.queue_peak_bytes = self._queued_bytes
+                if self._queued_bytes > self._config.queue_bytes:
                     self._carry_out(self._machine.urge())
             self._partial.ask()
             return self._emit(results)
@@ -199,7 +219,7 @@ class SlotTask:
             if not self._deadline:
                 self._deadline = time.monotonic() + self._config.deadline_s
                 self._carry_out(self._machine.end_of_input())
-            return self._machine.settled and not self._drained
+            return self._machine.settled and not self._drained and not self._parting
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -251,6 +271,7 @@ class SlotTask:
 
     def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:
         values: list[bytes] = []
+        results, self._parting = [*results, *self._parting], []
         if results:
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
             values += map(frames.encode, frames.cut(merged))
@@ -267,6 +288,7 @@ class SlotTask:
     def _raise_trouble(self) -> None:
         if self._trouble:
             raise self._trouble
+        self._coordination.check()
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -288,8 +310,6 @@ class SlotTask:
                         outbox.hurry(unit)
                 case protocol.Complete(unit):
                     self._partial.fetch_rest(unit)
-                case protocol.Forget(unit):
-                    self._replicator.forget(unit)
                 case protocol.Installed(version, units):
                     times = [[unit, *self._incoming.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
@@ -297,7 +317,10 @@ class SlotTask:
                     times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
-                    self._background(partial(self._freeze, savepoint))
+                    if savepoint != self._savepoint:  # once, also if the barriers come again in the next batch
+                        self._parting += self._operation.timers_due(min(self._watermarks.values()), at_once=True)
+                    self._savepoint = savepoint
+                    self._background(partial(self._freeze, savepoint, sorted(self._states.items())))
         for slot, parcels in leaving.items():
             self._send(slot, parcels)
         for slot, some in messages.items():
@@ -313,7 +336,6 @@ class SlotTask:
         parcel = Parcel(unit, send.version, send.hop, send.routers, remains, state=state)
         if remains:  # its timers go, its keys stay here for whoever asks
             self._host.lent[unit, send.version] = state
-            return parcel
         return self._replicator.shrink(parcel, send.destination)
 
     def _send(self, destination: int, parcels: list[Parcel]) -> None:
@@ -326,11 +348,11 @@ class SlotTask:
     def _tell(self, slot: int, some: list[protocol.Request | protocol.Open]) -> None:
         def deliver(messages: list[protocol.Request | protocol.Open]) -> None:
             wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, protocol.Request)]
-            opened = [m.unit for m in messages if isinstance(m, protocol.Open)]
+            opened = [[m.unit, m.version] for m in messages if isinstance(m, protocol.Open)]
             body = {"slot": slot, "wanted": wanted, "opened": opened}
             self._clients.tell(self._addresses.of(slot), "units", body)
             with self._lock:
-                self._carry_out([effect for unit in opened for effect in self._machine.acknowledged(unit)])
+                self._carry_out([effect for unit, _ in opened for effect in self._machine.acknowledged(unit)])
 
         if slot not in self._messengers:
             pause_s = self._modes[some[0].version].fetch_interval_ms / 1000
@@ -374,17 +396,16 @@ class SlotTask:
     def _measures_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread: what this slot has seen so far."""
         with self._lock:
-            heat = self._operation.heat
-            served = np.flatnonzero(heat)
-            answer = {
+            if self._closed.is_set():  # the next holder knows more
+                return
+            answer = self._measured() | {
                 "host": self._host.server.address.rsplit(":", 1)[0],
-                "seconds": time.monotonic() - self._began,
-                "records": np.stack([served, heat[served]], axis=1).tolist(),
-                "queue_peak_bytes": self._queue_peak_bytes,
-                "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-                **self._partial.measures(),
+                "left_behind": self._host.left_behind(),
             }
         self._coordination.acknowledge(f"measured/{raw['id']}/{self.slot}", answer)
+
+    def _measured(self) -> dict[str, Any]:
+        return self._measures.so_far(self._operation.heat, self._partial.measures())
 
     def _copies_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread."""
@@ -398,8 +419,8 @@ class SlotTask:
             effects: list[protocol.Effect] = []
             for unit, version, router, hop in body["wanted"]:
                 effects += self._machine.requested(unit, version, router, hop)
-            for unit in body["opened"]:
-                if self._machine.is_lent(unit):  # otherwise it was said before
+            for unit, version in body["opened"]:
+                if self._machine.is_lent(unit, version):  # otherwise it was said before
                     effects += self._machine.opened(unit)
             self._carry_out(effects)
 
@@ -502,30 +523,24 @@ class SlotTask:
             self._addresses.of(destination), destination, self._host.server.address, parcels, sent, acknowledged
         )
 
-    def _pull(self, units: set[int], address: str) -> None:
-        while some := self._next_of(units):
-            self._clients.pull(address, self.slot, some, self.parcels_arrived)
-
-    def _restore(self, units: set[int]) -> None:
-        assert self._config.restore is not None
+    def _restore(self, units: Sequence[int], savepoint: str) -> None:
         begin_us = now_us()
-        store = SavepointStore(self._config.endpoints, self._config.job)
-        places = store.places(self._config.restore)
-        while some := self._next_of(units):
-            for unit in some:
-                batches, timers = store.read(places[unit])
-                self.parcels_arrived([Parcel(unit, batches=batches, timers=timers)])
-        times = [[unit, *self._incoming[unit]] for unit in self._incoming]
+        self._expected_units(units).restore(SavepointStore(self._config.endpoints, self._config.job), savepoint)
+        with self._lock:
+            times = [[unit, *self._incoming[unit]] for unit in units if unit in self._incoming]
         self._coordination.acknowledge(f"restored/{self.slot}", {"units": times, "begin_us": begin_us})
 
-    def _next_of(self, units: set[int]) -> list[int]:
-        """The next few of ``units`` to fetch, those with waiting records first."""
-        with self._lock:
-            return [unit for unit in self._machine.wanted if unit in units][: PULL_GROUPS * self._config.bins]
+    def _expected_units(self, units: Sequence[int]) -> ExpectedUnits:
+        def wanted() -> list[int]:
+            with self._lock:
+                return self._machine.wanted
 
-    def _freeze(self, savepoint: str) -> None:
+        config, most = self._config, PULL_GROUPS * self._config.bins
+        return ExpectedUnits(self.slot, units, wanted, self.parcels_arrived, self._closed, most, config.deadline_s)
+
+    def _freeze(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
         store = SavepointStore(self._config.endpoints, self._config.job)
-        places = store.write(savepoint, self.slot, sorted(self._states.items()), self._config.chunk_bytes)
+        places = store.write(savepoint, self.slot, states, self._config.chunk_bytes)
         self._coordination.acknowledge(
             f"savepoints/{savepoint}/slot-{self.slot}", {"places": [list(astuple(place)) for place in places]}
         )

@@ -109,7 +109,7 @@ class RouterTask:
         self._config = config
         self._workload = config.make_workload()
         self._schema = slot_schema(self._workload)
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root)
+        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._lock = threading.Lock()
         self._machine = RouterMachine(*_assignment(self._coordination.require("assignment")))
         self.watermark = 0  # of the last frame
@@ -130,7 +130,11 @@ class RouterTask:
             self._machine.request_savepoint(raw["id"])
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
-        """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick."""
+        """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick.
+
+        Raises ServiceUnavailable if ZooKeeper has been away for so long that nobody would hear of a switch.
+        """
+        self._coordination.check()
         events, meta = frames.decode(value, self._workload.event_schema)
         self.watermark = max(self.watermark, meta.get("watermark", 0))  # a cut frame has it once
         with self._lock:

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.config import Certificate
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
@@ -26,6 +27,7 @@ Stay = tuple[int, int]  # a unit, and the version with which its ownership left 
 KeysOf = tuple[int, int, list[int]]  # unit, version, keys
 Acknowledged = list[tuple[int, bool]]  # units, and whether they were taken
 Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and those that have new values
+CopyPart = tuple[int, int]  # of a copy: its epoch, which every beginning has for itself, and a number
 _LENGTH_BYTES = 4
 _SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together
 
@@ -42,7 +44,7 @@ class Parcel:
     hop: int = 0
     routers: frozenset[int] | None = None
     partial: bool = False
-    delta_of: int | None = None
+    delta_of: CopyPart | None = None
     deleted: tuple[int, ...] = ()
     home: str = ""
     # Where it comes from, and where it goes to.
@@ -94,9 +96,6 @@ class Holder(Protocol):
     def sealed(self, slot: int, unit: int) -> UnitState:
         """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
 
-    def taken(self, slot: int, unit: int) -> None:
-        """The sealed state of ``unit`` has been handed over and may be dropped."""
-
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
         """Those of ``keys`` that are here, of a unit whose ownership has left."""
 
@@ -109,8 +108,8 @@ class Holder(Protocol):
     def write(self, stay: Stay, written: list[rows.Row], deleted: list[int]) -> None:
         """Keys that were used elsewhere come back with new values, or are nowhere any more."""
 
-    def copy(self, slot: int, unit: int, number: int, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
-        """Part ``number`` of a copy of ``unit`` that is kept for ``slot``; 0 begins it anew."""
+    def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
+        """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
 
     def message(self, kind: str, body: dict[str, Any]) -> None:
         """A short message; see ``StateClients.tell``."""
@@ -214,8 +213,14 @@ def _units(chunks: Iterable[Any]) -> Iterator[list[Unit]]:
 class StateServer(flight.FlightServerBase):
     """Serves and accepts the state of the slots that live in this process."""
 
-    def __init__(self, holder: Holder, host: str, token: str, chunk_bytes: int) -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"token": _TokenFactory(token)})
+    def __init__(
+        self, holder: Holder, host: str, token: str, chunk_bytes: int, certificate: Certificate | None = None
+    ) -> None:
+        scheme, proof = "grpc", []
+        if certificate is not None:
+            scheme, proof = "grpc+tls", [(certificate.chain, certificate.key)]
+        middleware = {"token": _TokenFactory(token)}
+        super().__init__(f"{scheme}://{host}:0", tls_certificates=proof, middleware=middleware)
         self.address = f"{host}:{self.port}"
         self._holder = holder
         self._chunk_bytes = chunk_bytes
@@ -232,7 +237,7 @@ class StateServer(flight.FlightServerBase):
                     taken = self._holder.receive(slot, [_parcel(*unit) for unit in units])
                 case "copies":
                     for about, batches, _ in units:
-                        self._holder.copy(slot, about["unit"], about["number"], batches, about["deleted"])
+                        self._holder.copy(slot, about["unit"], about["part"], batches, about["deleted"])
             answers = [[about["unit"], each] for (about, *_), each in zip(units, taken, strict=True)]
             writer.write(json.dumps(answers).encode())
 
@@ -273,8 +278,6 @@ class StateServer(flight.FlightServerBase):
                 raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
             values = state.export(self._chunk_bytes)
             yield from _parts({"unit": unit}, values, self._holder.state_schema, state.timers.export())
-        for unit in units:
-            self._holder.taken(slot, unit)
 
     def _rest(self, request: dict[str, Any]) -> Iterator[_Part]:
         for unit, version in request["stays"]:
@@ -290,6 +293,7 @@ class StateServer(flight.FlightServerBase):
 def _parcel(about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> Parcel:
     about["routers"] = None if about["routers"] is None else frozenset(about["routers"])
     about["deleted"] = tuple(about["deleted"])
+    about["delta_of"] = about["delta_of"] and tuple(about["delta_of"])
     return Parcel(batches=batches, timers=timers, **about)
 
 
@@ -324,8 +328,15 @@ class StateClients:
     Every method raises ServiceUnavailable if the other side is not there or refuses.
     """
 
-    def __init__(self, token: str, deadline_s: float, schema: pa.Schema, chunk_bytes: int) -> None:
-        self._token, self._deadline_s = token, deadline_s
+    def __init__(
+        self,
+        token: str,
+        deadline_s: float,
+        schema: pa.Schema,
+        chunk_bytes: int,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._token, self._deadline_s, self._certificate = token, deadline_s, certificate
         self._schema, self._chunk_bytes = schema, chunk_bytes
         self._clients: dict[str, flight.FlightClient] = {}
         self._questions: dict[str, _Questions] = {}
@@ -335,8 +346,16 @@ class StateClients:
     def _to(self, address: str) -> flight.FlightClient:
         with self._lock:
             if address not in self._clients:
-                self._clients[address] = flight.FlightClient(f"grpc://{address}")
+                self._clients[address] = self._connected(address)
             return self._clients[address]
+
+    def _connected(self, address: str) -> flight.FlightClient:
+        certificate = self._certificate
+        if certificate is None:
+            return flight.FlightClient(f"grpc://{address}")
+        return flight.FlightClient(
+            f"grpc+tls://{address}", tls_root_certs=certificate.chain, override_hostname=certificate.NAME
+        )
 
     def push(
         self,
@@ -365,10 +384,10 @@ class StateClients:
         self._put(address, {"kind": "units", "slot": slot}, parts(), acknowledged)
 
     def copy(
-        self, address: str, slot: int, unit: int, number: int, batches: list[pa.RecordBatch], deleted: list[int]
+        self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
     ) -> None:
-        """Send part ``number`` of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
-        about = {"unit": unit, "number": number, "deleted": deleted}
+        """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
+        about = {"unit": unit, "part": part, "deleted": deleted}
         parts = _parts(about, batches, self._schema)
         self._put(address, {"kind": "copies", "slot": slot}, parts, lambda _: None)
 
@@ -380,6 +399,7 @@ class StateClients:
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
+        hearing, over = threading.Lock(), False
         try:
             writer, reader = self._to(address).do_put(descriptor, self._schema, _options(self._token, self._deadline_s))
             trouble: list[BaseException] = []
@@ -387,7 +407,10 @@ class StateClients:
             def read_acks() -> None:
                 try:
                     while (buffer := reader.read()) is not None:
-                        acknowledged(json.loads(buffer.to_pybytes()))
+                        with hearing:
+                            if over:  # a unit may have come back and gone again since then
+                                return
+                            acknowledged(json.loads(buffer.to_pybytes()))
                 except BaseException as error:
                     trouble.append(error)
 
@@ -400,11 +423,16 @@ class StateClients:
                 acks.join(self._deadline_s)
             if trouble:
                 raise trouble[0]
+            if acks.is_alive():
+                raise ServiceUnavailable(f"{address} did not acknowledge state within {self._deadline_s:g} s")
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise ServiceUnavailable(f"state could not be sent to {address}: {error}") from error
+        finally:
+            with hearing:
+                over = True
 
     def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
-        """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
+        """Fetch units that ``slot`` left at ``address``. They are there until it is told that they were ``taken``."""
         for some in self._get(address, {"kind": "sealed", "slot": slot, "units": units}):
             arrived([Parcel(about["unit"], batches=batches, timers=timers) for about, batches, timers in some])
 
@@ -448,8 +476,9 @@ class StateClients:
             raise ServiceUnavailable(f"state could not be fetched from {address}: {error}") from error
 
     def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
-        """A short message: ``units`` (slot; wanted: rows of unit, version, router; opened: units) or ``drop`` (stays:
-        rows of unit, version; nobody will ask for their keys any more).
+        """A short message: ``units`` (slot; wanted: rows of unit, version, router, hop; opened: rows of unit, version),
+        ``taken`` (slot, units: what it had left there has come), ``copies`` (slot, units: of which it needs none) or
+        ``drop`` (stays: rows of unit, version; nobody will ask for their keys any more).
         """
         action = flight.Action(kind, json.dumps(body).encode())
         try:

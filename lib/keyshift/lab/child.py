@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from kafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import KeyshiftError
 from keyshift.workloads import Workload, workloads
 
@@ -31,6 +32,7 @@ class ChildConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kafka: str
+    sign_in: SignIn = OPEN
     topic: str
     workload: str
     parameters: dict[str, Any]

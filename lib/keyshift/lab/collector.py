@@ -87,7 +87,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
     assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]
-    require_partitions(config.kafka, config.topic, config.partitions)
+    require_partitions(config.kafka, config.topic, config.partitions, config.sign_in)
     with broker_errors(config.kafka, "connecting the collector"):
         consumer = KafkaConsumer(
             bootstrap_servers=config.kafka,
@@ -101,6 +101,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
             check_crcs=False,
             allow_auto_create_topics=False,
             metrics_enabled=False,
+            **config.sign_in.client(),
         )
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)

@@ -5,6 +5,7 @@ import queue
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +20,11 @@ from tqdm import tqdm
 from keyshift.analysis.metrics import Load
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor.config import JobConfig
+from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.coordinator import StepRecord, Wish
-from keyshift.executor.job import Job, Savepoint
+from keyshift.executor.job import CHECK_S, Job, Savepoint
 from keyshift.executor.savepoint import Place, SavepointStore
+from keyshift.executor.tasks import TICK_US
 from keyshift.keys import Assignment, Move, Step
 from keyshift.lab import topics, verdict
 from keyshift.lab.children import Child
@@ -30,6 +32,7 @@ from keyshift.lab.manifest import TABLES, Verdict, make_table
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
+from keyshift.workloads.times import Times
 
 READY_S = 120.0  # until every router and slot has put a first row through
 SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
@@ -51,12 +54,15 @@ class Course:
         work: Path,
         say: Say,
         await_executors: Callable[[], None],
+        certificate: Certificate | None = None,
     ) -> None:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._await_executors = await_executors
         self._workload = spec.make_workload()
         self._point = spec.point()
         self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
+        self._to_move: set[int] | None = None  # units that were to move; None: nobody has planned yet
+        self._savepoints: list[str] = []  # names of all that were committed
         self._copying: str | None = None
         self._copies: tuple[Move, ...] = ()
         self._replicate_s: float | None = None
@@ -75,6 +81,7 @@ class Course:
             queue_bytes=spec.queue_bytes,
             backend=spec.backend,
             token=secrets.token_urlsafe(24),
+            certificate=certificate,
             chunk_bytes=spec.chunk_bytes,
             deadline_s=spec.deadline_s,
             fault=spec.fault,
@@ -107,8 +114,8 @@ class Course:
             self._job.stop,
             *(child.kill for child in self._children),
             self._job.clean,
-            lambda: topics.delete_topic(self._endpoints.kafka, self._config.events_topic),
-            lambda: topics.delete_topic(self._endpoints.kafka, self._config.results_topic),
+            lambda: topics.delete_topic(self._endpoints.kafka, self._config.events_topic, self._endpoints.sign_in),
+            lambda: topics.delete_topic(self._endpoints.kafka, self._config.results_topic, self._endpoints.sign_in),
             lambda: self._output.unlink(missing_ok=True),
         ]
         for step in steps:
@@ -121,9 +128,9 @@ class Course:
 
     def execute(self) -> tuple[dict[str, pa.Table], Verdict, dict[str, Any], list[str]]:
         """Tables, verdict, what the summary needs beside the tables, and what a reader should know."""
-        spec = self._spec
-        topics.create_topic(self._endpoints.kafka, self._config.events_topic, spec.routers)
-        topics.create_topic(self._endpoints.kafka, self._config.results_topic, spec.tasks)
+        spec, kafka, sign_in = self._spec, self._endpoints.kafka, self._endpoints.sign_in
+        topics.create_topic(kafka, self._config.events_topic, spec.routers, sign_in=sign_in)
+        topics.create_topic(kafka, self._config.results_topic, spec.tasks, sign_in=sign_in)
         self._generator, self._collector = self._start_children()
         self._job.start(spec.start())
         self._wait_ready(self._config.slots, "ready: every router and slot has put a first row through")
@@ -144,24 +151,30 @@ class Course:
                 else:
                     self._migrate_at(trigger, end)
                 self._surviving(lambda: self._pass_until(end))
-            measures, copied, final = self._surviving(self._finish)
+            measures, copied, final, left_behind = self._surviving(self._finish)
         self._notes += _hosts(measures)
         self._collector.stop()
         self._generator.stop()
         self._job.stop()
         self._say("comparing every result and the final state with the oracle")
-        events = topics.read_topic_events(
-            self._endpoints.kafka,
+        events, frames = topics.read_topic(
+            kafka,
             self._config.events_topic,
             self._workload.event_schema,
             spec.routers,
             before=final.offsets if self._overloaded else None,
+            sign_in=sign_in,
         )
         results = pq.read_table(self._output).to_pandas()
+        found = self._judge(events, frames, results, final, left_behind)
         job = self._job
-        found = verdict.judge(self._workload, events, results, self._final_state(final), job.assignments, job.revoked)
         self._notes += job.troubles
         migration = restarted or _migration_columns(job.records, self._trigger_us)
+        if self._to_move is None:
+            self._wants(spec.start(), self._target(0, spec.start()))
+        for line in _unmoved(self._to_move or set(), migration):
+            self._say(line)
+            self._notes.append(line)
         places = (migration[name] for name in ("unit", "source", "destination"))
         moved = {unit for unit, source, destination in zip(*places, strict=True) if source != destination}
         tables = {
@@ -180,20 +193,64 @@ class Course:
         }
         return tables, _as_manifest(found), facts, self._notes
 
-    def _finish(self) -> tuple[dict[int, dict[str, Any]], int | None, Savepoint]:
-        """What slots measured, bytes of copies, and the savepoint at which everything offered has been answered.
+    def _judge(
+        self,
+        events: pd.DataFrame,
+        frames: pd.DataFrame,
+        results: pd.DataFrame,
+        final: Savepoint,
+        left_behind: set[tuple[int, int]],
+    ) -> verdict.Verdict:
+        job, store = self._job, SavepointStore(self._endpoints, self._config.job)
+        timers: list[pd.DataFrame] = []
+        times = Times(
+            frames,
+            timers,
+            job.assignments,
+            ends=final.offsets,
+            begins=job.begins,
+            lending={record.version for record in job.records if record.step.mode.fetch_back},
+            lag_us=TICK_US,
+        )
+        assert self._offered is not None  # the generator has ended
+        return verdict.judge(
+            self._workload,
+            events,
+            results,
+            _final_state(store, final, timers),
+            job.assignments,
+            job.revoked,
+            times,
+            [_inventory(name, store.manifest(name)) for name in self._savepoints],
+            left_behind,
+            unread=self._offered - int(frames["events"].sum()),
+        )
 
-        If the job is overloaded, everything before the savepoint's offsets has been, and nothing else.
+    def _finish(self) -> tuple[dict[int, dict[str, Any]], int | None, Savepoint, set[tuple[int, int]]]:
+        """What slots measured, bytes of copies, the savepoint at which everything offered has been answered, and what
+        was left behind.
+
+        If the job is overloaded, everything before the savepoint's offsets has been answered, and nothing else.
         """
         self._phase = "catching up"
         self._await_results()
         measures, copied = self._job.measure(), self._copied()
         final = self._savepoint()
-        return measures, copied, final
+        return measures, copied, final, self._left_behind()
+
+    def _left_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
+        deadline = time.monotonic() + SILENCE_S
+        while True:
+            left = {(unit, slot) for slot, m in self._job.measure().items() for unit in m["left_behind"]}
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(CHECK_S)
 
     def _savepoint(self) -> Savepoint:
         """A savepoint, when every slot's last result has come out at the other end. It may have a backlog before it."""
         savepoint = self._job.savepoint(self._set_phase, lambda: self._received)
+        self._savepoints.append(savepoint.name)
         self._await_sealed(savepoint)
         return savepoint
 
@@ -211,7 +268,8 @@ class Course:
 
     def _start_children(self) -> tuple[Child, Child]:
         spec, config = self._spec, self._config
-        common = {"kafka": self._endpoints.kafka, "workload": spec.workload, "parameters": config.parameters}
+        common = {"workload": spec.workload, "parameters": config.parameters}
+        common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
         load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
         self._children.append(Child("keyshift.lab.generator", common | load, self._heard_generator))
@@ -249,7 +307,9 @@ class Course:
         begin = time.perf_counter()
         point = self._point.phase(number)
         heat = self._heat() if point.order == "hottest" or self._spec.trigger == "balance" else ()
-        plan = make_plan(point, current, self._target(number, current, heat), heat, self._spec.seed)
+        target = self._target(number, current, heat)
+        self._wants(current, target)
+        plan = make_plan(point, current, target, heat, self._spec.seed)
         self._decisions += [(number, decision) for decision in plan.decisions]
         if number == 0:
             self._planned_s = time.perf_counter() - begin
@@ -263,13 +323,16 @@ class Course:
             self._copy(plan.copies, point)
         return plan.steps
 
+    def _wants(self, current: Assignment, target: Assignment) -> None:
+        self._to_move = (self._to_move or set()) | {move.unit for move in current.moves_to(target)}
+
     def _target(self, number: int, current: Assignment | None = None, heat: Sequence[float] = ()) -> Assignment:
         return self._spec.target(
             current or self._job.assignment, number, heat or [1.0] * len(self._job.assignment.owner)
         )
 
     def _heat(self) -> list[float]:
-        """Records per second of each unit since its slot's batch began."""
+        """Records per second of each unit since the attempt began."""
         heat = [0.0] * len(self._job.assignment.owner)
         for measures in self._job.measure().values():
             for unit, count in measures["records"]:
@@ -296,6 +359,7 @@ class Course:
         self._trigger_us = time.time_ns() // 1000
         begin = time.perf_counter()
         current, target = self._job.assignment, self._target(0)
+        self._wants(current, target)
         plan = make_plan(self._point, current, target)
         self._decisions += [(0, decision) for decision in plan.decisions]
         self._planned_s = time.perf_counter() - begin
@@ -510,15 +574,28 @@ class Course:
             "metrics", {"t_s": relative, "metric": list(names), "instance": list(instances), "value": list(values)}
         )
 
-    def _final_state(self, savepoint: Savepoint) -> Iterator[pd.DataFrame]:
-        store = SavepointStore(self._endpoints, self._config.job)
-        for slot, rows in store.manifest(savepoint.name)["places"].items():
-            for row in rows:
-                for batch in store.read(Place(*row))[0]:
-                    part = batch.to_pandas()
-                    part.insert(0, "unit", row[0])
-                    part.insert(1, "slot", int(slot))
-                    yield part
+
+def _final_state(store: SavepointStore, savepoint: Savepoint, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """The values of a savepoint, unit by unit; their timers go into ``timers``."""
+    for slot, rows in store.manifest(savepoint.name)["places"].items():
+        for row in rows:
+            values, timed = store.read(Place(*row))
+            timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
+            for batch in values:
+                yield batch.to_pandas().assign(unit=row[0], slot=int(slot))
+
+
+def _inventory(name: str, manifest: dict[str, Any]) -> verdict.Inventory:
+    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]
+    return verdict.Inventory(f"savepoint {name}", Assignment.from_json(manifest["assignment"]), units)
+
+
+def _unmoved(to_move: set[int], migration: dict[str, Any]) -> list[str]:
+    """A line if units were to move and none is known to have arrived."""
+    columns = (migration[name] for name in ("source", "destination", "installed_s"))
+    if not to_move or any(s != d and not math.isnan(installed) for s, d, installed in zip(*columns, strict=True)):
+        return []
+    return [f"nothing moved: {len(to_move)} units were to move, and none is known to have arrived"]
 
 
 def _hosts(measures: dict[int, dict[str, Any]]) -> list[str]:
@@ -560,6 +637,6 @@ def _as_manifest(found: verdict.Verdict) -> Verdict:
         reordered=found.reordered,
         wrong=found.wrong,
         ownership_violations=found.foreign,
-        others={"unexpected": found.unexpected},
+        others={"unexpected": found.unexpected, "unread": found.unread},
         examples=list(found.examples),
     )

@@ -173,7 +173,7 @@ class Generator:
 
 def generate(config: GeneratorConfig, commands: Commands) -> None:
     """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
-    require_partitions(config.kafka, config.topic, config.routers)
+    require_partitions(config.kafka, config.topic, config.routers, config.sign_in)
     with broker_errors(config.kafka, "connecting the generator"):
         # Idempotent: a repeated send can neither double nor overtake a frame (with one replica, all acks are one ack).
         producer = KafkaProducer(
@@ -186,6 +186,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             delivery_timeout_ms=ANSWER_MS,
             allow_auto_create_topics=False,
             metrics_enabled=False,
+            **config.sign_in.client(),
         )
     generator = Generator(config, producer)
     say({"state": "ready"})

@@ -13,21 +13,48 @@ import nbformat
 import papermill
 from IPython.display import display
 from nbconvert import HTMLExporter
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import Engine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
 from keyshift.errors import BadInput
 from keyshift.lab.manifest import Manifest
+from keyshift.lab.progress import DISPLAY, tell
 from keyshift.lab.store import ResultStore
 from keyshift.registry import named_values, unknown
 
 MIME = "application/vnd.keyshift.summaries+json"
 
 
+class _Client(PapermillNotebookClient):  # type: ignore[misc]
+    """Tells the progress that the notebook shows in one line."""
+
+    def process_message(self, msg: Any, cell: Any, cell_index: Any) -> Any:
+        place = (msg["content"].get("transient") or {}).get("display_id") or ""
+        if place.startswith(DISPLAY) and (line := msg["content"]["data"]["text/plain"]):
+            tell(line)
+        return super().process_message(msg, cell, cell_index)
+
+
+class _Engine(Engine):  # type: ignore[misc]
+    @classmethod
+    def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **told: Any) -> None:
+        _Client(nb_man, kernel_name=kernel_name, stderr_file=told["stderr_file"]).execute()
+
+
+papermill_engines.register("keyshift", _Engine)
+
+
 def publish(manifests: list[Manifest]) -> None:
-    """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store."""
+    """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store.
+
+    What a reader sees of it: the verdict of each run, and its notes.
+    """
     rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
-    text = "\n".join(f"{row['run_id']}: verdict {row['verdict']}" for row in rows)
-    display({MIME: rows, "text/plain": text}, raw=True)
+    lines = []
+    for manifest in manifests:
+        lines += [f"{manifest.run_id}: verdict {manifest.status}", *(f"  {note}" for note in manifest.notes)]
+    display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
 
 
 def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
@@ -77,6 +104,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
             str(copy),
             parameters,
             cwd=str(path.parent),
+            engine_name="keyshift",
             progress_bar=False,
             stderr_file=sys.stderr,
         )

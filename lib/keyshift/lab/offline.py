@@ -8,7 +8,7 @@ What a new workload is tried with before it meets a cluster, and what the tests 
     >>> from keyshift.workloads import workloads
     >>> w = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
     >>> run = run_offline(w, [Assignment.contiguous(8, 2)])
-    >>> judge(w, run.events, run.results, run.final, run.assignments).ok
+    >>> judge(w, run.events, run.results, run.final, run.assignments, times=run.times).ok
     True
 """
 
@@ -24,6 +24,7 @@ from keyshift.keys import Assignment, units_of
 from keyshift.lab.topics import positions
 from keyshift.state import UnitState, backends
 from keyshift.workloads import Workload
+from keyshift.workloads.times import Times
 
 _FRAME_US = 10_000
 _CHUNK_BYTES = 1 << 20
@@ -37,6 +38,13 @@ class OfflineRun:
     results: pd.DataFrame
     final: list[pd.DataFrame]
     assignments: list[Assignment]
+    frames: pd.DataFrame
+    timers: list[pd.DataFrame]
+
+    @property
+    def times(self) -> Times:
+        """What frames and timers say."""
+        return Times(self.frames, self.timers, self.assignments)
 
 
 def run_offline(
@@ -50,8 +58,8 @@ def run_offline(
     """Put ``frames`` frames per router through the operators, under each assignment in turn for an equal share of them.
 
     State and timers are handed over between assignments by export and install, into fresh state. A slot's watermark is
-    the least of those of the frames that came before, one per router; every unit hears of it before each frame. Timers
-    that are not due by the last frame stay. Raises BadInput for an unknown backend.
+    the least of those of the frames that came before, one per router; every unit hears of it before each frame, and
+    behind the last one. Timers that are not due by then stay. Raises BadInput for an unknown backend.
     """
     make_state, _ = backends.get(backend)
     operator = workload.operator()
@@ -62,8 +70,17 @@ def run_offline(
         operator.initial(unit, state)
     watermarks = [0] * routers
     events: list[pd.DataFrame] = []
+    ends: list[tuple[int, int, int]] = []  # of frames: router, offset, watermark
     current = assignments[0]
     results = _Results()
+
+    def time_passes(now_us: int) -> None:
+        for unit, state in enumerate(states):
+            state.timers.reach(min(watermarks), now_us)
+            fired = operator.advance([state])
+            if fired is not None:
+                results.add(fired, current, current.owner[unit], now_us, router=-1, offset=-1)
+
     for offset in range(frames):
         due = assignments[offset * len(assignments) // frames]
         for move in current.moves_to(due):
@@ -74,11 +91,7 @@ def run_offline(
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
         now_us = int(times[-1]) + 1
         for router, source in enumerate(sources):
-            for unit, state in enumerate(states):
-                state.timers.reach(min(watermarks), now_us)
-                fired = operator.advance([state])
-                if fired is not None:
-                    results.add(fired, current, current.owner[unit], now_us, router=-1, offset=-1)
+            time_passes(now_us)
             batch = source.take(times)
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
@@ -89,14 +102,27 @@ def run_offline(
                 answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__)
                 results.add(answer, current, slot, now_us, router, offset)
             watermarks[router] = int(times[-1])  # for what comes behind this frame
+            ends.append((router, offset, watermarks[router]))
+    time_passes(now_us)
     final = [
         part.to_pandas().assign(unit=unit, slot=current.owner[unit])
         for unit, state in enumerate(states)
         for part in state.export(_CHUNK_BYTES)
     ]
+    timers = [
+        state.timers.export().to_pandas().assign(unit=unit, slot=current.owner[unit])
+        for unit, state in enumerate(states)
+    ]
     columns = [field.name for field in (*RESULT_FIELDS, *workload.result_fields)]
     columns += ["slot", "log_offset", "arrived_us"]
-    return OfflineRun(pd.concat(events, ignore_index=True), results.table()[columns], final, assignments)
+    return OfflineRun(
+        pd.concat(events, ignore_index=True),
+        results.table()[columns],
+        final,
+        assignments,
+        pd.DataFrame(ends, columns=["router", "offset", "watermark"]),
+        timers,
+    )
 
 
 class _Results:

@@ -1,16 +1,14 @@
 """The front door for notebooks and the command line: services, jars and Spark, opened together and closed together."""
 
 import socket
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tqdm import tqdm
-
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.lab.jars import jars, require_java
 from keyshift.lab.profile import Profile, load_profile
+from keyshift.lab.progress import Say, progress, tell
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stack import Stack
@@ -18,13 +16,8 @@ from keyshift.lab.stack import Stack
 ANSWER_S = 5.0
 
 
-def tell(line: str) -> None:
-    """Progress for people: standard error, above any progress bar."""
-    tqdm.write(line, file=sys.stderr)
-
-
 @contextmanager
-def open_services(profile: str | None = None, say: Callable[[str], None] = tell) -> Iterator[Endpoints]:
+def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpoints]:
     """The services of a profile (see ``load_profile``); embedded ones that were down are stopped again at the end.
 
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
@@ -54,22 +47,27 @@ def _reached(endpoints: Endpoints) -> Endpoints:
 
 
 @contextmanager
-def open_lab(specs: list[RunSpec], profile: str | None = None, say: Callable[[str], None] = tell) -> Iterator[Lab]:
-    """A lab in which each of ``specs`` can run. Raises KeyshiftError before anything is started if Java is missing,
-    the profile is not right, or a run does not fit into it.
+def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None) -> Iterator[Lab]:
+    """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``lab.progress``.
+
+    Raises KeyshiftError before anything is started if Java is missing, the profile is not right, a run does not fit
+    into it, or the runs do not fit together.
     """
     place: Profile = load_profile(profile)
     place.require_cores(max(spec.cores for spec in specs))
+    if len(masters := dict.fromkeys(spec.master for spec in specs)) > 1:
+        raise BadInput(f"master = {' and '.join(masters)}: runs in one lab share a Spark session; open a lab for each")
     require_java()
     with (
-        open_services(profile, say) as endpoints,
+        progress(say) as shown,
+        open_services(profile, shown) as endpoints,
         Lab(
             endpoints,
-            jars("spark", say),
+            jars("spark", shown),
             Stack().home,
             max(spec.cores for spec in specs),
             specs[0].master,
-            say,
+            shown,
             place.spark,
         ) as lab,
     ):

@@ -2,20 +2,24 @@
 
 import os
 import re
+import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from keyshift.endpoints import Endpoints
+from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.errors import BadInput
-from keyshift.executor.pipeline import require_sockets, sockets
+from keyshift.executor.config import Certificate
+from keyshift.executor.pipeline import ENCRYPTED, require_sockets, sockets
 from keyshift.lab.jars import resource
 from keyshift.registry import unknown
 
 VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
-KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")  # credentials of the store, never in a file of ours
+# Credentials are in the environment, never in a file of ours.
+KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
+KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
 SHIPPED = ("local", "kubernetes")
 KUBERNETES = "k8s://"
 
@@ -29,6 +33,11 @@ class Services(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kafka: Address
+    kafka_sasl: Mechanism = Field(default="", description="mechanism to sign in to Kafka with; empty: none")
+    kafka_tls: bool = Field(default=False, description="TLS to Kafka")
+    kafka_authority: str = Field(
+        default="", description="PEM file of who signed Kafka's certificates; empty: whom the system trusts"
+    )
     zookeeper: Address
     minio: Address = Field(description="any store that speaks S3")
     bucket: str = Field(default="keyshift", min_length=3)
@@ -60,12 +69,30 @@ class Spark(BaseModel):
         default="/tmp",
         description="folder for the sockets between Spark and its Python workers, wherever they run; empty: TCP",
     )
+    flight_certificate: str = Field(
+        default="", description=f"PEM file for the host {Certificate.NAME}: state travels over TLS; empty: in clear"
+    )
+    flight_key: str = Field(default="", description="PEM file of its key")
     conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="more settings of Spark")
 
     @property
     def on_kubernetes(self) -> bool:
         """Whether executors are pods."""
         return self.master.startswith(KUBERNETES)
+
+    def certificate(self) -> Certificate | None:
+        """What slots prove who they are with; None without. Raises BadInput if the files do not have it."""
+        files = self.flight_certificate, self.flight_key
+        if files == ("", ""):
+            return None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password="")  # else it would ask for one
+            return Certificate(*(Path(file).read_text(encoding="ascii") for file in files))
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(
+                f"spark.flight_certificate = {files[0]!r} and spark.flight_key = {files[1]!r} are no certificate with "
+                f"its key: {error}"
+            ) from error
 
     def options(self) -> dict[str, Any]:
         """Settings for the session, by Spark's names."""
@@ -98,7 +125,7 @@ class Spark(BaseModel):
             options[f"{pods}.driver.pod.name"] = self.driver_pod
         if self.pod_template:
             options[f"{pods}.executor.podTemplateFile"] = self.pod_template
-        return options | sockets(self.sockets) | self.conf
+        return options | ENCRYPTED | sockets(self.sockets) | self.conf
 
 
 class Profile(BaseModel):
@@ -110,12 +137,23 @@ class Profile(BaseModel):
     spark: Spark = Field(default_factory=Spark)
 
     def endpoints(self) -> Endpoints:
-        """Of services that are not embedded. Raises BadInput if the credentials are not in the environment."""
-        assert isinstance(self.services, Services)
-        if missing := [name for name in KEYS if not os.environ.get(name)]:
-            raise BadInput(f"{' and '.join(missing)} must be set in the environment: the credentials of the store")
-        access_key, secret_key = (os.environ[name] for name in KEYS)
-        return Endpoints(**self.services.model_dump(), access_key=access_key, secret_key=secret_key)
+        """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
+        with Kafka's authority cannot be read.
+        """
+        services = self.services
+        assert isinstance(services, Services)
+        access_key, secret_key = _credentials(KEYS, "the store")
+        user, password = _credentials(KAFKA_KEYS, "Kafka") if services.kafka_sasl else ("", "")
+        return Endpoints(
+            services.kafka,
+            services.zookeeper,
+            services.minio,
+            access_key,
+            secret_key,
+            services.bucket,
+            services.secure,
+            SignIn(services.kafka_sasl, user, password, services.kafka_tls, _authority(services.kafka_authority)),
+        )
 
     def require_cores(self, needed: int) -> None:
         """Raises BadInput if a run that needs so many logical cores does not fit."""
@@ -126,6 +164,21 @@ class Profile(BaseModel):
                 f"executors with {spark.cores} logical cores have {spark.executors * spark.cores}; set spark.executors "
                 f"to {-(-needed // spark.cores)} in the profile, or more cores (they may exceed request_cpu)"
             )
+
+
+def _credentials(names: tuple[str, str], of: str) -> tuple[str, str]:
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise BadInput(f"{' and '.join(missing)} must be set in the environment: the credentials of {of}")
+    return os.environ[names[0]], os.environ[names[1]]
+
+
+def _authority(path: str) -> str:
+    try:
+        pem = Path(path).read_text(encoding="ascii") if path else ""
+        ssl.create_default_context(cadata=pem or None)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"services.kafka_authority = {path!r} is no file with certificates: {error}") from error
+    return pem
 
 
 def load_profile(name: str | None = None) -> Profile:
@@ -190,6 +243,7 @@ def _checked(name: str, raw: dict[str, Any]) -> Profile:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in ("Services", "literal['embedded']"))
         raise BadInput(f"profile {name!r}: {place}={first.get('input')!r}: {first['msg']}") from error
+    profile.spark.certificate()
     if not profile.spark.on_kubernetes:
         require_sockets(profile.spark.sockets)
     else:

@@ -124,7 +124,16 @@ class Lab:
         }
         self._say(f"run {run_id}")
         try:
-            with Course(self._spark, self._endpoints, spec, run_id, self._work, self._say, self.await_executors) as run:
+            with Course(
+                self._spark,
+                self._endpoints,
+                spec,
+                run_id,
+                self._work,
+                self._say,
+                self.await_executors,
+                self._place.certificate(),
+            ) as run:
                 tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),

@@ -118,7 +118,7 @@ class ResultStore:
     def resolve(self, run_id: str) -> str:
         """The full id of the one run whose id is or begins with ``run_id``.
 
-        Raises BadInput naming the nearest runs if there is none, or the candidates if there are several.
+        Raises BadInput naming the nearest run if there is none, or the candidates if there are several.
         """
         if not run_id:
             raise BadInput("the run id is empty: give one, or its first characters")
@@ -132,7 +132,8 @@ class ResultStore:
         known = self._run_ids()
         if not known:
             raise BadInput(f"unknown run {run_id!r}: the store holds no run yet")
-        raise unknown("run", run_id, get_close_matches(run_id, known, n=5, cutoff=0.4) or known[:5])
+        (nearest,) = get_close_matches(run_id, known, n=1, cutoff=0.0)
+        raise BadInput(f"unknown run {run_id!r}: did you mean {nearest!r}? `keyshift results list` shows all")
 
     def get_manifest(self, run_id: str) -> Manifest:
         """The manifest of a run. Raises BadInput for an unknown run, KeyshiftError if the manifest is not valid."""

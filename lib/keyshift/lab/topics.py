@@ -10,6 +10,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift import frames
+from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput, ServiceUnavailable
 
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
@@ -28,51 +29,64 @@ def broker_errors(kafka: str, doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def _admin(kafka: str, doing: str) -> Iterator[KafkaAdminClient]:
+def _admin(kafka: str, sign_in: SignIn, doing: str) -> Iterator[KafkaAdminClient]:
     with broker_errors(kafka, doing):
-        client = KafkaAdminClient(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, request_timeout_ms=ANSWER_MS)
+        client = KafkaAdminClient(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS,
+            **sign_in.client(),
+        )
         try:
             yield client
         finally:
             client.close()
 
 
-def create_topic(kafka: str, topic: str, partitions: int, retention_s: float = 24 * 3600.0) -> None:
+def create_topic(
+    kafka: str, topic: str, partitions: int, retention_s: float = 24 * 3600.0, sign_in: SignIn = OPEN
+) -> None:
     """Make ``topic`` and wait until every partition has a leader.
 
     Raises ServiceUnavailable if the broker does not answer in time or refuses (the topic exists already, say).
     """
     configs = {"retention.ms": str(round(retention_s * 1000)), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
     wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
-    with _admin(kafka, f"creating topic {topic!r}") as client:
+    with _admin(kafka, sign_in, f"creating topic {topic!r}") as client:
         client.create_topics(wanted, timeout_ms=ANSWER_MS, wait_for_metadata=True)
 
 
-def delete_topic(kafka: str, topic: str) -> None:
+def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
     """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
-    with _admin(kafka, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
+    with _admin(kafka, sign_in, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
         client.delete_topics([topic], timeout_ms=ANSWER_MS)
 
 
-def require_partitions(kafka: str, topic: str, partitions: int) -> None:
+def require_partitions(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
     """Raises BadInput if ``topic`` has another number of partitions (none at all, if it does not exist)."""
-    with _admin(kafka, f"looking at topic {topic!r}") as client:
+    with _admin(kafka, sign_in, f"looking at topic {topic!r}") as client:
         described = client.describe_topics([topic])
     found = len(described[0]["partitions"])
     if found != partitions:
         raise BadInput(f"topic {topic!r} has {found} partitions, expected {partitions}; make it anew")
 
 
-def read_topic_events(
-    kafka: str, topic: str, schema: pa.Schema, partitions: int, before: Mapping[int, int] | None = None
-) -> pd.DataFrame:
-    """Every event in ``topic`` at the time of the call: columns router, offset, position and those of ``schema``.
+def read_topic(
+    kafka: str,
+    topic: str,
+    schema: pa.Schema,
+    partitions: int,
+    before: Mapping[int, int] | None = None,
+    sign_in: SignIn = OPEN,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The events and the frames in ``topic`` at the time of the call.
 
-    With ``before`` only those before that offset of each partition.
+    Events: columns router, offset, position and those of ``schema``; with ``before`` only those before that offset of
+    each partition. Frames, all of them: columns router, offset, watermark (0 if it has none) and events, how many.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
     batches: list[pa.RecordBatch] = []
-    where: list[tuple[int, int]] = []  # router, offset of each batch
+    seen: list[tuple[int, int, int, int]] = []
     assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
     with broker_errors(kafka, f"reading topic {topic!r}"):
         consumer = KafkaConsumer(
@@ -83,12 +97,11 @@ def read_topic_events(
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=_READ_BYTES,
             metrics_enabled=False,
+            **sign_in.client(),
         )
         try:
             consumer.assign(assigned)
             ends = consumer.end_offsets(assigned)
-            if before is not None:
-                ends = {p: min(end, before[p.partition]) for p, end in ends.items()}
             consumer.seek_to_beginning(*assigned)
             while any(consumer.position(p) < end for p, end in ends.items()):
                 fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
@@ -100,19 +113,24 @@ def read_topic_events(
                     for record in records:
                         if record.offset >= ends[partition]:
                             continue
-                        batch, _ = frames.decode(record.value, schema)
-                        if batch.num_rows:
+                        batch, meta = frames.decode(record.value, schema)
+                        router = partition.partition
+                        seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
+                        if before is None or record.offset < before[router]:
                             batches.append(batch)
-                            where.append((partition.partition, record.offset))
         finally:
             consumer.close()
-    rows = np.array([batch.num_rows for batch in batches], np.int64)
-    router, offset = np.array(where, np.int64).reshape(-1, 2).T
+    columns = ["router", "offset", "watermark", "events"]
+    all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
+    wanted = all_frames
+    if before is not None:
+        wanted = all_frames[all_frames["offset"] < all_frames["router"].map(before)]
+    rows = wanted["events"].to_numpy()
     events = pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches], schema).to_pandas()
-    events.insert(0, "router", np.repeat(router.astype(np.int32), rows))
-    events.insert(1, "offset", np.repeat(offset, rows))
+    events.insert(0, "router", np.repeat(wanted["router"].to_numpy(np.int32), rows))
+    events.insert(1, "offset", np.repeat(wanted["offset"].to_numpy(), rows))
     events.insert(2, "position", positions(rows))
-    return events
+    return events, all_frames
 
 
 def positions(rows: np.ndarray) -> np.ndarray:

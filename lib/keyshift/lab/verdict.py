@@ -1,11 +1,12 @@
 """The verdict on a run: was every event answered once, in order, by the owner, and rightly?
 
 Compares what was offered (the events topic), what came out (the results, in the order of their log) and what was left
-(the final state) with a sequential run of the same input. Pure: the same tables give the same verdict.
+(the final state and its timers, the savepoints) with a sequential run of the same input. Pure: the same tables give the
+same verdict.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
@@ -17,10 +18,11 @@ import pandas as pd
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment, units_of
 from keyshift.workloads import Workload
+from keyshift.workloads.times import Times
 
 Mask = npt.NDArray[np.bool_]
 _ORIGIN = ("router", "offset", "position")  # which event a result is of; all -1: of a timer
-_EXAMPLES_PER_KIND = 3  # six kinds: at most 18 examples
+_EXAMPLES_PER_KIND = 3  # of six kinds, and one of the seventh: at most 19 examples
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,25 @@ class Verdict:
     lost: int  # events without a result
     duplicated: int  # results beyond the first of an event
     reordered: int  # results that overtook another of the same router and key
-    wrong: int  # results, those of timers too, and keys of the final state that a sequential run would not give
-    foreign: int  # results, and (unit, slot) of the final state, of a slot that was not the owner
+    wrong: int  # results, those of timers too, keys, timers and units of the final state that are not as they must be
+    foreign: int  # results, units of savepoints, and units of which keys stay, of a slot that was not the owner
     unexpected: int  # results of events that were never offered
+    unread: int  # events that the generator says it has offered and that were not read back, or the other way round
     examples: tuple[str, ...] = ()  # a few of each kind
 
     @property
     def ok(self) -> bool:
         """Whether there was no mistake at all."""
         return not any(getattr(self, field.name) for field in fields(self) if field.name != "examples")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What is in a savepoint, as its manifest has it."""
+
+    name: str
+    assignment: Assignment  # that was in force
+    units: Sequence[tuple[int, int]]  # unit, and the slot that wrote it
 
 
 class _Findings:
@@ -74,6 +86,10 @@ def judge(
     final: Iterable[pd.DataFrame],
     assignments: list[Assignment],
     revoked: Collection[int] = (),
+    times: Times | None = None,
+    savepoints: Sequence[Inventory] = (),
+    left_behind: Collection[tuple[int, int]] = (),
+    unread: int = 0,
 ) -> Verdict:
     """The verdict on one run.
 
@@ -82,12 +98,20 @@ def judge(
     they are right the workload decides, and here is only seen who gave them. ``final``: parts of the final state,
     columns unit, slot, key and the state fields. ``assignments``: every version that was in force, oldest first, at
     least one. ``revoked``: versions whose results count for nothing, as the attempt that gave them died and all since
-    its beginning was done again.
-    Raises BadInput if there is no assignment. Sorts the results a few times: seconds for millions of them.
+    its beginning was done again. ``times``: needed if the operator uses time. ``savepoints``: all that were taken; the
+    last one is the final state. ``left_behind``: units, and slots that still have keys of them, though they gave all
+    away. ``unread``: see ``Verdict``.
+    Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
+    millions of them.
     """
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
+    if times is None and workload.operator().uses_time:
+        raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
+    if unread:
+        found.lines("unread", [f"{abs(unread)} events {'fewer' if unread > 0 else 'more'} than the generator offered"])
+        found.counts["unread"] = abs(unread)
     results = results[~results["version"].isin(list(revoked))]
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
@@ -137,19 +161,36 @@ def judge(
 
     homes: set[tuple[int, int]] = set()
     parts = _watched(final, homes)
-    found.lines("wrong", workload.wrong(events, results, parts))
+    found.lines("wrong", workload.wrong(events, results, parts, times))
     for _ in parts:  # where the state lives counts even if the workload did not look at all of it
         pass
-    last = assignments[-1]
-    found.lines(
-        "foreign",
-        (
-            f"final state of unit {unit} in slot {slot}, whose owner at version {last.version} is not that slot"
-            for unit, slot in sorted(homes)
-            if not 0 <= unit < len(last.owner) or last.owner[unit] != slot
-        ),
-    )
+    if times is not None:
+        found.lines("wrong", times.wrong())
+        homes |= times.homes()  # of units without keys, too
+    for savepoint in savepoints:
+        found.lines("wrong", _not_once(savepoint))
+    for savepoint in (*savepoints[:-1], Inventory("the final state", assignments[-1], sorted(homes))):
+        found.lines("foreign", _not_at_home(savepoint))
+    found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in sorted(left_behind)))
     return found.verdict()
+
+
+def _not_once(savepoint: Inventory) -> Iterator[str]:
+    """One line for each unit that nobody wrote, or that a slot wrote twice (one that two slots wrote is foreign)."""
+    written = Counter(savepoint.units)
+    for unit in sorted(set(range(len(savepoint.assignment.owner))) - {unit for unit, _ in written}):
+        yield f"unit {unit} is not in {savepoint.name}"
+    for (unit, slot), count in sorted(written.items()):
+        if count > 1:
+            yield f"unit {unit} is {count} times in {savepoint.name}, all of slot {slot}"
+
+
+def _not_at_home(savepoint: Inventory) -> Iterator[str]:
+    """One line for each unit that a slot wrote which is not its owner."""
+    owner, version = savepoint.assignment.owner, savepoint.assignment.version
+    for unit, slot in sorted(set(savepoint.units)):
+        if not 0 <= unit < len(owner) or owner[unit] != slot:
+            yield f"{savepoint.name} has unit {unit} of slot {slot}, which was not the owner at version {version}"
 
 
 def _places(events: pd.DataFrame, results: pd.DataFrame) -> npt.NDArray[np.int64]:

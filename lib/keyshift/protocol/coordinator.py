@@ -6,7 +6,7 @@ While the slots of a step move their units, those of the next one prepare: it is
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Step
@@ -20,7 +20,8 @@ class PublishSteps:
 
     ``steps``: what is under way, by the version it switches to, oldest first: at most one that has switched and is not
     complete, and the one ahead of it. ``version`` is the last one used: what is not among ``steps`` up to it is
-    complete, or does not happen.
+    complete, or does not happen. ``rest`` is always the end of the plan that was made last: what was dropped is not in
+    it, so whoever takes over does not do it.
     """
 
     version: int
@@ -43,25 +44,36 @@ class StepDone:
     version: int
 
 
+class Dropped(NamedTuple):
+    """How much has not begun, and does not happen."""
+
+    steps: int
+    requests: int
+
+
+NOTHING = Dropped(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationDone:
-    """Every step is complete, or (``cancelled`` of them) was taken back before it had begun."""
+    """Every step is complete, but for those that were taken back before they had begun."""
 
-    cancelled: int = 0
+    dropped: Dropped = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationFailed:
-    """A phase passed its deadline; later steps are dropped and the job goes on.
+    """A phase passed its deadline; later steps and the requests that waited are dropped and the job goes on.
 
-    Rolled back: nothing was switched. Otherwise the step goes forward: what has not moved yet still waits, and a later
-    migration begins when this step is complete.
+    Rolled back: nothing was switched. Otherwise the step goes forward: what has not moved yet still waits, the routers
+    keep nothing back any more, and a later migration begins when this step is complete.
     """
 
     version: int
     phase: str
     missing: tuple[int, ...]
     rolled_back: bool
+    dropped: Dropped = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,7 @@ class CoordinatorMachine:
         self.deadline_ms = deadline_ms
         self._version = assignment.version  # the last one used: not used again for another step after a rollback
         self._rest: list[Step] = []
-        self._dropped = 0
+        self._dropped = NOTHING  # of the migration under way
         self._requests: deque[Any] = deque()
         self._current: _UnderWay | None = None
         self._ahead: _UnderWay | None = None  # only behind a current one that has switched
@@ -113,10 +125,10 @@ class CoordinatorMachine:
         """Begin a migration, as soon as a step that is late has ended. Raises ProtocolViolation if one is under way."""
         if self.busy:
             raise ProtocolViolation("coordinator: a migration was started while another is under way")
-        self._rest, self._dropped = list(steps), 0
+        self._rest, self._dropped = list(steps), NOTHING
         if self._current:
             self._current.phase, self._current.since_ms = "switching", now_ms
-            return []
+            return [self._publish()] if self._rest else []
         return self._next(now_ms)
 
     def submit(self, request: Any, now_ms: float, replace: bool = False) -> list[Effect]:
@@ -130,7 +142,7 @@ class CoordinatorMachine:
         effects = self._drop_rest()
         if self._current is None or self._current.phase != "preparing":
             return effects
-        self._dropped += 1
+        self._dropped = self._dropped._replace(steps=self._dropped.steps + 1)
         self._current = None
         return [self._publish(), *self._next(now_ms)]
 
@@ -156,10 +168,12 @@ class CoordinatorMachine:
         if current.phase == "preparing":
             self._current = None
             missing = tuple(sorted(current.waiting["prepared"]))
-            return [self._publish(), MigrationFailed(current.version, "prepare", missing, rolled_back=True)]
+            return [self._publish(), MigrationFailed(current.version, "prepare", missing, True, self._dropped)]
         current.phase = "late"
+        if current.step.mode.gate == "router":  # nobody may be there any more when the step ends
+            effects.append(PublishAssignment(self.assignment))
         missing = tuple(sorted(set().union(*current.waiting.values())))
-        return [*effects, MigrationFailed(current.version, "transfer", missing, rolled_back=False)]
+        return [*effects, MigrationFailed(current.version, "transfer", missing, False, self._dropped)]
 
     def recover(
         self,
@@ -241,12 +255,13 @@ class CoordinatorMachine:
         return [PlanNext(self._requests.popleft())] if self._requests else []
 
     def _drop_rest(self) -> list[Effect]:
-        """Take back what has not begun, requests too; what was published ahead has to be published without it."""
-        ahead, self._ahead = self._ahead, None
-        self._dropped += len(self._rest) + (ahead is not None)
-        self._rest = []
+        """Take back what has not begun, requests too; what was published of it has to be published without it."""
+        steps = len(self._rest) + (self._ahead is not None)
+        before = self._dropped
+        self._dropped = Dropped(before.steps + steps, before.requests + len(self._requests))
+        self._ahead, self._rest = None, []
         self._requests.clear()
-        return [self._publish()] if ahead else []
+        return [self._publish()] if steps else []
 
 
 def _under_way(step: Step, after: Assignment, now_ms: float) -> _UnderWay:

@@ -317,9 +317,9 @@ class SlotMachine(Generic[Record]):
         self._completing.discard(unit)
         return self._advance([unit])
 
-    def is_lent(self, unit: int) -> bool:
-        """Whether ``unit`` was lent to this slot and is here."""
-        return unit in self._open
+    def is_lent(self, unit: int, version: int) -> bool:
+        """Whether ``unit`` was lent to this slot in the step of ``version`` and is here."""
+        return unit in self._open and self._step is not None and self._step.version == version
 
     # -- records ------------------------------------------------------------------------------------------------------
 

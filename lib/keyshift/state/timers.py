@@ -17,7 +17,7 @@ TIMER_SCHEMA = pa.schema([pa.field("kind", pa.int8()), pa.field("time", pa.int64
 
 Timer = tuple[int, int]  # time in microseconds, key
 Keys = set[int]  # by a name of its own: within the class ``set`` is the method
-_WATERMARK, _CLOCK = -1, -2  # kinds of two rows that are no timers, but say how far the unit has come
+WATERMARK, CLOCK = -1, -2  # kinds of two rows that are no timers, but say how far the unit has come
 _SLACK = 64  # a heap may hold so many deleted timers beyond twice the living ones before it is built anew
 
 
@@ -103,7 +103,7 @@ class Timers:
 
     def export(self) -> pa.RecordBatch:
         """All there is to know, as a batch of ``TIMER_SCHEMA`` in no particular order; it is left here, too."""
-        rows = [(_WATERMARK, self.watermark, 0), (_CLOCK, self.clock, 0)]
+        rows = [(WATERMARK, self.watermark, 0), (CLOCK, self.clock, 0)]
         for kind, queue in self._queues.items():
             rows += [(kind, time_us, key) for time_us, key in queue.live]
         columns = zip(*rows, strict=True)
@@ -119,9 +119,9 @@ class Timers:
                 f"timers have columns {batch.schema.names}, expected {TIMER_SCHEMA.names} with their types"
             )
         kinds, times, keys = (column.to_numpy() for column in batch.columns)
-        if strange := set(kinds.tolist()) - {*self._queues, _WATERMARK, _CLOCK}:
+        if strange := set(kinds.tolist()) - {*self._queues, WATERMARK, CLOCK}:
             raise ProtocolViolation(f"timers are of kinds {sorted(strange)}, expected {EVENT} (event) or {PROCESSING}")
-        self.reach(max(times[kinds == _WATERMARK].tolist(), default=0), max(times[kinds == _CLOCK].tolist(), default=0))
+        self.reach(max(times[kinds == WATERMARK].tolist(), default=0), max(times[kinds == CLOCK].tolist(), default=0))
         for kind, queue in self._queues.items():
             queue.live.update(zip(times[kinds == kind].tolist(), keys[kinds == kind].tolist(), strict=True))
             queue.rebuild()

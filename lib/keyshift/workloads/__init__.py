@@ -14,6 +14,7 @@ import pyarrow as pa
 from keyshift.registry import Registry
 from keyshift.state import UnitState
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.times import Times
 from keyshift.workloads.windows import WindowCount
 
 
@@ -72,13 +73,17 @@ class Workload(Protocol):
     def source(self, router: int) -> Source:
         """The input of one router."""
 
-    def wrong(self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]) -> Iterator[str]:
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
         """One line for each result or final state that a sequential run of the same input would not give.
 
         ``events``: columns router, offset, position and the event columns, every event offered. ``results``: the
-        result columns, those of events without duplicates, those of timers (router, offset and position -1) as they
-        came. ``final``: parts of the final state, columns unit, slot, key and the state fields, without timers. Lost,
-        duplicated and reordered results of events are counted elsewhere; results of timers are judged here alone.
+        columns of results and ``slot``, those of events without duplicates, those of timers (router, offset and
+        position -1) as they came. ``final``: parts of the final state, columns unit, slot, key and the state fields;
+        its timers, and what is known of watermarks, are in ``times``, which is there if the operator uses time. Lost,
+        duplicated and reordered results of events are counted elsewhere, and timers that are overdue in the final
+        state; results of timers are judged here alone.
         """
 
 

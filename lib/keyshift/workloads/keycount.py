@@ -15,6 +15,7 @@ import pyarrow as pa
 from keyshift.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.keyed import WORD, KeyDraw, Keyed
+from keyshift.workloads.times import Times
 
 
 class KeyCount(Keyed):
@@ -36,7 +37,9 @@ class KeyCount(Keyed):
         """The input of one router."""
         return KeyCountSource(self, router)
 
-    def wrong(self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]) -> Iterator[str]:
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
         """See ``Workload.wrong``. One line per wrong result, then one per wrong key of the final state.
 
         Events of several routers have no single order, so any order of a key's events is right that keeps the order of

@@ -18,6 +18,7 @@ from keyshift.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads.keyed import KeyDraw, Keyed
+from keyshift.workloads.times import Times
 from keyshift.workloads.windows_oracle import ANSWER, IDLE, WINDOW, wrong
 
 LATE_BY = 4  # an event that is much too late is so by up to that many windows beyond the regular delay
@@ -67,9 +68,12 @@ class WindowCount(Keyed):
         """The input of one router."""
         return WindowCountSource(self, router)
 
-    def wrong(self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]) -> Iterator[str]:
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
         """See ``Workload.wrong`` and ``windows_oracle``."""
-        return wrong(self, events, results, final)
+        assert times is not None  # it uses time
+        return wrong(self, events, results, final, times)
 
 
 class WindowCountOperator:

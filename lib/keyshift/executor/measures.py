@@ -1,0 +1,43 @@
+"""What a slot measures in an attempt of its job, from batch to batch."""
+
+import resource
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Measures:
+    """Those of one batch, on top of ``before``: what ``so_far`` gave at the end of the batch before, if there was one.
+
+    ``units``: how many there are in the job.
+    """
+
+    def __init__(self, units: int, before: Mapping[str, Any] | None) -> None:
+        before = before or {}
+        self._before = before
+        self._began = time.monotonic() - before.get("seconds", 0.0)
+        self._records = np.zeros(units, np.int64)
+        for unit, count in before.get("records", ()):
+            self._records[unit] = count
+        self.queue_peak_bytes = 0  # in this batch
+
+    def so_far(self, heat: npt.NDArray[np.int64], sent: Mapping[str, int]) -> dict[str, Any]:
+        """``seconds``, ``records`` (rows of unit, count), peaks in bytes, and what was ``sent``.
+
+        ``heat``: records of each unit in this batch; ``sent``: other counts of this batch, by name.
+        """
+        records = self._records + heat
+        served = np.flatnonzero(records)
+        peaks = {
+            "queue_peak_bytes": self.queue_peak_bytes,
+            "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        return {
+            "seconds": time.monotonic() - self._began,
+            "records": np.stack([served, records[served]], axis=1).tolist(),
+            **{name: max(peak, self._before.get(name, 0)) for name, peak in peaks.items()},
+            **{name: count + self._before.get(name, 0) for name, count in sent.items()},
+        }

@@ -1,0 +1,37 @@
+"""What is under way, for people: lines on standard error, or in a notebook one line that is overwritten in place."""
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+Say = Callable[[str], None]
+DISPLAY = "keyshift-progress-"  # how the ids of such lines begin, for who executes a notebook and shows them elsewhere
+
+
+def tell(line: str) -> None:
+    """One line on standard error, above any progress bar."""
+    tqdm.write(line, file=sys.stderr)
+
+
+@contextmanager
+def progress(say: Say | None = None) -> Iterator[Say]:
+    """Where progress goes: to ``say``, else in a notebook to one line that is empty in the end, else to ``tell``."""
+    if say is not None or not _in_notebook():
+        yield say or tell
+        return
+    from IPython.display import display
+
+    place = display({"text/plain": ""}, raw=True, display_id=f"{DISPLAY}{uuid.uuid4().hex}")
+    assert place is not None  # there is one for whoever gives an id
+    try:
+        yield lambda line: place.update({"text/plain": line}, raw=True)
+    finally:
+        place.update({"text/plain": ""}, raw=True)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")  # a notebook has imported it; to import it takes longer than most commands
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

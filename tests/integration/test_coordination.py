@@ -1,0 +1,296 @@
+"""Bad days of the real ZooKeeper: sessions that expire, answers that are lost, a server that is away, long values."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooState
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor import coordination as module
+from keyshift.executor.coordination import PART_BYTES, Coordination
+from keyshift.lab.folders import silent
+from keyshift.lab.services import ZooKeeper
+
+DEADLINE_S = 60.0
+
+
+class Server:
+    """A ZooKeeper that a test may kill and start again: same port, same data."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.service = home, ZooKeeper(home)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.hosts = f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        never = threading.Event()
+        command, env = self.service.configure(self.service.fetch(silent, never), {"zookeeper": self.port}, never)
+        with open(self.home / "zookeeper.log", "ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.home, env=env, stdout=log, stderr=log)
+        until(self.answers)
+
+    def answers(self) -> bool:
+        try:
+            self.service.check(self.port)
+        except (OSError, ServiceUnavailable):
+            return False
+        return True
+
+    def freeze(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def join(server, request):
+    """Makes another participant of the test's own job."""
+    if not server.answers():
+        server.start()
+    made = []
+
+    def participant():
+        made.append(Coordination(server.hosts, f"/{request.node.name}"))
+        return made[-1]
+
+    yield participant
+    if not server.answers():
+        server.start()
+    for each in made:
+        each.close()
+
+
+def sizes(coordination, node):
+    """Of the data of a node and of all below it."""
+    client = coordination._client
+    found = [len(client.get(node)[0])]
+    return found + [size for name in client.get_children(node) for size in sizes(coordination, f"{node}/{name}")]
+
+
+def test_who_gets_another_session_is_registered_and_hears_everything_as_before(join, expire):
+    slot, other = join(), join()
+    heard, names = [], []
+    slot.register("slots/1", {"address": "here"})
+    slot.watch("steps", heard.append)
+    slot.watch_children("acks", names.append)
+    before = slot._client.client_id
+    expire(slot)
+    until(lambda: other.read("slots/1") == {"address": "here"})
+    assert other._client.exists(f"{other.root}/slots/1").owner_session_id == slot._client.client_id[0] != before[0]
+    other.publish("steps", {"version": 2})
+    other.acknowledge("acks/one", {})
+    until(lambda: heard == [{"version": 2}] and ["one"] in names)
+
+
+def test_what_was_withdrawn_is_not_registered_again(join, expire):
+    slot, other = join(), join()
+    slot.register("slots/1", {"address": "here"})
+    slot.register("slots/2", {"address": "here"})
+    slot.withdraw("slots/1")
+    expire(slot)
+    until(lambda: other.read("slots/2"))
+    assert other.children("slots") == ["2"]
+
+
+def test_acknowledgements_arrive_though_the_connection_is_lost_while_they_are_under_way(server, join):
+    slot, other = join(), join()
+    slot.acknowledge("acks/2/first", 0)
+    until(lambda: other.children("acks/2"))
+    server.freeze()
+    for number in range(3):
+        slot.acknowledge(f"acks/2/frozen-{number}", number)
+    time.sleep(0.2)  # for them to be sent
+    server.kill()
+    until(lambda: slot._client.state == KazooState.SUSPENDED)
+    slot.acknowledge("acks/2/suspended", 3)
+    server.start()
+    wanted = {"first": 0, "frozen-0": 0, "frozen-1": 1, "frozen-2": 2, "suspended": 3}
+    until(lambda: other.read_below("acks/2") == wanted)
+    slot.check()
+
+
+def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under_way(join, expire):
+    slot, other = join(), join()
+    done = threading.Event()
+
+    def acknowledge():
+        for number in range(300):
+            slot.acknowledge(f"acks/{number % 7}/{number}", number)
+            time.sleep(0.002)
+        done.set()
+
+    threading.Thread(target=acknowledge, daemon=True).start()
+    while not done.is_set():
+        expire(slot)
+    slot.close()
+    found = [number for name in other.children("acks") for number in other.read_below(f"acks/{name}").values()]
+    assert sorted(found) == list(range(300))
+
+
+def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join):
+    slot, other = join(), join()
+    answered, slot._answered = slot._answered, lambda *_: None
+    slot.acknowledge("acks/2/one", {"at": 1})
+    until(lambda: other.children("acks/2"))
+    slot.acknowledge("acks/2/one", {"at": 2})
+    assert slot._unconfirmed
+    slot._answered = answered
+    slot._connection_changed(KazooState.CONNECTED)
+    until(lambda: not slot._unconfirmed)
+    slot.acknowledge("acks/2/one", {"at": 3})
+    slot.publish("behind", {})
+    assert other.read_below("acks/2") == {"one": {"at": 1}}
+
+
+def test_who_closes_waits_until_what_was_acknowledged_is_there(server, join):
+    slot, other = join(), join()
+    server.freeze()
+    slot.acknowledge("acks/2/last", {})
+    closing = threading.Thread(target=slot.close)
+    closing.start()
+    server.kill()
+    server.start()
+    closing.join(DEADLINE_S)
+    assert other.children("acks/2") == ["last"]
+
+
+def test_what_is_published_while_the_server_is_away_is_there_when_it_is_back(server, join):
+    coordinator, other = join(), join()
+    heard = []
+    other.watch("assignment", heard.append)
+    coordinator.publish("assignment", {"version": 1})
+    until(lambda: heard)
+    server.freeze()
+    publishing = threading.Thread(target=coordinator.publish, args=("assignment", {"version": 2}))
+    publishing.start()
+    time.sleep(0.2)  # for it to be sent
+    server.kill()
+    time.sleep(3)  # so that kazoo's attempts to connect are refused now and then
+    assert publishing.is_alive()
+    server.start()
+    publishing.join(DEADLINE_S)
+    assert other.read("assignment") == {"version": 2}
+    until(lambda: heard[-1] == {"version": 2})
+
+
+def test_a_server_that_is_away_for_too_long_is_given_up_loudly(server, join, monkeypatch):
+    monkeypatch.setattr(module, "GIVE_UP_S", 1.0)
+    slot = join()
+    slot.watch("assignment", lambda value: None)
+    server.kill()
+    raised = []
+
+    def publish():
+        with pytest.raises(ServiceUnavailable, match="was away for 1 s"):
+            slot.publish("handover/1", {})
+        raised.append(True)
+
+    waiting = threading.Thread(target=publish)
+    waiting.start()
+    waiting.join(DEADLINE_S)
+    assert raised == [True]
+    server.start()
+    for call in (
+        slot.check,
+        lambda: slot.acknowledge("acks/2/prepared-1", {}),
+        lambda: slot.publish("assignment", {}),
+        lambda: slot.read("assignment"),
+        lambda: slot.watch("assignment", print),
+        lambda: slot.watch_children("acks", print),
+        lambda: slot.register("slots/1", {}),
+    ):
+        with pytest.raises(ServiceUnavailable, match="was away for 1 s"):
+            call()
+
+
+def test_a_server_that_ends_the_session_and_dies_is_given_up_too(server, join, monkeypatch):
+    monkeypatch.setattr(module, "GIVE_UP_S", 1.0)
+    slot = join()
+    slot._connection_changed(KazooState.SUSPENDED)
+    slot._connection_changed(KazooState.LOST)
+    until(lambda: slot._failure)
+    with pytest.raises(ServiceUnavailable, match="was away"):
+        slot.check()
+
+
+LONG = [[unit, unit % 7, "x" * 20] for unit in range(60_000)]  # 2 MB
+
+
+def test_values_of_any_size_are_published_watched_and_read(join):
+    coordinator, slot = join(), join()
+    heard = []
+    slot.watch("steps", lambda value: heard.append(len(value)))
+    coordinator.publish("steps", LONG)
+    assert slot.read("steps") == LONG
+    coordinator.publish("steps", LONG[:50_000])
+    coordinator.publish("steps", LONG[:10])
+    assert slot.read("steps") == LONG[:10]
+    until(lambda: heard and heard[-1] == 10)
+    assert slot.children("parts") == [], "what was overwritten is gone"
+    coordinator.publish("plan", LONG)
+    assert PART_BYTES >= max(sizes(slot, slot.root)) > PART_BYTES / 2
+
+
+def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expire):
+    slot, coordinator = join(), join()
+    whole = []
+
+    def changed(names):
+        whole.extend(coordinator.read_below("acks/2").values() if names else [])
+        return not whole
+
+    watching = threading.Thread(target=coordinator.watch_children, args=("acks/2", changed))
+    slot.acknowledge("acks/2/installed-1", LONG)
+    watching.start()
+    expire(slot)
+    until(lambda: whole)
+    watching.join()
+    assert whole == [LONG]
+    assert PART_BYTES >= max(sizes(slot, slot.root)) > PART_BYTES / 2
+
+
+def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_whole(join):
+    coordinator, slot = join(), join()
+    coordinator.publish("steps", LONG)
+    over = threading.Event()
+
+    def overwrite():
+        number = 0
+        while not over.is_set():
+            number += 1
+            coordinator.publish("steps", LONG[: 30_000 + number])
+
+    writing = threading.Thread(target=overwrite)
+    writing.start()
+    try:
+        for _ in range(10):
+            value = slot.read("steps")
+            assert value == LONG[: len(value)] and len(value) >= 30_000
+    finally:
+        over.set()
+        writing.join()

@@ -1,0 +1,89 @@
+"""A Kafka that asks who one is: whole runs on the embedded broker with SASL on, and nothing for who does not know."""
+
+import dataclasses
+import secrets
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import UserScramCredentialUpsertion
+
+from keyshift.endpoints import OPEN, SignIn
+from keyshift.errors import ServiceUnavailable
+from keyshift.lab import stack as stack_module
+from keyshift.lab import topics
+from keyshift.lab.jars import jars
+from keyshift.lab.run import Lab
+from keyshift.lab.services import Kafka
+from keyshift.lab.spec import make_spec
+from keyshift.lab.stack import Stack
+
+PASSWORD = 'a "pass word" with \\ in it'
+PLAIN, SCRAM = (SignIn(mechanism, "lab", PASSWORD) for mechanism in ("PLAIN", "SCRAM-SHA-512"))
+RUN = make_spec(
+    {"rate": 1000.0, "seconds": 8.0, "warmup_s": 1.0, "trigger_s": 2.0, "keys": 2000, "state_bytes": 64}
+    | {"key_groups": 16}
+)
+
+
+class Guarded(Kafka):
+    """The embedded broker, with a listener for who signs in only."""
+
+    def configure(self, program, ports, cancel):
+        made = super().configure(program, ports, cancel)
+        plain = PLAIN.options()["kafka.sasl.jaas.config"]
+        user = plain.partition("password=")[2]
+        settings = {
+            "sasl.enabled.mechanisms": f"{PLAIN.mechanism},{SCRAM.mechanism}",
+            "sasl.mechanism.inter.broker.protocol": PLAIN.mechanism,
+            "listener.name.broker.plain.sasl.jaas.config": f"{plain[:-1]} user_lab={user}",
+            "listener.name.broker.scram-sha-512.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+        }
+        file = self.home / "conf" / "kafka.properties"
+        lines = [file.read_text().replace("BROKER:PLAINTEXT", "BROKER:SASL_PLAINTEXT")]
+        lines += [f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items()]
+        file.write_text("".join(lines))
+        return made
+
+    def check(self, port):
+        admin = KafkaAdminClient(bootstrap_servers=f"127.0.0.1:{port}", bootstrap_timeout_ms=3000, **PLAIN.client())
+        admin.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """Endpoints of a stack whose Kafka knows one user, by name and password."""
+    ports = {"kafka": 29292, "kafka_controller": 29293, "zookeeper": 22281, "minio": 29200}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack_module, "Kafka", Guarded)
+        stack = Stack(tmp_path_factory.mktemp("guarded"), ports)
+    try:
+        endpoints = stack.up()
+        admin = KafkaAdminClient(bootstrap_servers=endpoints.kafka, **PLAIN.client())
+        made = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("lab", SCRAM.mechanism, PASSWORD)])
+        admin.close()
+        assert made == {"lab": None}
+        yield endpoints
+    finally:
+        stack.down()
+
+
+@pytest.mark.parametrize("sign_in", [PLAIN, SCRAM], ids=lambda sign_in: sign_in.mechanism)
+def test_a_run_signs_in_with_everything_that_speaks_to_kafka_and_tells_nobody_how(guarded, tmp_path, sign_in):
+    endpoints = dataclasses.replace(guarded, sign_in=sign_in)
+    with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, "local", lambda line: None) as lab:
+        manifest = lab.run(RUN)
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert "pass word" not in (tmp_path / "spark.log").read_text(errors="replace")
+    assert "pass word" not in manifest.model_dump_json() + repr(endpoints)
+
+
+@pytest.mark.parametrize(
+    "sign_in", [OPEN, SignIn("PLAIN", "lab", "guess"), SignIn("SCRAM-SHA-512", "somebody", PASSWORD)]
+)
+def test_who_does_not_sign_in_or_not_rightly_is_refused_and_told_where(guarded, sign_in, monkeypatch):
+    monkeypatch.setattr(topics, "ANSWER_MS", 3000)
+    name = f"test-{secrets.token_hex(4)}"
+    with pytest.raises(ServiceUnavailable, match=f"Kafka at {guarded.kafka}: creating topic '{name}' failed"):
+        topics.create_topic(guarded.kafka, name, 1, sign_in=sign_in)

@@ -1,0 +1,91 @@
+"""Who does not know a job's secrets gets nothing out of it, and nothing into it."""
+
+import secrets
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NotEmptyError
+from kazoo.security import OPEN_ACL_UNSAFE
+from py4j.protocol import Py4JJavaError
+
+from keyshift.executor.coordination import Coordination
+
+
+@pytest.fixture
+def job(stack):
+    """A job with something published."""
+    coordination = Coordination(stack.zookeeper, f"/keyshift/{secrets.token_hex(4)}/0", "secret")
+    coordination.publish("assignment", {"version": 1})
+    coordination.register("slots/0", "here:1")
+    yield coordination
+    coordination._client.delete(coordination.root.removesuffix("/0"), recursive=True)
+    coordination.close()
+
+
+@pytest.fixture
+def stranger(stack):
+    client = KazooClient(hosts=stack.zookeeper, timeout=5.0)
+    client.start(timeout=30)
+    client.add_auth("digest", "job:secret")  # the digest is of another word than the secret
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.mark.parametrize("node", ["", "/assignment", "/slots", "/slots/0"])
+def test_a_stranger_neither_reads_nor_writes_nor_deletes_what_a_job_has_in_zookeeper(job, stranger, node):
+    path = f"{job.root}{node}"
+    attempts = {
+        "get": lambda: stranger.get(path),
+        "list": lambda: stranger.get_children(path),
+        "set": lambda: stranger.set(path, b"{}"),
+        "create": lambda: stranger.create(f"{path}/new", b"{}"),
+        "own": lambda: stranger.set_acls(path, OPEN_ACL_UNSAFE),
+        "delete": lambda: stranger.delete(path),
+    }
+    for attempt in attempts.values():
+        with pytest.raises(NoAuthError):
+            attempt()
+    with pytest.raises(NotEmptyError):  # anybody may delete folders of jobs, but none with something in it
+        stranger.delete(job.root.removesuffix("/0"))
+    assert job.read("assignment") == {"version": 1}
+
+
+def test_jobs_do_not_see_each_other_and_each_removes_its_own(stack, job):
+    other = Coordination(stack.zookeeper, f"/keyshift/{secrets.token_hex(4)}/0", "another secret")
+    try:
+        other.publish("assignment", {"version": 2})
+        with pytest.raises(NoAuthError):
+            other._client.get(f"{job.root}/assignment")
+        other.withdraw("")
+        assert other.read("assignment") is None
+        assert job.read("assignment") == {"version": 1}
+    finally:
+        other.close()
+
+
+def test_who_knows_the_secret_takes_part(stack, job):
+    second = Coordination(stack.zookeeper, job.root, "secret")
+    try:
+        assert second.read("assignment") == {"version": 1}
+        second.publish("assignment", {"version": 3})
+        second.acknowledge("acks/3/prepared-0", {})
+        led = []
+        second.lead("test", lambda: led.append(second.children("election")))
+        assert led
+    finally:
+        second.close()
+    assert job.require("assignment") == {"version": 3}
+
+
+def test_spark_answers_nobody_who_does_not_know_its_secret(lab):
+    jvm, port = lab._spark._jvm, int(lab._spark.conf.get("spark.driver.port"))
+    network = jvm.org.apache.spark.network
+    conf = network.util.TransportConf("rpc", network.util.MapConfigProvider.EMPTY)
+    factory = network.TransportContext(conf, network.server.NoOpRpcHandler()).createClientFactory()
+    try:
+        client = factory.createClient("127.0.0.1", port)
+        with pytest.raises(Py4JJavaError, match="does not have SASL enabled"):
+            client.sendRpcSync(jvm.java.nio.ByteBuffer.allocate(8), 10_000)
+    finally:
+        factory.close()

@@ -1,0 +1,80 @@
+"""What an executed notebook looks like to who gets it: no progress in it, and what was noted of the runs."""
+
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from keyshift.lab import notebook
+from keyshift.lab.notebook import MIME, execute
+
+PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+TELL = """
+import threading
+from keyshift.lab.progress import progress
+
+with progress() as say:
+    say("starting")
+    for second in range(3):
+        reporter = threading.Thread(target=say, args=(f"second {second}",))
+        reporter.start()
+        reporter.join()
+    print("a result")
+    say("stopping")
+"""
+
+
+@pytest.fixture
+def executed(tmp_path, capsys):
+    """Executes one cell; gives what became of it, the outputs in its copy, and what was told meanwhile."""
+
+    def of(code):
+        path = tmp_path / "some.ipynb"
+        nbformat.write(new_notebook(cells=[new_code_cell(code)], metadata=PYTHON), path)
+        done = execute(path, {}, tmp_path)
+        cells = nbformat.read(done.notebook, as_version=4).cells
+        return done, [output for cell in cells for output in cell.get("outputs", [])], capsys.readouterr().err
+
+    return of
+
+
+def test_progress_is_told_to_who_waits_and_does_not_stay_in_the_copy(executed):
+    done, outputs, told = executed(TELL)
+    assert done.error is None
+    assert told.splitlines() == ["starting", "second 0", "second 1", "second 2", "stopping"]
+    place, result = outputs
+    assert place["data"] == {"text/plain": ""}
+    assert (result["name"], result["text"]) == ("stdout", "a result\n")
+    page = done.html.read_text()
+    assert "a result" in page
+    assert "second 2</pre>" not in page
+
+
+def test_a_cell_that_fails_says_why_and_nothing_else(executed):
+    done, outputs, told = executed(TELL + "    raise ValueError('no room')")
+    assert "ValueError: no room" in done.error
+    assert "second 2" in told
+    assert [output["output_type"] for output in outputs] == ["display_data", "stream", "error"]
+    assert outputs[0]["data"] == {"text/plain": ""}
+
+
+def test_what_a_program_says_on_standard_error_still_reaches_who_waits(executed):
+    _, outputs, told = executed("import sys; _ = sys.stderr.write('take care\\n')")
+    assert told == "take care\n"
+    assert [output["text"] for output in outputs] == ["take care\n"]
+
+
+def test_verdicts_and_notes_of_the_runs_are_what_a_reader_sees_last(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda data, raw: shown.append(data))
+    summary = SimpleNamespace(model_dump=lambda mode: {"run_id": "1-fluid"})
+    fine = SimpleNamespace(run_id="1-fluid", status="ok", summary=summary, notes=[])
+    late = SimpleNamespace(run_id="2-lazy", status="bad", summary=summary, notes=["the query died", "late"])
+    notebook.publish([fine, late])
+    assert shown == [
+        {
+            MIME: [{"run_id": "1-fluid"}] * 2,
+            "text/plain": "1-fluid: verdict ok\n2-lazy: verdict bad\n  the query died\n  late",
+        }
+    ]

@@ -1,0 +1,192 @@
+"""Slots of a small job with Flight between them; ZooKeeper and the bucket are dictionaries, rows come from the test."""
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pyarrow as pa
+from small_job import CONFIG, DEADLINE_S
+from test_savepoint import Bucket
+
+from keyshift import frames
+from keyshift.executor import slot_task
+from keyshift.executor.channel import BARRIER, DATA, SAVEPOINT, TICK, Row
+from keyshift.executor.config import result_schema, slot_schema
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.slot_host import SlotHost
+from keyshift.executor.slot_task import SlotTask
+from keyshift.keys import Assignment
+
+BEGIN_US = 1_000_000_000_000
+
+
+def until(condition, meanwhile=lambda: None):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        meanwhile()
+        time.sleep(0.002)
+
+
+class Nodes:
+    """What is in ZooKeeper below the root of the job; a watch is called by who changes its node, without the lock."""
+
+    def __init__(self):
+        self.values, self.watches, self.lock = {}, [], threading.Lock()
+
+    def put(self, path, value):
+        with self.lock:
+            self.values[path] = json.dumps(value)
+        self._tell(path)
+
+    def put_new(self, path, value):
+        with self.lock:
+            self.values.setdefault(path, json.dumps(value))
+
+    def remove(self, path):
+        with self.lock:
+            self.values.pop(path, None)
+        self._tell(path)
+
+    def get(self, path):
+        raw = self.values.get(path)
+        return None if raw is None else json.loads(raw)
+
+    def _tell(self, path):
+        for of, call in list(self.watches):
+            if of == path:
+                call(self.get(path))
+
+
+class Session:
+    """As much of ``Coordination`` as a slot uses."""
+
+    def __init__(self, nodes):
+        self._nodes, self._closed = nodes, False
+
+    def read(self, path):
+        return self._nodes.get(path)
+
+    def require(self, path):
+        value = self.read(path)
+        assert value is not None, path
+        return value
+
+    def publish(self, path, value):
+        self._nodes.put(path, value)
+
+    register = publish
+
+    def acknowledge(self, path, value):
+        if not self._closed:
+            self._nodes.put_new(path, value)
+
+    def withdraw(self, path):
+        self._nodes.remove(path)
+
+    def watch(self, path, call, gone=lambda: None):
+        def heard(value):
+            if not self._closed:
+                gone() if value is None else call(value)
+
+        self._nodes.watches.append((path, heard))
+        heard(self.read(path))
+
+    def check(self):
+        pass
+
+    def close(self):
+        self._closed = True
+
+
+class SmallJob:
+    """The job and its processes. ``config``: what is different from that of ``small_job``."""
+
+    def __init__(self, monkeypatch, **config):
+        self.config = replace(CONFIG, reserve_bytes=0, **config)
+        self.workload = self.config.make_workload()
+        self.nodes, self.bucket, self._hosts, self._tasks = Nodes(), Bucket(), [], []
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root, secret="": Session(self.nodes))
+        monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store())
+        monkeypatch.setattr(SlotTask, "_warm_up", lambda task: None)
+        assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)
+        self.nodes.put("assignment", assignment.to_json() | {"paused": []})
+
+    def store(self):
+        made = SavepointStore(self.config.endpoints, self.config.job)
+        made._client = self.bucket
+        return made
+
+    def process(self):
+        """Another process for slots."""
+        self._hosts.append(SlotHost(self.config))
+        return self._hosts[-1]
+
+    def ends(self, host):
+        """The process is gone."""
+        self._hosts.remove(host)
+        host.server.shutdown()
+
+    def made(self, slot, host, batch="0"):
+        """A slot that is not open yet."""
+        self._monkeypatch.setattr(slot_task, "host_for", lambda config: host)
+        self._tasks.append(SlotTask(self.config, slot, batch))
+        return self._tasks[-1]
+
+    def opened(self, slot, host, batch="0"):
+        task = self.made(slot, host, batch)
+        task.open()
+        return task
+
+    def end(self, task, then=lambda: None):
+        """The end of its input, and of its batch; gives its last results."""
+        values = []
+        until(task.settled, lambda: values.extend(task.wait()))
+        then()
+        task.seal()
+        task.close()
+        return self.rows(values)
+
+    def publish(self, version, *steps):
+        """Steps, of which the last has this version."""
+        first = version - len(steps) + 1
+        rows = [{"version": first + number} | step.to_json() for number, step in enumerate(steps)]
+        self.nodes.put("steps", {"version": version, "steps": rows})
+
+    def say(self, task, kind, version=1, payload=b"", router=0, watermark=0, offset=0):
+        """A row of a router; gives the rows of results."""
+        row = Row(kind, router, version, offset, watermark, pa.py_buffer(payload))
+        return self.rows(task.on_rows([row]))
+
+    def barrier(self, task, version=1, router=0):
+        return self.say(task, BARRIER, version, router=router)
+
+    def tick(self, task, watermark, router=0):
+        return self.say(task, TICK, router=router, watermark=watermark)
+
+    def savepoint(self, task, name="sp", router=0):
+        return self.say(task, SAVEPOINT, payload=name.encode(), router=router)
+
+    def data(self, task, keys, version=1, router=0, watermark=BEGIN_US):
+        """A row of events, one for each of ``keys``."""
+        schema = slot_schema(self.workload)
+        columns = {"key": keys, "position": range(len(keys)), "unit": self.workload.units[list(keys)]}
+        events = pa.RecordBatch.from_arrays(
+            [pa.array(columns.get(field.name, [watermark] * len(keys)), field.type) for field in schema], schema=schema
+        )
+        return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark)
+
+    def rows(self, values):
+        schema = result_schema(self.workload)
+        return [row for value in values for row in frames.decode(value, schema)[0].to_pylist()]
+
+    def keys_of(self, unit):
+        return [key for key in range(self.config.parameters["keys"]) if self.workload.units[key] == unit]
+
+    def close(self):
+        for task in self._tasks:
+            task.close()
+        for host in self._hosts:
+            host.server.shutdown()

@@ -1,0 +1,57 @@
+"""What a slot measures goes on from batch to batch."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+
+from keyshift.executor import measures as module
+from keyshift.executor.measures import Measures
+
+UNITS = 6
+
+
+def heat(**records):
+    made = np.zeros(UNITS, np.int64)
+    for unit, count in records.items():
+        made[int(unit[1:])] = count
+    return made
+
+
+def handed_over(answer):
+    """As the next holder reads it from ZooKeeper."""
+    return json.loads(json.dumps(answer))
+
+
+def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    answer = None
+    for seconds, peak, of_batch, sent in (
+        (7, 500, heat(u1=10, u5=1), {"fetched_bytes": 40, "written_bytes": 3}),
+        (7, 900, heat(), {"fetched_bytes": 0, "written_bytes": 0}),
+        (2, 20, heat(u1=5, u2=2), {"fetched_bytes": 2, "written_bytes": 0}),
+    ):
+        made = Measures(UNITS, answer)
+        made.queue_peak_bytes = peak
+        now += seconds
+        answer = handed_over(made.so_far(of_batch, sent))
+        now += 100  # until the next batch begins
+    assert answer["seconds"] == 16
+    assert answer["records"] == [[1, 15], [2, 2], [5, 1]]
+    assert answer["queue_peak_bytes"] == 900
+    assert (answer["fetched_bytes"], answer["written_bytes"]) == (42, 3)
+
+
+def test_the_peak_of_memory_is_that_of_the_largest_process():
+    here = Measures(UNITS, None).so_far(heat(), {})
+    assert here["rss_peak_bytes"] > 1 << 20
+    larger = here | {"rss_peak_bytes": 1 << 50}
+    assert Measures(UNITS, larger).so_far(heat(), {})["rss_peak_bytes"] == 1 << 50
+
+
+def test_asking_does_not_change_the_answer():
+    made = Measures(UNITS, {"records": [[3, 4]], "fetched_bytes": 7})
+    first, second = (made.so_far(heat(u3=1), {"fetched_bytes": 1}) for _ in range(2))
+    assert first["records"] == second["records"] == [[3, 5]]
+    assert first["fetched_bytes"] == second["fetched_bytes"] == 8
