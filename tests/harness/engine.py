@@ -39,22 +39,24 @@ class Killed(BaseException):
 
 
 class Topic:
-    """Frames by partition, and what ``lab.topics.read_topic_events`` gives of them."""
+    """Frames by partition, and what ``lab.topics.read_topic`` gives of them."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]
 
-    def events(self, workload: Workload) -> pd.DataFrame:
-        """All events, with router, offset and position."""
-        parts = []
+    def read(self, workload: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """All events, with router, offset and position; all frames, with their watermark and how many events."""
+        parts, seen = [], []
         for router, values in enumerate(self.partitions):
             for offset, value in enumerate(values):
-                events = frames.decode(value, workload.event_schema)[0]
+                events, meta = frames.decode(value, workload.event_schema)
+                seen.append((router, offset, meta["watermark"], events.num_rows))
                 if events.num_rows:
                     where = {"router": router, "offset": offset, "position": range(events.num_rows)}
                     parts.append(events.to_pandas().assign(**where))
         kinds = {"router": "int32", "offset": "int64", "position": "int32"}
-        return pd.concat(parts, ignore_index=True).astype(kinds)
+        columns = ["router", "offset", "watermark", "events"]
+        return pd.concat(parts, ignore_index=True).astype(kinds), pd.DataFrame(seen, columns=columns)
 
 
 class Bucket:

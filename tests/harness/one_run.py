@@ -124,6 +124,8 @@ class Run:
         self._loaded, self._offered = False, 0  # whether the load has ended, and events so far
         self._target: Assignment | None = None  # of the last plan, as long as nothing may keep it from being reached
         self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
+        self._savepoints: list[Savepoint] = []
+        self._left_behind: set[tuple[int, int]] = set()
         self._asked = 0  # migrations that were wished and not planned
 
     def go(self) -> None:
@@ -131,9 +133,9 @@ class Run:
         for act in (self._load, self._weather):
             threading.Thread(target=act, name=f"harness{act.__name__}", daemon=True).start()
         try:
-            final = self._execute()
+            self._execute()
             self._job.stop()
-            self._judge(final)
+            self._judge()
         except BaseException as error:
             self._problem(type(error).__name__, "".join(traceback.format_exception(error)[-3:]))
         finally:
@@ -149,7 +151,7 @@ class Run:
 
     # -- the course ----------------------------------------------------------------------------------------------------
 
-    def _execute(self) -> Savepoint:
+    def _execute(self) -> None:
         shape = self.shape
         begin = Assignment.contiguous(shape.parameters["key_groups"], shape.begin_slots)
         self._job.start(in_units(shape.point, begin))
@@ -170,14 +172,22 @@ class Run:
         self._serve(wishes, end)
         with self._loading:
             self._loaded = True
-        return self._surviving(self._finish)
+        self._surviving(self._finish)
 
-    def _finish(self) -> Savepoint:
+    def _finish(self) -> None:
         self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
-        return self._savepoint()
+        self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
+        self._savepoint()
+
+    def _look_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too."""
+        measured = self._job.measure()
+        self._left_behind = {(unit, slot) for slot, answer in measured.items() for unit in answer["left_behind"]}
+        return self._left_behind
 
     def _savepoint(self) -> Savepoint:
         found = self._job.savepoint(lambda phase: None, lambda: len(self._engine.results))
+        self._savepoints.append(found)
         slots = set(range(self._job.config.slots))
         self._heard("sealed", slots, lambda marker: marker["savepoint"] == found.name)
         return found
@@ -339,9 +349,12 @@ class Run:
         answered = [events for version, events in self._engine.answered.items() if version not in self._job.revoked]
         return self._offered - len(set().union(*answered))
 
-    def _judge(self, final: Savepoint) -> None:
-        job, events = self._job, self._topic.events(self._workload)
-        for check, what in judging.problems(self._workload, events, self._results(), job, final):
+    def _judge(self) -> None:
+        job, topic, results = self._job, self._topic.read(self._workload), self._results()
+        found = judging.problems(
+            self._workload, topic, self._offered, results, job, self._savepoints, self._left_behind
+        )
+        for check, what in found:
             self._problem(check, what)
         last = job.assignments[-1]
         if self._target and not job.troubles and not job.plans_lost and self._target.owner != last.owner:
@@ -350,4 +363,4 @@ class Run:
             self.seen[f"steps {record.outcome}"] += 1
             if record.outcome in ("late", "rolled back"):
                 self._problem("late", f"{record.outcome}: {record.step}; {job.troubles}")
-        self.seen["events"] += len(events)
+        self.seen["events"] += self._offered
