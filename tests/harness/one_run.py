@@ -176,8 +176,8 @@ class Run:
 
     def _finish(self) -> None:
         self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
-        self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
         self._savepoint()
+        self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
 
     def _look_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too."""
