@@ -171,6 +171,8 @@ class _Reader(_Half):
         except StopIteration:
             self._part(last=True)
             raise
+        if not self._often:
+            self._call.failures.pause()
         self._part()
         return chunk
 

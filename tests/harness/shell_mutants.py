@@ -113,7 +113,7 @@ def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
     return settled
 
 
-@mutant(SlotTask, "parcels_arrived", ("timer lost", "wrong"), SHORT_BATCHES, workload="windowcount")
+@mutant(SlotTask, "parcels_arrived", ("wrong",), SHORT_BATCHES, workload="windowcount")
 def takes_units_over_without_their_timers(original: Original) -> Any:
     """From the batch or savepoint before."""
 
@@ -123,7 +123,7 @@ def takes_units_over_without_their_timers(original: Original) -> Any:
     return parcels_arrived
 
 
-@mutant(SavepointStore, "write", ("savepoint", *STUCK), CALM)
+@mutant(SavepointStore, "write", ("ProtocolViolation",), CALM)
 def writes_savepoints_without_a_unit(original: Original) -> Any:
     def write(self: Any, savepoint: str, slot: int, states: Any, *more: Any) -> Any:
         return original(self, savepoint, slot, list(states)[1:], *more)
@@ -131,7 +131,7 @@ def writes_savepoints_without_a_unit(original: Original) -> Any:
     return write
 
 
-@mutant(SlotMachine, "stopping", ("wrong", "foreign", "timer lost"), CALM, workload="windowcount", restarts=True)
+@mutant(SlotMachine, "stopping", ("wrong", "foreign"), CALM, workload="windowcount", restarts=True)
 def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
     return property(lambda self: False)
 
@@ -139,7 +139,7 @@ def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
 # -- slots: state that comes and goes ----------------------------------------------------------------------------------
 
 
-@mutant(SlotTask, "_parcel", ("savepoint", "foreign", "wrong", *STUCK), CALM, kind="push")
+@mutant(SlotTask, "_parcel", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
 def keeps_what_it_sends(original: Original) -> Any:
     def _parcel(self: Any, send: Any) -> Any:
         parcel = original(self, send)
@@ -235,7 +235,7 @@ def does_not_hear_that_sending_failed(original: Original) -> Any:
     return push
 
 
-@mutant(transfer, "_parts", ("timer lost", "wrong"), CALM, kind="push", workload="windowcount")
+@mutant(transfer, "_parts", ("wrong",), CALM, kind="push", workload="windowcount")
 def sends_units_without_their_timers(original: Original) -> Any:
     def _parts(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
         return original(about, batches, schema)
@@ -246,7 +246,7 @@ def sends_units_without_their_timers(original: Original) -> Any:
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------
 
 
-@mutant(SlotTask, "_parcel", ("wrong", "timer lost", *STUCK), CALM, kind="access")
+@mutant(SlotTask, "_parcel", ("wrong", *STUCK), CALM, kind="access")
 def lends_nothing(original: Original) -> Any:
     """Keys that stay are nowhere."""
 
@@ -282,7 +282,7 @@ def takes_keys_away_with_the_answer(original: Original) -> Any:
     return keys
 
 
-@mutant(SlotHost, "write", ("wrong", "timer lost"), CALM, mode=REMOTE, strategy="all_at_once")
+@mutant(SlotHost, "write", ("wrong",), CALM, mode=REMOTE, strategy="all_at_once")
 def forgets_what_is_written_back(original: Original) -> Any:
     return lambda self, *_: None
 
