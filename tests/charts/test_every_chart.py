@@ -75,7 +75,7 @@ def test_every_pod_runs_without_privileges_on_a_read_only_root(case: tuple[str, 
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             assert not pod["spec"].get(key), name
-        assert all(set(volume) & {"emptyDir", "configMap"} for volume in pod["spec"]["volumes"]), name
+        assert all(set(volume) & {"emptyDir", "configMap", "secret"} for volume in pod["spec"]["volumes"]), name
         for container in containers(pod):
             security = container["securityContext"]
             assert security["allowPrivilegeEscalation"] is False, name

@@ -204,7 +204,7 @@ class SlotShell:
     def admit(self, events: Events, router_: int, version: int, met: int) -> None:
         units = self.sim.shape.units
         self.sim.log("slot", self.slot, "gets", events, "of router", router_, "under", version, "at", met)
-        if not self.sim.ending:  # then the routers keep nothing back
+        if not self.sim.ending and version not in self.sim.let_go:  # then the routers keep nothing back
             self.gate(version, "router")
         held = self.machine.admit(router_, version, {key % units for _, key in events})
         for unit in held:

@@ -36,6 +36,7 @@ MODES = [
 ]
 STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
 DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to miss it
+LEADERS = 10  # that die: each begins the deadline anew, and a step that never ends would never be late
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
 
 
@@ -267,6 +268,7 @@ class Simulation:
             self.at(self.deadline_ms / 4, self.pass_time, self.deadline_ms / 4)
         self.migrating = False
         self.preparing = self.switched = self.moving = 0  # versions; the last one until its step is complete
+        self.let_go: set[int] = set()  # versions whose step was late: routers keep nothing back for them
         self.reached: Counter[int] = Counter()  # unit -> event time, wherever it is
         self.assignments[self.attempt, assignment.version] = assignment
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
@@ -428,7 +430,7 @@ class Simulation:
         self.lead(self.coordinator.acknowledged(phase, version, slot_, self.now))
 
     def lead(self, effects: list[coordinator.Effect]) -> None:
-        if self.rng.random() < self.shape.leader_dies:
+        if self.rng.random() < self.shape.leader_dies and self.seen["coordinator died"] < LEADERS:
             self.take_over(self.rng.randint(0, len(effects)), effects)
         else:
             self.act(effects)
@@ -472,6 +474,8 @@ class Simulation:
                         self.at(late, self.pass_deadline_after_switch, assignment.version)
                     if assignment.version != self.switched:
                         self.moving = assignment.version
+                    elif not self.coordinator.busy:
+                        self.let_go.add(assignment.version)
                     self.switched = assignment.version
                     self.assignments[self.attempt, assignment.version] = assignment
                     self.publish("assignment", (assignment, paused))
