@@ -287,20 +287,6 @@ def forgets_what_is_written_back(original: Original) -> Any:
     return lambda self, *_: None
 
 
-@mutant(
-    PartialUnits, "_install", ("wrong",), CALM,
-    mode=ACCESS, strategy="all_at_once", flight_s=0.1, frame_s=0.008, routers=3, chunk_bytes=200,
-)  # fmt: skip
-def installs_what_is_older(original: Original) -> Any:
-    """The rest overwrites keys that were asked for, and changed since."""
-
-    def _install(self: Any, unit: int, lacking: set[int], found: Any) -> None:
-        found = list(found)
-        original(self, unit, {key for key, _ in found}, found)
-
-    return _install
-
-
 @mutant(PartialUnits, "_misses_timers", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")
 def fires_timers_of_keys_that_are_elsewhere(original: Original) -> Any:
     return lambda self, unit, watermark, now_us: False
