@@ -38,8 +38,9 @@ down: $(READY) ## stop them
 test: lint ## lint, then every test, those with real services too
 	@$(BIN)/python -m pytest $(ARGS)
 
-nightly: $(READY) ## the property and contract tests with many more examples
+nightly: $(READY) ## the property and contract tests with many more examples, thousands of threaded runs
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract $(ARGS)
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/harness -o timeout=1800 -o session_timeout=9000 $(ARGS)
 
 lint: $(READY) ## style, types, layers, and no output left in notebooks
 	@$(BIN)/ruff check -q --output-format=concise $(SOURCES)

@@ -1,0 +1,342 @@
+"""What stands in for Spark, Kafka and MinIO: the real tasks in threads, over lists and dictionaries.
+
+A query runs batch after batch. In each, every router and slot is a thread that runs the task of ``executor.tasks``,
+and every slot is in a *process*: what a Python worker keeps from batch to batch, its ``SlotHost``. Which slot is in
+which process may change from batch to batch, and a process without a task may end.
+"""
+
+import ctypes
+import io
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from minio.error import MinioException
+
+from keyshift import frames
+from keyshift.executor import tasks
+from keyshift.executor.config import JobConfig, result_schema
+from keyshift.executor.slot_host import SlotHost
+from keyshift.workloads import Workload
+
+ROWS_ON_THE_WAY = 64  # between routers and a slot: Spark's shuffle holds a few MiB
+ENDS_S = 30.0  # for tasks of a batch to end
+GRACE_S, KILLED_S = 0.5, 10.0  # until tasks of a query that is over are killed, and until they must have gone
+HERE = threading.local()  # ``process`` and ``context`` of the thread's task
+
+_END = None
+
+
+class Killed(BaseException):
+    """What happens to a task whose query has ended."""
+
+
+class Topic:
+    """Frames by partition, and what ``lab.topics.read_topic`` gives of them."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]
+
+    def read(self, workload: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """All events, with router, offset and position; all frames, with their watermark and how many events."""
+        parts, seen = [], []
+        for router, values in enumerate(self.partitions):
+            for offset, value in enumerate(values):
+                events, meta = frames.decode(value, workload.event_schema)
+                seen.append((router, offset, meta["watermark"], events.num_rows))
+                if events.num_rows:
+                    where = {"router": router, "offset": offset, "position": range(events.num_rows)}
+                    parts.append(events.to_pandas().assign(**where))
+        kinds = {"router": "int32", "offset": "int64", "position": "int32"}
+        columns = ["router", "offset", "watermark", "events"]
+        return pd.concat(parts, ignore_index=True).astype(kinds), pd.DataFrame(seen, columns=columns)
+
+
+class Bucket:
+    """As much of MinIO's client as a ``SavepointStore`` uses."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put_object(self, bucket: str, name: str, data: io.BytesIO, length: int) -> None:
+        self.objects[name] = data.read(length)
+
+    def get_object(self, bucket: str, name: str, offset: int = 0, length: int = 0) -> Any:
+        if name not in self.objects:
+            raise MinioException(f"{name} is not there")
+        data = self.objects[name][offset : offset + length if length else None]
+        return SimpleNamespace(read=lambda: data, close=lambda: None, release_conn=lambda: None)
+
+    def list_objects(self, bucket: str, prefix: str, recursive: bool) -> list[Any]:
+        return [SimpleNamespace(object_name=name) for name in self.objects if name.startswith(prefix)]
+
+    def remove_objects(self, bucket: str, doomed: Any) -> list[Any]:
+        for each in doomed:
+            del self.objects[each.name]
+        return []
+
+
+class Process:
+    """A Python worker; ``slot_host.host_for`` is a method here, as there are many in this process."""
+
+    def __init__(self) -> None:
+        self._host: SlotHost | None = None
+        self._lock = threading.Lock()
+
+    def host_for(self, config: JobConfig) -> SlotHost:
+        with self._lock:
+            if self._host is None or self._host.key != (config.job, config.attempt):
+                self.end()
+                self._host = SlotHost(config)
+                self._host.warm = True  # calls to ourselves would fail by chance, as in truth they do not
+            return self._host
+
+    def end(self) -> None:
+        """Nobody reaches it any more."""
+        if self._host is not None:
+            threading.Thread(target=self._host.server.shutdown, name="harness-shutdown", daemon=True).start()
+            self._host = None
+
+
+@dataclass
+class Engine:
+    """All that outlives a query. Stands in for the Spark session of a ``Job``."""
+
+    seed: int
+    topic: Topic
+    workload: Workload
+    batch_s: float | None  # None: a query has one batch
+    moves: float  # probability that a slot finds itself in another process after a batch
+    slow_s: tuple[float, ...]  # by router: how long its rows are on their way
+    results: list[pd.DataFrame] = field(default_factory=list)
+    answered: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)  # version -> router, offset, position
+    markers: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
+    processes: list[Process] = field(default_factory=list)
+    batches: int = 0
+    moved: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"engine {self.seed}")
+        self._log_ends: dict[int, int] = {}
+
+    def start_query(
+        self, config: JobConfig, checkpoint: Any, batch_s: float, offsets: dict[int, int] | None = None
+    ) -> "Query":
+        """See ``pipeline.start_query``."""
+        self.query = Query(self, config, [(offsets or {}).get(router, 0) for router in range(config.routers)])
+        return self.query
+
+    def collect(self, slot: int, values: pa.Array, schema: pa.Schema) -> None:
+        """Results and markers of a slot."""
+        for value in values:
+            batch, meta = frames.decode(value.as_buffer(), schema)
+            if batch.num_rows:
+                end = self._log_ends[slot] = self._log_ends.get(slot, -1) + 1
+                where = {"slot": slot, "log_offset": end, "arrived_us": time.time_ns() // 1000}
+                self.results.append(batch.to_pandas().assign(**where))
+                names = ("version", "router", "offset", "position")
+                for version, *event in zip(*(batch[name].to_pylist() for name in names), strict=True):
+                    if event[0] >= 0:  # not of a timer
+                        self.answered.setdefault(version, set()).add(tuple(event))
+            else:
+                self.markers.put(meta)
+
+    def end(self) -> None:
+        """End all processes."""
+        for process in self.processes:
+            process.end()
+
+
+class Query:
+    """One query; ``isActive``, ``exception`` and ``stop`` as of Spark's."""
+
+    def __init__(self, engine: Engine, config: JobConfig, offsets: list[int]) -> None:
+        self._engine, self._config, self.offsets = engine, config, offsets
+        self._schema = result_schema(engine.workload)
+        self._error: BaseException | None = None
+        self._over = threading.Event()  # tasks are killed then
+        self.isActive = True
+        self._driver = threading.Thread(target=self._run, name="harness-query", daemon=True)
+        self._driver.start()
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def stop(self) -> None:
+        self._over.set()
+        self._driver.join(ENDS_S + KILLED_S)
+        if self._driver.is_alive():
+            raise AssertionError("a query does not end")
+
+    def die(self, error: BaseException) -> None:
+        """A task has failed: Spark does not try it again."""
+        if self._error is None and not self._over.is_set():
+            self._error = error
+        self._over.set()
+
+    # -- the driver ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._batch()
+        except BaseException as error:
+            self.die(error)
+        self.isActive = False
+
+    def _batch(self) -> None:
+        engine, config, rng = self._engine, self._config, self._engine.rng
+        number, engine.batches = engine.batches, engine.batches + 1
+        homes = self._homes()
+        ending = threading.Event()
+        shuffle: list[queue.Queue[bytes | None]] = [queue.Queue(ROWS_ON_THE_WAY) for _ in range(config.slots)]
+        routers = [
+            self._task(f"router {n}", homes[0], n, number, lambda n=n: self._route(n, ending, shuffle))
+            for n in range(config.routers)
+        ]
+        slots = [
+            self._task(f"slot {n}", homes[n], n, number, lambda n=n: self._serve(n, shuffle[n]))
+            for n in range(config.slots)
+        ]
+        self._over.wait(None if engine.batch_s is None else engine.batch_s * (0.5 + rng.random()))
+        ending.set()
+        self._await(routers)
+        for rows in shuffle:
+            self._put(rows, _END)
+        self._await(slots)
+
+    def _homes(self) -> list[Process]:
+        """The process of each slot. Some that had none in the batch before have ended, as Spark ends idle ones."""
+        engine, slots = self._engine, self._config.slots
+        known = engine.processes
+        for process in known[slots:]:
+            if engine.rng.random() < 0.3:
+                process.end()
+        while len(known) < slots + 1:
+            known.append(Process())
+        if engine.rng.random() < engine.moves:
+            engine.moved += 1
+            engine.rng.shuffle(known)
+        return known[:slots]
+
+    def _task(self, name: str, process: Process, number: int, batch: int, act: Any) -> threading.Thread:
+        def run() -> None:
+            HERE.process, HERE.context = process, _Context(number, batch)
+            try:
+                act()
+            except Killed:
+                pass
+            except BaseException as error:
+                self.die(error)
+
+        thread = threading.Thread(target=run, name=f"harness {name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _await(self, threads: list[threading.Thread]) -> None:
+        """Until all have ended: by themselves, or because the query is over and they were killed."""
+        late_at, kill_at, give_up_at = time.monotonic() + ENDS_S, 0.0, 0.0
+        while alive := [thread for thread in threads if thread.is_alive()]:
+            now = time.monotonic()
+            if not self._over.is_set():
+                if now > late_at:
+                    self.die(AssertionError(f"{', '.join(thread.name for thread in alive)}: does not end"))
+            elif not kill_at:
+                kill_at, give_up_at = now + GRACE_S, now + KILLED_S
+            elif now > give_up_at:
+                return
+            elif now > kill_at:
+                kill_at = now + 1.0
+                for thread in alive:
+                    _kill(thread)
+            alive[0].join(0.05)
+
+    # -- what tasks get and give ---------------------------------------------------------------------------------------
+
+    def _route(self, number: int, ending: threading.Event, shuffle: "list[queue.Queue[bytes | None]]") -> None:
+        rng = random.Random(f"router {number} {self._engine.seed} {self.offsets[number]}")
+        slow_s = self._engine.slow_s[number % len(self._engine.slow_s)]
+        partition = self._engine.topic.partitions[number]
+        for routed in tasks.router(self._config)(self._frames(number, ending)):
+            if self.offsets[number] + 1 >= len(partition):  # else it would fall behind more and more
+                time.sleep(rng.random() * slow_s)
+            for slot, value in zip(*routed.columns, strict=True):
+                self._put(shuffle[slot.as_py()], value.as_py())
+
+    def _frames(self, router: int, ending: threading.Event) -> Iterator[pa.RecordBatch]:
+        """As Kafka's source: partition, offset, value, until the batch ends."""
+        partition = self._engine.topic.partitions[router]
+        while not ending.is_set():
+            self._check()
+            if self.offsets[router] == len(partition):
+                time.sleep(0.002)
+                continue
+            offset = self.offsets[router]
+            columns = [pa.array([router], pa.int32()), pa.array([offset]), pa.array([partition[offset]], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
+            self.offsets[router] += 1
+
+    def _serve(self, number: int, rows: "queue.Queue[bytes | None]") -> None:
+        for answered in tasks.slot(self._config)(self._rows(rows)):
+            self._engine.collect(number, answered.column("value"), self._schema)
+
+    def _rows(self, rows: "queue.Queue[bytes | None]") -> Iterator[pa.RecordBatch]:
+        """As Spark's shuffle: a few rows at a time, until the routers have ended."""
+        value: bytes | None = b""
+        while value is not _END:
+            values = []
+            while value is not _END and not (values and (rows.empty() or len(values) > 2)):
+                try:
+                    value = rows.get(timeout=0.05)
+                except queue.Empty:
+                    self._check()
+                    continue
+                if value is not _END:
+                    values.append(value)
+            if values:
+                yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
+
+    def _put(self, rows: "queue.Queue[bytes | None]", value: bytes | None) -> None:
+        while not self._over.is_set():
+            try:
+                rows.put(value, timeout=0.05)
+                return
+            except queue.Full:
+                pass
+
+    def _check(self) -> None:
+        if self._over.is_set():
+            raise Killed
+
+
+@dataclass
+class _Context:
+    """As much of Spark's ``TaskContext`` as a task may look at."""
+
+    partition: int
+    batch: int
+
+    def partitionId(self) -> int:
+        return self.partition
+
+    def attemptNumber(self) -> int:
+        return 0
+
+    def taskAttemptId(self) -> int:
+        return 1000 * self.batch + self.partition
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return {"streaming.sql.batchId": str(self.batch)}.get(name)
+
+
+def _kill(thread: threading.Thread) -> None:
+    """As Spark kills a Python worker: wherever it is. Only a thread that runs Python can be reached."""
+    if thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Killed))

@@ -1,0 +1,105 @@
+"""A job whose coordinator may die at any message that it sends or hears; another one goes on."""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from nodes import Ensemble, Session
+
+from keyshift.errors import QueryDied, ServiceUnavailable
+from keyshift.executor.coordinator import Coordinator, Wish
+from keyshift.executor.job import Job
+from keyshift.keys import Assignment
+
+
+class Died(Exception):
+    """The process of a coordinator has ended."""
+
+
+class MortalSession(Session):
+    """The session of a coordinator that dies at a message with probability ``dies``."""
+
+    def __init__(self, ensemble: Ensemble, root: str, dies: float) -> None:
+        super().__init__(ensemble, root)
+        self._dies, self._fate = dies, random.Random(ensemble.rng.random())
+        self.dead = threading.Event()
+        self.plan_begun = True  # whether a step was published since the last plan was made
+
+    def publish(self, path: str, value: Any) -> None:
+        self._pass()
+        super().publish(path, value)
+        self.plan_begun |= path == "steps"
+        self._pass()
+
+    def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
+        super().watch_children(path, lambda names: self._lives() and call(names))
+
+    def _lives(self) -> bool:
+        if self._fate.random() < self._dies and not self.dead.is_set():
+            self.dead.set()
+            self.lose("died with its coordinator")
+        return not self.dead.is_set()
+
+    def _pass(self) -> None:
+        if not self._lives():
+            raise Died
+
+
+class LedJob(Job):
+    """``Job``, with coordinators that have sessions of their own, and successors."""
+
+    def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._ensemble, self._dies = ensemble, dies
+        self._session: MortalSession | None = None
+        self.deaths = self.plans_lost = 0
+
+    def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
+        super().start(assignment, offsets)
+        self._elect(assignment)
+
+    def serve(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
+        def look() -> None:
+            check()
+            if self._session is not None and self._session.dead.is_set():
+                raise Died
+
+        while True:
+            try:
+                return super().serve(wishes, until_s, say, look)
+            except (Died, ServiceUnavailable) as error:
+                died = self._session is not None and self._session.dead.is_set()
+                if not died or isinstance(error, QueryDied):
+                    raise
+                self._succeed()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._session is not None:
+            self._session.close()
+
+    @property
+    def session(self) -> Any:
+        """The job's own."""
+        return self._coordination
+
+    def planning(self) -> None:
+        """A plan is made: it is lost if the coordinator dies before it has published a step."""
+        if self._session is not None:
+            self._session.plan_begun = False
+
+    def _elect(self, assignment: Assignment) -> None:
+        self._session = MortalSession(self._ensemble, self.config.root, self._dies)
+        self._coordinator = Coordinator(self._session, self.config.job, assignment, self.config.deadline_s)
+
+    def _succeed(self) -> None:
+        before, session = self._coordinator, self._session
+        assert before is not None and session is not None
+        self.deaths += 1
+        self.plans_lost += not session.plan_begun
+        session.close()
+        self.records += before.records.values()
+        self.troubles += before.troubles
+        self._elect(before.assignment)
+        self._coordinator.history[:0] = before.history

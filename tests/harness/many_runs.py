@@ -1,0 +1,89 @@
+"""Many runs at once, each in one of a few processes: most of a run is waiting.
+
+To repeat a seed, or to look for seeds that fail:
+
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17   # with all that is said of retries
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0-499 --fails 0.2 --kind push --workload windowcount
+"""
+
+import argparse
+import atexit
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, TimeoutError
+from typing import Any
+
+import one_run
+from one_run import Outcome
+from shape import KINDS, WORKLOADS, draw
+
+RUN_S = 120.0  # in which every run ends, by far
+
+
+class Pool:
+    """Processes that make runs; to be used with ``with``."""
+
+    def __init__(self, processes: int | None = None) -> None:
+        self._pool = ProcessPoolExecutor(
+            processes or 2 * (os.cpu_count() or 1), multiprocessing.get_context("spawn"), _begin_process
+        )
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, function: Any, *arguments: Any, **named: Any) -> "Future[Any]":
+        """A function of a module, in one of the processes."""
+        return self._pool.submit(function, *arguments, **named)
+
+    def run(self, seeds: Iterable[int], **pinned: Any) -> Iterator[Outcome]:
+        """The outcomes of these seeds, in their order; see ``one_run.run``."""
+        asked = [(seed, self.submit(one_run.run, seed, **pinned)) for seed in seeds]
+        for seed, future in asked:
+            try:
+                yield future.result(RUN_S * len(asked))
+            except TimeoutError:
+                yield Outcome(seed, draw(seed, **pinned), pinned, {"hangs": "no outcome"})
+
+
+def _begin_process() -> None:
+    """What is tried again says so, and in these runs much is; and Flight's threads do not survive an orderly end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    atexit.register(os._exit, 0)
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", type=_seeds, nargs="+")
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--workload", choices=WORKLOADS)
+    parser.add_argument("--strategy")
+    parser.add_argument("--fails", type=float)
+    parser.add_argument("--processes", type=int)
+    given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    processes, seeds = given.pop("processes", None), [seed for some in given.pop("seeds") for seed in some]
+    if len(seeds) == 1:
+        sys.stdout.write(f"{one_run.run(*seeds, **given)}\n")
+        sys.stdout.flush()
+        os._exit(0)
+    bad = []
+    with Pool(processes) as pool:
+        for outcome in pool.run(seeds, **given):
+            if outcome.problems:
+                bad.append(outcome.seed)
+                sys.stdout.write(f"{outcome}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{len(seeds) - len(bad)} good, {len(bad)} bad: {bad}\n")
+
+
+if __name__ == "__main__":
+    main()

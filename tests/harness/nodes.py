@@ -1,0 +1,303 @@
+"""ZooKeeper in memory: sessions with the methods of ``executor.coordination.Coordination``, and how it may treat them.
+
+Watches come late, from a thread of their session, and miss values that were there for a short time. Acknowledgements
+are under way for a while; what a session says later never arrives before them. A session may *expire*: what it had
+registered is gone and it hears nothing, until after a while it has a successor that registers and watches anew. What
+is asked or said meanwhile waits for that, as the real one repeats it. A session that is *lost* comes back no more, and
+all that is asked of it raises.
+"""
+
+import contextlib
+import json
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from keyshift.errors import ServiceUnavailable
+
+EXPIRED_S = 0.3  # at the most, until an expired session has its successor
+
+
+@dataclass
+class _Node:
+    data: str
+    owner: "Session | None" = None  # of an ephemeral one
+    made: int = 0  # a number of its own for each value
+
+
+@dataclass
+class _Watch:
+    path: str
+    look: Callable[[], tuple[Any, Callable[[], bool | None]]]  # gives what tells values apart, and how to say it
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    seen: Any = None
+    pending: bool = False  # it has been told that something changed, and has not looked yet
+    over: bool = False
+
+
+class Ensemble:
+    """The nodes, and all sessions that are there. ``delay_s``: of watches and acknowledgements, at the most."""
+
+    def __init__(self, seed: int, delay_s: float) -> None:
+        self.rng, self.delay_s = random.Random(f"zookeeper {seed}"), delay_s
+        self.lock = threading.RLock()
+        self.nodes: dict[str, _Node] = {}
+        self.sessions: list[Session] = []
+        self.leaders: dict[str, Session] = {}
+        self.terms: dict[str, int] = {}  # by root: how often somebody was elected
+        self._made = 0
+
+    def put(self, path: str, value: Any, owner: "Session | None" = None, over: bool = True) -> None:
+        """Set a node; without ``over`` only if it is not there."""
+        with self.lock:
+            new = path not in self.nodes
+            if new or over:
+                self._made += 1
+                self.nodes[path] = _Node(json.dumps(value), owner, self._made)
+                self._changed(path, path.rsplit("/", 1)[0] + "/" if new else "")
+
+    def remove(self, path: str) -> None:
+        """Delete a node, if it is there."""
+        with self.lock:
+            if self.nodes.pop(path, None) is not None:
+                self._changed(path, path.rsplit("/", 1)[0] + "/")
+
+    def below(self, path: str) -> list[str]:
+        """Names below a node."""
+        with self.lock:
+            return sorted({node[len(path) + 1 :].split("/")[0] for node in self.nodes if node.startswith(f"{path}/")})
+
+    def forget(self, session: "Session") -> None:
+        """What a session had registered goes with it."""
+        with self.lock:
+            for path in [path for path, node in self.nodes.items() if node.owner is session]:
+                self.remove(path)
+
+    def _changed(self, *paths: str) -> None:
+        for session in self.sessions:
+            session.poke(paths)
+
+
+class Session:
+    """One session, seen from the root of one job; see ``Coordination`` for the methods without a word here."""
+
+    def __init__(self, ensemble: Ensemble, root: str) -> None:
+        self.root, self._ensemble = root, ensemble
+        self._rng = random.Random(ensemble.rng.random())
+        self._there = threading.Event()  # set while there is a session, and when there will never be one again
+        self._there.set()
+        self._over = ""  # why there is none any more
+        self._events: queue.Queue[_Watch | None] = queue.Queue()
+        self._acks: list[tuple[str, Any]] = []  # under way
+        self._watches: list[_Watch] = []
+        self._registered: dict[str, Any] = {}
+        self._term: int | None = None  # since it was elected
+        with ensemble.lock:
+            ensemble.sessions.append(self)
+        threading.Thread(target=self._hear, name="zookeeper-events", daemon=True).start()
+
+    # -- what may happen to it -----------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """The session ends, and has a successor after a while."""
+        with self._ensemble.lock:
+            if self._over or not self._there.is_set():
+                return
+            self._there.clear()
+            self._ensemble.forget(self)
+            self._step_back()
+        successor = threading.Timer(self._rng.random() * EXPIRED_S, self._succeed)
+        successor.daemon = True
+        successor.start()
+
+    def _succeed(self) -> None:
+        with self._ensemble.lock:
+            if self._over:
+                return
+            for path, value in self._registered.items():
+                self._ensemble.put(path, value, self)
+            self._there.set()
+        for watch in self._watches:  # all of them, as it is not known what changed meanwhile
+            self._tell(watch)
+
+    def lose(self, why: str = "was lost") -> None:
+        """There will not be a session again, and what was under way may have arrived or not."""
+        with self._ensemble.lock:
+            if not self._over:
+                self._acks = [ack for ack in self._acks if self._rng.random() < 0.5]
+                self._end(why)
+
+    def _end(self, why: str) -> None:
+        self._send_acks()
+        self._over = why
+        self._ensemble.forget(self)
+        if self in self._ensemble.sessions:
+            self._ensemble.sessions.remove(self)
+        self._step_back()
+        self._there.set()
+        self._events.put(None)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def publish(self, path: str, value: Any) -> None:
+        with self._talking():
+            if self._term not in (None, self._ensemble.terms.get(self.root)):
+                raise ServiceUnavailable(f"{path} is not written: another one leads now")
+            self._ensemble.put(self._at(path), value)
+
+    def acknowledge(self, path: str, value: Any) -> None:
+        with self._ensemble.lock:
+            self._require()
+            self._acks.append((self._at(path), json.loads(json.dumps(value))))
+        arrival = threading.Timer(self._late(), self._arrive)
+        arrival.daemon = True
+        arrival.start()
+
+    def _arrive(self) -> None:
+        self._there.wait()
+        with self._ensemble.lock:
+            if not self._over:
+                self._send_acks()
+
+    def _send_acks(self) -> None:
+        acks, self._acks = self._acks, []
+        for path, value in acks:
+            self._ensemble.put(path, value, over=False)
+
+    def register(self, path: str, value: Any) -> None:
+        with self._talking():
+            self._ensemble.remove(self._at(path))
+            self._registered[self._at(path)] = value
+            self._ensemble.put(self._at(path), value, self)
+
+    def withdraw(self, path: str) -> None:
+        node = self._at(path).rstrip("/")
+        with self._talking():
+            self._registered.pop(node, None)
+            for each in [each for each in self._ensemble.nodes if each == node or each.startswith(f"{node}/")]:
+                self._ensemble.remove(each)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> Any | None:
+        with self._talking():
+            node = self._ensemble.nodes.get(self._at(path))
+            return None if node is None else json.loads(node.data)
+
+    def require(self, path: str) -> Any:
+        if (value := self.read(path)) is None:
+            raise ServiceUnavailable(f"{self._at(path)} is missing")
+        return value
+
+    def children(self, path: str) -> list[str]:
+        with self._talking():
+            return self._ensemble.below(self._at(path).rstrip("/"))
+
+    def read_below(self, path: str) -> dict[str, Any]:
+        return {name: self.read(f"{path}/{name}") for name in self.children(path)}
+
+    # -- watching ------------------------------------------------------------------------------------------------------
+
+    def watch(
+        self, path: str, call: Callable[[Any], bool | None], gone: Callable[[], bool | None] = lambda: None
+    ) -> None:
+        def look() -> tuple[Any, Callable[[], bool | None]]:
+            node = self._ensemble.nodes.get(self._at(path))
+            return (None, gone) if node is None else (node.made, lambda: call(json.loads(node.data)))
+
+        self._watch(_Watch(self._at(path), look, seen="nothing yet"))
+
+    def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
+        def look() -> tuple[Any, Callable[[], bool | None]]:
+            names = self._ensemble.below(self._at(path))
+            return names, lambda: call(self._rng.sample(names, len(names)))
+
+        self._watch(_Watch(self._at(path) + "/", look))
+
+    def _watch(self, watch: _Watch) -> None:
+        with self._talking():
+            self._watches.append(watch)
+        self._look(watch)
+
+    def poke(self, paths: tuple[str, ...]) -> None:
+        """One of these nodes has changed; a path with a slash at its end stands for the names below it."""
+        for watch in self._watches:
+            if watch.path in paths:
+                self._tell(watch)
+
+    def _tell(self, watch: _Watch) -> None:
+        if not (watch.pending or watch.over):
+            watch.pending = True
+            self._events.put(watch)
+
+    def _hear(self) -> None:
+        while (watch := self._events.get()) is not None:
+            time.sleep(self._late())
+            self._there.wait()
+            watch.pending = False
+            self._look(watch)
+
+    def _look(self, watch: _Watch) -> None:
+        with watch.turn:
+            with self._ensemble.lock:
+                seen, say = watch.look()
+            if watch.over or self._over or seen == watch.seen:
+                return
+            watch.seen = seen
+            watch.over = say() is False
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def lead(self, name: str, act: Callable[[], None]) -> None:
+        while True:
+            with self._talking():
+                if self._ensemble.leaders.setdefault(self.root, self) is self:
+                    break
+            time.sleep(0.01)
+        with self._ensemble.lock:
+            if self._term is None:
+                self._term = self._ensemble.terms[self.root] = self._ensemble.terms.get(self.root, 0) + 1
+        try:
+            act()
+        finally:
+            with self._ensemble.lock:
+                self._step_back()
+
+    def _step_back(self) -> None:
+        if self._ensemble.leaders.get(self.root) is self:
+            del self._ensemble.leaders[self.root]
+
+    def check(self) -> None:
+        with self._ensemble.lock:
+            self._require()
+
+    def close(self) -> None:
+        with self._ensemble.lock:
+            if not self._over:
+                self._end("is closed")
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def _late(self) -> float:
+        return self._rng.random() * self._ensemble.delay_s
+
+    def _require(self) -> None:
+        if self._over:
+            raise ServiceUnavailable(f"the session with ZooKeeper {self._over}")
+
+    @contextlib.contextmanager
+    def _talking(self) -> Any:
+        """One request and its answer, in the order of all that the session says."""
+        while True:
+            self._there.wait()
+            with self._ensemble.lock:
+                if self._there.is_set():
+                    self._require()
+                    self._send_acks()
+                    yield
+                    return

@@ -1,0 +1,366 @@
+"""One run of the real router, slot, job, coordinator, Flight server and verdict in one process: ``run(seed)``.
+
+There is no Spark, Kafka, ZooKeeper or MinIO: see ``engine`` and ``nodes``. The seed decides the shape of the run and
+what every part of it draws; how the threads interleave it does not, so that a seed may have to be run a few times until
+it fails again.
+"""
+
+import contextlib
+import random
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import judging
+import numpy as np
+import pandas as pd
+import pyarrow.flight as flight
+import pyspark
+from engine import HERE, Bucket, Engine, Topic
+from flaky_flight import Failures
+from leading import LedJob
+from nodes import Ensemble, Session
+from shape import Shape, draw
+
+from keyshift import frames
+from keyshift.endpoints import Endpoints
+from keyshift.errors import KeyshiftError, QueryDied
+from keyshift.executor import job, savepoint, slot_task, tasks
+from keyshift.executor.config import JobConfig
+from keyshift.executor.coordinator import Wish
+from keyshift.executor.job import Savepoint
+from keyshift.keys import Assignment, SlotId, Step
+from keyshift.planner import in_units, make_plan
+from keyshift.planner.targets import scale
+
+T = TypeVar("T")
+MIGRATIONS = 3
+WITHIN_S = 5.0  # beyond the deadline of a phase, for whatever has to come in the end
+COPY_EVERY_S, COPY_LAG_KEYS = 0.05, 1000
+
+
+@dataclass
+class Outcome:
+    """``problems``: check -> what it saw. ``seen``: how often what the tests want to have covered happened."""
+
+    seed: int
+    shape: Shape
+    pinned: dict[str, Any]
+    problems: dict[str, str] = field(default_factory=dict)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        pinned = "".join(f", {name}={value!r}" for name, value in self.pinned.items())
+        problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
+        return f"replay: run({self.seed}{pinned})\n{self.shape}\nseen: {dict(self.seen)}\nproblems:\n{problems}"
+
+
+def run(seed: int, **pinned: Any) -> Outcome:
+    """One run; ``pinned``: see ``shape.draw``."""
+    shape = draw(seed, **pinned)
+    outcome = Outcome(seed, shape, pinned)
+    failures = Failures(seed, shape.fails, shape.flight_s)
+    ensemble, bucket = Ensemble(seed, shape.zookeeper_s), Bucket()
+    with _installed(ensemble, bucket, failures):
+        Run(outcome, ensemble).go()
+        for client in failures.clients:
+            client.close()
+    outcome.seen.update({f"flight: {what}": times for what, times in failures.counted.items()})
+    return outcome
+
+
+@contextlib.contextmanager
+def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterator[None]:
+    """Everything that is not there is stood in for."""
+    with contextlib.ExitStack() as patches:
+        for module in (job, slot_task, tasks):
+            patches.enter_context(patch.object(module, "Coordination", lambda _, root, *more: Session(ensemble, root)))
+        for where, name, instead in (
+            (flight, "FlightClient", failures),
+            (job, "start_query", lambda engine, *rest: engine.start_query(*rest)),
+            (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
+            (savepoint, "Minio", lambda *_, **__: bucket),
+            (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
+        ):
+            patches.enter_context(patch.object(where, name, instead))
+        yield
+
+
+class Run:
+    """Load, job, migrations, savepoints, verdict: as ``lab.course`` has it."""
+
+    def __init__(self, outcome: Outcome, ensemble: Ensemble) -> None:
+        self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen
+        self._ensemble = ensemble
+        shape = self.shape
+        self._rng = random.Random(f"run {self.seed}")
+        config = JobConfig(
+            job=f"job-{self.seed}",
+            attempt=0,
+            endpoints=Endpoints("kafka:1", "zookeeper:1", "minio:1", access_key="a", secret_key="s"),
+            workload=shape.workload,
+            parameters=shape.parameters,
+            routers=shape.routers,
+            slots=shape.slots,
+            key_groups=shape.parameters["key_groups"],
+            bins=shape.point.bins,
+            token="token",
+            chunk_bytes=shape.chunk_bytes,
+            reserve_bytes=0,
+            queue_bytes=shape.queue_bytes,
+            deadline_s=shape.deadline_s,
+        )
+        self._workload = config.make_workload()
+        self._topic = Topic(shape.routers)
+        self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
+        self._job = LedJob(ensemble, shape.leader_dies, self._engine, config, Path("/nowhere"), shape.batch_s)
+        self._over, self._loading = threading.Event(), threading.Lock()
+        self._loaded, self._offered = False, 0  # whether the load has ended, and events so far
+        self._target: Assignment | None = None  # of the last plan, as long as nothing may keep it from being reached
+        self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
+        self._savepoints: list[Savepoint] = []
+        self._left_behind: set[tuple[int, int]] = set()
+        self._asked = 0  # migrations that were wished and not planned
+
+    def go(self) -> None:
+        """Everything; problems are in the outcome."""
+        for act in (self._load, self._weather):
+            threading.Thread(target=act, name=f"harness{act.__name__}", daemon=True).start()
+        try:
+            self._execute()
+            self._job.stop()
+            self._judge()
+        except BaseException as error:
+            self._problem(type(error).__name__, "".join(traceback.format_exception(error)[-3:]))
+        finally:
+            self._over.set()
+            with contextlib.suppress(AssertionError):
+                self._job.stop()
+            self._engine.end()
+        self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
+        self.seen.update({"leaders died": self._job.deaths, "queries died": len(self._job.revoked) > 0})
+
+    def _problem(self, check: str, what: Any) -> None:
+        self.outcome.problems.setdefault(check, str(what))
+
+    # -- the course ----------------------------------------------------------------------------------------------------
+
+    def _execute(self) -> None:
+        shape = self.shape
+        begin = Assignment.contiguous(shape.parameters["key_groups"], shape.begin_slots)
+        self._job.start(in_units(shape.point, begin))
+        self._await_ready()
+        if shape.dies_at_s is not None:
+            threading.Timer(shape.dies_at_s, self._kill_query).start()
+        if (ahead := shape.point.phase(0)).replicas == "periodic":
+            self._first = self._draw_target(self._job.assignment)
+            copies = make_plan(ahead, self._job.assignment, self._first).copies
+            self._surviving(lambda: self._copy(copies, ahead))
+        now = time.monotonic()
+        end, gap = now + shape.seconds, shape.seconds / (MIGRATIONS + 1)
+        wishes = [self._wish(now + (n + 0.5) * gap, n) for n in range(MIGRATIONS)]
+        if shape.restarts:
+            early, wishes = wishes[:1], wishes[1:]
+            self._serve(early, now + 1.5 * gap)
+            self._surviving(self._restart)
+        self._serve(wishes, end)
+        with self._loading:
+            self._loaded = True
+        self._surviving(self._finish)
+
+    def _finish(self) -> None:
+        self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
+        self._savepoint()
+        self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
+
+    def _look_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too."""
+        measured = self._job.measure()
+        self._left_behind = {(unit, slot) for slot, answer in measured.items() for unit in answer["left_behind"]}
+        return self._left_behind
+
+    def _savepoint(self) -> Savepoint:
+        found = self._job.savepoint(lambda phase: None, lambda: len(self._engine.results))
+        self._savepoints.append(found)
+        slots = set(range(self._job.config.slots))
+        self._heard("sealed", slots, lambda marker: marker["savepoint"] == found.name)
+        return found
+
+    def _restart(self) -> None:
+        before = self._job.assignment
+        saved = self._savepoint()
+        slots = self._rng.randint(1, self.shape.slots)
+        self._job.stop()
+        self._job.restart(saved, Assignment(before.version + 1, scale(before, slots).owner), slots)
+        self._target = None
+        self._await_ready()
+        self._job.await_restored()
+        self.seen["restarts"] += 1
+
+    def _wish(self, at_s: float, number: int) -> Wish:
+        drawn = self._rng.random()
+        cancels = number and drawn < self.shape.overlaps / 2
+
+        def plan(current: Assignment) -> tuple[Step, ...]:
+            self._asked -= 1
+            return self._plan(number, current)
+
+        return Wish(at_s, None if cancels else plan, replace=drawn < self.shape.overlaps)
+
+    def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
+        """The steps of a migration, and copies before them if the strategy wants some."""
+        point = self.shape.point.phase(number)
+        self._job.planning()
+        if self._rng.random() < 0.3:
+            self.seen["measured"] += len(self._job.measure())
+        heat = [self._rng.random() for _ in current.owner]
+        self._target, known = self._first or self._draw_target(current), self._first is not None
+        self._first = None
+        plan = make_plan(point, current, self._target, heat, self.seed)
+        if plan.copies and not known:
+            self._copy(plan.copies, point)
+            time.sleep(0.2 * self._rng.random())
+        if self.shape.mode is None:
+            return plan.steps
+        return tuple(replace(step, mode=self.shape.mode) for step in plan.steps)
+
+    def _copy(self, copies: Any, point: Any) -> None:
+        if copies:
+            name = self._job.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
+            if self._rng.random() < 0.5:
+                answers = self._job.await_copies(name, {move.source for move in copies})
+                self.seen["copied"] += sum(answer["units"] for answer in answers.values())
+
+    def _draw_target(self, current: Assignment) -> Assignment:
+        slots, bins, rng = self._job.config.slots, self.shape.point.bins, self._rng
+        groups = len(current.owner) // bins
+        one, some = rng.randrange(slots), rng.randint(1, slots)
+        owners = {
+            "random": [rng.randrange(slots) for _ in range(groups)],
+            "one": [one] * groups,
+            "scaled": [group * some // groups for group in range(groups)],
+        }[rng.choice(("random", "one", "scaled"))]
+        return Assignment(current.version, tuple(SlotId(owner) for owner in owners for _ in range(bins)))
+
+    def _serve(self, wishes: list[Wish], until_s: float) -> None:
+        cancelling = any(wish.request is None for wish in wishes)
+        self._asked += sum(wish.request is not None for wish in wishes)
+        self._surviving(lambda: self._job.serve(wishes, until_s, lambda phase: None, self._job.check))
+        if cancelling or (self._asked and self._job.deaths):  # a request dies with its coordinator, if it was not begun
+            self._target = None
+
+    def _surviving(self, step: Callable[[], T]) -> T:
+        """``step``, and once more behind the death of the query that the shape has."""
+        try:
+            return step()
+        except QueryDied as death:
+            if "injected" not in str(death):
+                raise
+            self._target = None
+            self._job.recover()
+            self._await_ready()
+            return step()
+
+    # -- what happens to it --------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Frames for all routers, and events in them until the load has ended."""
+        rng, shape = random.Random(f"load {self.seed}"), self.shape
+        sources = [self._workload.source(router) for router in range(shape.routers)]
+        while not self._over.wait(shape.frame_s * (0.5 + rng.random())):
+            for router, source in enumerate(sources):
+                with self._loading:
+                    now = time.time_ns() // 1000
+                    events = 0 if self._loaded else rng.choice((0, 1, 3, 6))
+                    times = now - np.arange(events, dtype=np.int64)[::-1]
+                    batch = source.take(times) if events else frames.empty(self._workload.event_schema)
+                    self._topic.partitions[router].append(frames.encode(batch, {"watermark": now}))
+                    self._offered += events
+
+    def _weather(self) -> None:
+        """Sessions with ZooKeeper expire."""
+        rng = random.Random(f"weather {self.seed}")
+        while self.shape.expires_s and not self._over.wait(rng.expovariate(1 / self.shape.expires_s)):
+            with self._ensemble.lock:
+                session = rng.choice([*self._ensemble.sessions, None])
+            if session is not None:
+                self.seen["sessions expired"] += 1
+                session.expire()
+
+    def _kill_query(self) -> None:
+        if self._loaded:
+            return
+        with self._ensemble.lock:
+            sessions = [each for each in self._ensemble.sessions if type(each) is Session]
+        of_tasks = [each for each in sessions if each is not self._job.session]
+        if self.shape.dies_by == "worker" or not of_tasks:
+            self._engine.query.die(RuntimeError("injected: a worker was killed"))
+        else:
+            self._rng.choice(of_tasks).lose("injected: was lost")
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _await(
+        self, what: str, there: Callable[[], bool], progress: Callable[[], Any] = lambda: None, fatal: bool = True
+    ) -> None:
+        """The deadline begins anew while what ``progress`` gives changes."""
+        within_s = self.shape.deadline_s + WITHIN_S
+        seen, deadline = None, time.monotonic() + within_s
+        while not there():
+            self._job.check()
+            if (now := progress()) != seen:
+                seen, deadline = now, time.monotonic() + within_s
+            if time.monotonic() > deadline:
+                self._problem("never", what)
+                if fatal:
+                    raise KeyshiftError(f"{what}: not within {within_s:g} s")
+                return
+            time.sleep(0.02)
+
+    def _await_ready(self) -> None:
+        attempt = self._job.config.attempt
+        self._heard("ready", set(range(self._job.config.slots)), lambda marker: marker["attempt"] == attempt)
+
+    def _heard(self, kind: str, slots: set[int], meant: Callable[[dict[str, Any]], bool]) -> None:
+        """Until each of ``slots`` has said it."""
+
+        def all_there() -> bool:
+            while not self._engine.markers.empty():
+                marker = self._engine.markers.get()
+                if marker["marker"] == kind and meant(marker):
+                    slots.discard(marker["slot"])
+            return not slots
+
+        self._await(f"slots say {kind!r}", all_there)
+
+    # -- what came of it -----------------------------------------------------------------------------------------------
+
+    def _results(self) -> pd.DataFrame:
+        return pd.concat(list(self._engine.results), ignore_index=True)
+
+    def _unanswered(self) -> int:
+        """Events without a result that counts."""
+        answered = [events for version, events in self._engine.answered.items() if version not in self._job.revoked]
+        return self._offered - len(set().union(*answered))
+
+    def _judge(self) -> None:
+        job, topic, results = self._job, self._topic.read(self._workload), self._results()
+        found = judging.problems(
+            self._workload, topic, self._offered, results, job, self._savepoints, self._left_behind
+        )
+        for check, what in found:
+            self._problem(check, what)
+        last = job.assignments[-1]
+        if self._target and not job.troubles and not job.plans_lost and self._target.owner != last.owner:
+            self._problem("target", f"{self._target.owner} was wanted, {last.owner} came of it")
+        for record in job.records:
+            self.seen[f"steps {record.outcome}"] += 1
+            if record.outcome in ("late", "rolled back"):
+                self._problem("late", f"{record.outcome}: {record.step}; {job.troubles}")
+        self.seen["events"] += self._offered

@@ -1,0 +1,104 @@
+"""What the seed of a run decides before it begins."""
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keyshift.keys import Mode
+from keyshift.planner import Strategy, strategies
+
+KINDS = ("push", "fetch", "access", "replicated")
+WORKLOADS = ("keycount", "windowcount")  # without and with time
+SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
+MODES = {
+    "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
+    "fetch": tuple(Mode(transfer="fetch", fetch_back=times) for times in (0, 1, 3)),
+    "access": (
+        *(Mode(transfer="access", background=background) for background in (False, True)),
+        *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
+    ),
+    "replicated": (),
+}
+
+
+def kind_of(strategy: Strategy) -> str:
+    """What makes the state of a strategy move."""
+    if any(strategy.phase(number).replicate for number in range(max(1, len(strategy.phases)))):
+        return "replicated"
+    return "access" if strategy.mode.transfer == "remote" else strategy.mode.transfer
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Times in seconds, probabilities between 0 and 1."""
+
+    strategy: str
+    mode: Mode | None  # of every step, instead of the strategy's own
+    workload: str
+    routers: int
+    slots: int
+    begin_slots: int
+    keys: int
+    chunk_bytes: int
+    queue_bytes: int
+    frame_s: float
+    slow_s: tuple[float, ...]  # by router: how long its rows are on their way to slots, at the most
+    batch_s: float | None  # None: one batch
+    moves: float  # probability that slots change their processes between two batches
+    zookeeper_s: float  # until a watch or an acknowledgement is there, at the most
+    expires_s: float | None  # between two sessions that expire, on average
+    fails: float  # share of Flight's calls that fail before they have worked, and of those that do so after it
+    flight_s: float  # what a Flight call takes beside its work, at the most
+    leader_dies: float  # probability that the coordinator dies at a message that it sends or hears
+    overlaps: float  # probability that a migration takes the place of the one before; half as often it only cancels it
+    restarts: bool  # with a savepoint and another number of slots, under load
+    dies_at_s: float | None  # when the query dies
+    dies_by: str  # of a "worker" that is killed, or a "session" that a task has lost for good
+    seconds: float = 2.0  # of load
+    deadline_s: float = 8.0
+
+    @property
+    def point(self) -> Strategy:
+        """The strategy."""
+        return strategies.get(self.strategy)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The workload's own."""
+        given = {"key_groups": 8, "bins": self.point.bins, "keys": self.keys, "skew": 0.3, "state_bytes": 40, "seed": 0}
+        times = {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80}
+        return given | (times if self.workload == "windowcount" else {})
+
+
+def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinned: Any) -> Shape:
+    """The shape of a run. ``kind`` of transfer, ``workload`` and single fields may be given instead of drawn."""
+    rng = random.Random(seed)
+    kind = kind or rng.choice(KINDS)
+    simple = kind != "replicated" and rng.random() < 0.6
+    named = [name for name, point in strategies.items() if not point.restarts and kind_of(point) == kind]
+    routers, slots = rng.randint(1, 3), rng.randint(2, 4)
+    shape = Shape(
+        strategy=rng.choice(SIMPLE) if simple else rng.choice(named),
+        mode=rng.choice(MODES[kind]) if simple else None,
+        workload=workload or rng.choice(WORKLOADS),
+        routers=routers,
+        slots=slots,
+        begin_slots=rng.randint(1, slots),
+        keys=rng.choice((30, 120)),
+        chunk_bytes=rng.choice((200, 4000)),
+        queue_bytes=rng.choice((2000, 1 << 26)),
+        frame_s=rng.choice((0.008, 0.015)),
+        slow_s=tuple(rng.choice((0.0, 0.0, 0.01, 0.04)) for _ in range(routers)),
+        batch_s=rng.choice((None, 0.25, 0.7)),
+        moves=rng.choice((0.0, 0.5, 1.0)),
+        zookeeper_s=rng.choice((0.0, 0.005, 0.03)),
+        expires_s=rng.choice((None, None, 0.3)),
+        fails=rng.choice((0.0, 0.1, 0.2)),
+        flight_s=rng.choice((0.0, 0.02, 0.1)),
+        leader_dies=rng.choice((0.0, 0.0, 0.05)),
+        overlaps=rng.choice((0.0, 0.3)),
+        restarts=rng.random() < 0.15,
+        dies_at_s=rng.random() * 2 if rng.random() < 0.1 else None,
+        dies_by=rng.choice(("worker", "session")),
+    )
+    return replace(shape, **pinned)

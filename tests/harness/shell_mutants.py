@@ -1,0 +1,362 @@
+"""The shell with one bug each, and what a run has to say about it (any of the checks; see ``one_run``).
+
+Each mutant gets what it stands in for, and gives what is there instead.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from nodes import Session
+from one_run import Outcome, run
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor import outbox, transfer
+from keyshift.executor.coordinator import Coordinator
+from keyshift.executor.outbox import Outbox
+from keyshift.executor.partial_units import PartialUnits
+from keyshift.executor.replicator import Replicator
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.slot_host import SlotHost
+from keyshift.executor.slot_task import SlotTask
+from keyshift.executor.tasks import RouterTask
+from keyshift.executor.transfer import StateClients
+from keyshift.keys import Mode
+from keyshift.protocol import coordinator as protocol
+from keyshift.protocol.slot import Open, SlotMachine
+
+Original = Callable[..., Any]
+
+CALM = {
+    "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "overlaps": 0.0,
+    "restarts": False, "dies_at_s": None, "deadline_s": 3.0, "zookeeper_s": 0.005, "queue_bytes": 1 << 26,
+}  # fmt: skip
+ROUGH = CALM | {"fails": 0.2, "flight_s": 0.02, "deadline_s": 4.0}
+SHORT_BATCHES = CALM | {"moves": 1.0, "batch_s": 0.25}
+STUCK = ("late", "never", "MigrationFailed", "KeyshiftError", "QueryDied")
+LOST = ("lost", "never")
+REMOTE = Mode(transfer="remote", background=False)
+ACCESS = Mode(transfer="access", background=True)
+LENT = Mode(transfer="fetch", fetch_back=3)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    owner: Any
+    name: str
+    make: Callable[[Original], Any]
+    checks: tuple[str, ...]
+    pinned: dict[str, Any]
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """The bug is in the shell meanwhile."""
+        with patch.object(self.owner, self.name, self.make(getattr(self.owner, self.name))):
+            yield
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(
+    owner: Any, name: str, checks: tuple[str, ...], pinned: dict[str, Any], **more: Any
+) -> Callable[[Callable[[Original], Any]], Callable[[Original], Any]]:
+    def register(make: Callable[[Original], Any]) -> Callable[[Original], Any]:
+        MUTANTS[make.__name__] = Mutant(owner, name, make, checks, pinned | more)
+        return make
+
+    return register
+
+
+def hunt(name: str, seeds: int) -> Outcome | None:
+    """The first run of these seeds that sees the mutant."""
+    mutant = MUTANTS[name]
+    with mutant.there():
+        for seed in range(seeds):
+            outcome = run(seed, **mutant.pinned)
+            if outcome.problems.keys() & set(mutant.checks):
+                return outcome
+    return None
+
+
+# -- slots: from batch to batch ----------------------------------------------------------------------------------------
+
+
+@mutant(SlotTask, "seal", STUCK, SHORT_BATCHES)
+def leaves_a_unit_out_of_its_handover(original: Original) -> Any:
+    def seal(self: Any) -> None:
+        self._machine.serving.discard(min(self._machine.serving, default=None))
+        original(self)
+
+    return seal
+
+
+@mutant(SlotTask, "settled", (*LOST, *STUCK, "wrong"), SHORT_BATCHES)
+def does_not_wait_for_state_at_the_end_of_a_batch(original: Original) -> Any:
+    def settled(self: Any) -> bool:
+        original(self)
+        return True
+
+    return settled
+
+
+@mutant(SlotTask, "settled", LOST, SHORT_BATCHES, frame_s=0.008)
+def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
+    def settled(self: Any) -> bool:
+        with self._lock:
+            self._drained = []
+        return bool(original(self))
+
+    return settled
+
+
+@mutant(SlotTask, "parcels_arrived", ("wrong",), SHORT_BATCHES, workload="windowcount")
+def takes_units_over_without_their_timers(original: Original) -> Any:
+    """From the batch or savepoint before."""
+
+    def parcels_arrived(self: Any, parcels: list[Any]) -> list[bool]:
+        return original(self, [p if p.version else replace(p, timers=None) for p in parcels])  # type: ignore[no-any-return]
+
+    return parcels_arrived
+
+
+@mutant(SavepointStore, "write", ("ProtocolViolation",), CALM)
+def writes_savepoints_without_a_unit(original: Original) -> Any:
+    def write(self: Any, savepoint: str, slot: int, states: Any, *more: Any) -> Any:
+        return original(self, savepoint, slot, list(states)[1:], *more)
+
+    return write
+
+
+@mutant(SlotMachine, "stopping", ("wrong", "foreign"), CALM, workload="windowcount", restarts=True)
+def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
+    return property(lambda self: False)
+
+
+# -- slots: state that comes and goes ----------------------------------------------------------------------------------
+
+
+@mutant(SlotTask, "_parcel", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
+def keeps_what_it_sends(original: Original) -> Any:
+    def _parcel(self: Any, send: Any) -> Any:
+        parcel = original(self, send)
+        self._states[send.unit] = parcel.state
+        return parcel
+
+    return _parcel
+
+
+@mutant(SlotTask, "parcels_arrived", LOST, CALM, kind="push", slow_s=(0.0, 0.04), routers=2)
+def forgets_what_was_drained_between_two_rows(original: Original) -> Any:
+    def parcels_arrived(self: Any, parcels: list[Any]) -> Any:
+        taken = original(self, parcels)
+        with self._lock:
+            self._drained = []
+        return taken
+
+    return parcels_arrived
+
+
+@mutant(SlotTask, "_awaits", STUCK, ROUGH, kind="push")
+def takes_what_comes_twice(original: Original) -> Any:
+    return lambda self, parcel: True
+
+
+@mutant(SlotTask, "_tell", STUCK, CALM, mode=LENT, strategy="all_at_once", routers=3)
+def does_not_say_that_a_lent_unit_stays(original: Original) -> Any:
+    def _tell(self: Any, slot: int, some: list[Any]) -> None:
+        if some := [message for message in some if not isinstance(message, Open)]:
+            original(self, slot, some)
+
+    return _tell
+
+
+@mutant(SlotMachine, "is_lent", STUCK, ROUGH, mode=LENT, strategy="all_at_once", routers=3, slow_s=(0.0, 0.04, 0.04))
+def hears_twice_that_a_lent_unit_stays(original: Original) -> Any:
+    return lambda self, unit: True
+
+
+# -- replication -------------------------------------------------------------------------------------------------------
+
+
+@mutant(Replicator, "shrink", ("wrong",), CALM, kind="replicated", fails=0.2, flight_s=0.1)
+def forgets_what_was_on_its_way_to_a_copy(original: Original) -> Any:
+    def shrink(self: Any, parcel: Any, destination: int) -> Any:
+        if (copy := self._copies.get(parcel.unit)) is not None:
+            copy.pending = set()
+        return original(self, parcel, destination)
+
+    return shrink
+
+
+# -- what leaves -------------------------------------------------------------------------------------------------------
+
+
+@mutant(Outbox, "_send", STUCK, ROUGH, kind="push")
+def does_not_send_again_what_was_not_acknowledged(original: Original) -> Any:
+    def _send(self: Any, items: Any) -> None:
+        with self._lock:
+            self._underway.clear()
+        original(self, items)
+
+    return _send
+
+
+@mutant(Outbox, "acknowledged", STUCK, CALM, kind="push")
+def sends_again_what_was_acknowledged(original: Original) -> Any:
+    def acknowledged(self: Any, unit: int) -> Any:
+        parcel = original(self, unit)
+        if parcel is not None:
+            with self._lock:
+                self._underway[unit] = parcel
+        return parcel
+
+    return acknowledged
+
+
+@mutant(outbox, "again", (*STUCK, *LOST), ROUGH)
+def tries_only_once(original: Original) -> Any:
+    def again(name: str, closed: Any, act: Callable[[], None]) -> None:
+        with contextlib.suppress(ServiceUnavailable):
+            act()
+
+    return again
+
+
+@mutant(StateClients, "push", STUCK, ROUGH, kind="push")
+def does_not_hear_that_sending_failed(original: Original) -> Any:
+    def push(self: Any, *arguments: Any) -> None:
+        with contextlib.suppress(ServiceUnavailable):
+            original(self, *arguments)
+
+    return push
+
+
+@mutant(transfer, "_parts", ("wrong",), CALM, kind="push", workload="windowcount")
+def sends_units_without_their_timers(original: Original) -> Any:
+    def _parts(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
+        return original(about, batches, schema)
+
+    return _parts
+
+
+# -- keys that are elsewhere -------------------------------------------------------------------------------------------
+
+
+@mutant(SlotTask, "_parcel", ("wrong", *STUCK), CALM, kind="access")
+def lends_nothing(original: Original) -> Any:
+    """Keys that stay are nowhere."""
+
+    def _parcel(self: Any, send: Any) -> Any:
+        parcel = original(self, send)
+        self._host.lent.pop((send.unit, send.version), None)
+        return parcel
+
+    return _parcel
+
+
+@mutant(SlotHost, "message", ("wrong", *STUCK), CALM, kind="access")
+def drops_all_that_is_lent(original: Original) -> Any:
+    """When one unit is asked for no more."""
+
+    def message(self: Any, kind: str, body: Any) -> None:
+        original(self, kind, body)
+        if kind == "drop":
+            self.lent.clear()
+
+    return message
+
+
+@mutant(SlotHost, "keys", ("wrong",), ROUGH, mode=ACCESS, strategy="all_at_once")
+def takes_keys_away_with_the_answer(original: Original) -> Any:
+    """Which may not arrive."""
+
+    def keys(self: Any, stay: Any, keys: list[int]) -> Any:
+        found = original(self, stay, keys)
+        self.forget(stay, [key for key, _ in found])
+        return found
+
+    return keys
+
+
+@mutant(SlotHost, "write", ("wrong",), CALM, mode=REMOTE, strategy="all_at_once")
+def forgets_what_is_written_back(original: Original) -> Any:
+    return lambda self, *_: None
+
+
+@mutant(PartialUnits, "_misses_timers", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")
+def fires_timers_of_keys_that_are_elsewhere(original: Original) -> Any:
+    return lambda self, unit, watermark, now_us: False
+
+
+# -- routers -----------------------------------------------------------------------------------------------------------
+
+
+@mutant(RouterTask, "_split", STUCK, CALM)
+def routes_by_the_assignment_before(original: Original) -> Any:
+    """For one frame behind its barrier."""
+
+    def _split(self: Any, events: Any, assignment: Any) -> Any:
+        before, self._before = getattr(self, "_before", assignment), assignment
+        return original(self, events, before)
+
+    return _split
+
+
+@mutant(RouterTask, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="all_at_once")
+def forgets_what_it_kept_back(original: Original) -> Any:
+    def resume(self: Any) -> list[Any]:
+        original(self)
+        return []
+
+    return resume
+
+
+@mutant(RouterTask, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="fluid", batch_s=0.25)
+def forgets_at_the_end_of_a_batch_what_it_kept_back(original: Original) -> Any:
+    def resume(self: Any) -> list[Any]:
+        kept = original(self)
+        within_a_frame = sys._getframe(1).f_code.co_name == "frame"
+        return kept if within_a_frame else []
+
+    return resume
+
+
+@mutant(RouterTask, "__init__", LOST, CALM, restarts=True)
+def says_that_a_savepoint_is_one_frame_later(original: Original) -> Any:
+    def init(self: Any, config: Any) -> None:
+        original(self, config)
+        acknowledge = self._coordination.acknowledge
+        self._coordination.acknowledge = lambda path, value: acknowledge(path, {"offset": value["offset"] + 1})
+
+    return init
+
+
+# -- coordinator -------------------------------------------------------------------------------------------------------
+
+
+@mutant(Session, "publish", ("target",), CALM, strategy="fluid", mode=None, leader_dies=0.1)
+def does_not_write_its_plan_down(original: Original) -> Any:
+    return lambda self, path, value: original(self, path, {"steps": []} if path == "plan" else value)
+
+
+@mutant(Coordinator, "_take_over", STUCK, CALM, strategy="fluid", mode=None, leader_dies=0.1)
+def does_not_listen_after_it_took_over(original: Original) -> Any:
+    def _take_over(self: Any) -> Any:
+        with patch.object(self, "_listen", lambda version: None):
+            return original(self)
+
+    return _take_over
+
+
+@mutant(Coordinator, "_carry_out", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")
+def never_lets_routers_go_on(original: Original) -> Any:
+    def _carry_out(self: Any, effect: Any, say: Any) -> None:
+        only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == self.history[-1]
+        if not only_resumes:
+            original(self, effect, say)
+
+    return _carry_out

@@ -1,0 +1,152 @@
+"""What stands in for ZooKeeper and Flight does what the runs need of it."""
+
+import inspect
+import threading
+import time
+
+import pyarrow.flight as flight
+import pytest
+from flaky_flight import Failures
+from nodes import Ensemble, Session
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor.coordination import Coordination
+
+
+def until(there):
+    deadline = time.monotonic() + 5
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def ensemble():
+    return Ensemble(seed=1, delay_s=0.01)
+
+
+def methods(kind):
+    return {
+        name: list(inspect.signature(method).parameters)
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_a_session_has_the_methods_of_the_real_one():
+    real, ours = methods(Coordination), methods(Session)
+    assert {name: ours.get(name) for name in real} == real
+
+
+def test_a_watch_hears_the_value_now_and_the_last_one_in_the_end(ensemble):
+    one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
+    heard = []
+    one.watch("assignment", heard.append, lambda: heard.append("gone"))
+    assert heard == ["gone"]
+    for value in range(100):
+        other.publish("assignment", value)
+    until(lambda: heard[-1] == 99)
+    assert heard[1:] == sorted(heard[1:]), "an older value came behind a newer one"
+    assert len(heard) < 100, "nothing was missed"
+    other.withdraw("assignment")
+    until(lambda: heard[-1] == "gone")
+
+
+def test_a_watch_ends_with_false(ensemble):
+    session = Session(ensemble, "/job")
+    heard, last = [], threading.Event()
+    session.watch("steps", lambda value: heard.append(value) or False)
+    session.publish("steps", 1)
+    until(lambda: heard)
+    session.publish("steps", 2)
+    session.watch("steps", lambda value: last.set())
+    assert last.wait(5)
+    assert heard == [1]
+
+
+def test_acknowledgements_come_late_and_the_first_counts_but_nothing_overtakes_them(ensemble):
+    ensemble.delay_s = 60.0
+    one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
+    one.acknowledge("acks/2/prepared-0", "first")
+    one.acknowledge("acks/2/prepared-0", "second")
+    assert other.children("acks/2") == []
+    one.publish("handover/0", {})
+    assert other.read_below("acks/2") == {"prepared-0": "first"}
+
+
+def test_an_expired_session_is_gone_for_a_while_and_then_registers_and_watches_anew(ensemble):
+    one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
+    one.register("slots/0", "here")
+    heard = []
+    other.watch("slots/0", heard.append, lambda: heard.append(None))
+    one.watch("steps", lambda value: heard.append(f"steps {value}"))
+    one.expire()
+    assert other.read("slots/0") is None
+    one.acknowledge("acks/2/prepared-0", {})
+    other.publish("steps", 2)
+    assert one.read("slots/0") == "here", "whoever asks waits for the successor"
+    until(lambda: "steps 2" in heard and other.children("acks/2"))
+    assert heard[0] == "here"
+    one.withdraw("slots/0")
+    one.expire()
+    assert one.read("slots/0") is None, "what was withdrawn is not registered again"
+
+
+def test_a_lost_session_says_so_whatever_is_asked(ensemble):
+    one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
+    one.register("slots/0", "here")
+    one.expire()
+    one.lose()
+    assert other.read("slots/0") is None
+    for ask in (lambda: one.read("steps"), lambda: one.acknowledge("x", 1), lambda: one.publish("x", 1)):
+        with pytest.raises(ServiceUnavailable, match="was lost"):
+            ask()
+
+
+def test_one_session_leads_at_a_time(ensemble):
+    one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
+    leads, may_end, order = threading.Event(), threading.Event(), []
+
+    def act():
+        order.append("one")
+        leads.set()
+        may_end.wait(5)
+
+    first = threading.Thread(target=one.lead, args=("one", act), daemon=True)
+    first.start()
+    assert leads.wait(5)
+    second = threading.Thread(target=other.lead, args=("other", lambda: order.append("other")), daemon=True)
+    second.start()
+    time.sleep(0.05)
+    assert order == ["one"]
+    may_end.set()
+    second.join(5)
+    assert order == ["one", "other"]
+
+
+class Server(flight.FlightServerBase):
+    def __init__(self):
+        super().__init__("grpc://127.0.0.1:0")
+        self.heard = 0
+
+    def do_action(self, context, action):
+        self.heard += 1
+        return iter([flight.Result(b"answer")])
+
+
+def test_calls_fail_before_and_after_they_have_worked_about_as_often_as_was_said():
+    failures = Failures(seed=1, share=0.3, slow_s=0.0)
+    with Server() as server:
+        client = failures(f"grpc://127.0.0.1:{server.port}")
+        failed = 0
+        for _ in range(200):
+            try:
+                (answer,) = client.do_action(flight.Action("drop", b""))
+                assert answer.body.to_pybytes() == b"answer"
+            except flight.FlightError:
+                failed += 1
+        client.close()
+        before, after = failures.counted["drop not said"], failures.counted["drop said, no answer"]
+        assert before + after == failed
+        assert server.heard == 200 - before
+        assert 30 < before < 90 and 15 < after < 75

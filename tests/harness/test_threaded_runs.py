@@ -1,0 +1,57 @@
+"""Runs of everything but the services, with failures of all kinds; and bugs in the shell that such runs must find."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from many_runs import Pool
+from shape import KINDS, WORKLOADS
+from shell_mutants import MUTANTS, hunt
+
+SEEDS = settings.default.max_examples // 20  # of each kind and workload: 40 runs, or 2000 at night
+FAILS = 0.2  # of Flight's calls before they have worked, and as many after
+MUTANT_SEEDS = 16
+MUTANT_S = 500.0
+
+# What the runs have to have had, or they prove little.
+OFTEN = ("batches", "copied", "measured", "moved process", "sessions expired", "steps complete")
+AT_NIGHT = (*OFTEN, "leaders died", "queries died", "restarts", "steps cancelled")
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return Counter()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_event_has_one_right_result_of_its_owner_whatever_fails(pool, seen, kind, workload):
+    first = SEEDS * (KINDS.index(kind) * len(WORKLOADS) + WORKLOADS.index(workload))
+    outcomes = list(pool.run(range(first, first + SEEDS), kind=kind, workload=workload, fails=FAILS))
+    for outcome in outcomes:
+        seen.update(outcome.seen)
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    assert not bad, "\n\n".join(map(str, bad))
+
+
+def test_the_runs_were_as_bad_as_they_should_be(seen):
+    wanted = AT_NIGHT if SEEDS > 100 else OFTEN
+    assert {what for what in wanted if not seen[what]} == set(), seen
+    assert sum(times for what, times in seen.items() if what.startswith("flight: ")) > 10 * SEEDS, seen
+
+
+@pytest.fixture(scope="module")
+def hunts(pool):
+    """All at once: most of a run is waiting."""
+    return {name: pool.submit(hunt, name, MUTANT_SEEDS) for name in MUTANTS}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_bug_in_the_shell_is_found(hunts, name):
+    assert hunts[name].result(MUTANT_S) is not None, f"{MUTANT_SEEDS} runs went well with it"
