@@ -7,6 +7,7 @@ which process may change from batch to batch, and a process without a task may e
 
 import ctypes
 import io
+import math
 import queue
 import random
 import threading
@@ -264,7 +265,8 @@ class Query:
         rng = random.Random(f"router {number} {self._engine.seed} {self.offsets[number]}")
         slow_s = self._engine.slow_s[number % len(self._engine.slow_s)]
         partition = self._engine.topic.partitions[number]
-        for routed in tasks.router(self._config)(self._frames(number, ending)):
+        batch_s = self._engine.batch_s or math.inf
+        for routed in tasks.router(self._config, batch_s)(self._frames(number, ending)):
             if self.offsets[number] + 1 >= len(partition):  # else it would fall behind more and more
                 time.sleep(rng.random() * slow_s)
             for slot, value in zip(*routed.columns, strict=True):
