@@ -55,7 +55,7 @@ class Shape:
     dies_at_s: float | None  # when the query dies
     dies_by: str  # of a "worker" that is killed, or a "session" that a task has lost for good
     seconds: float = 2.0  # of load
-    deadline_s: float = 8.0
+    deadline_s: float = 30.0
 
     @property
     def point(self) -> Strategy:
