@@ -18,7 +18,6 @@ from keyshift.executor import outbox, transfer
 from keyshift.executor.coordinator import Coordinator
 from keyshift.executor.outbox import Outbox
 from keyshift.executor.partial_units import PartialUnits
-from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_task import SlotTask
@@ -179,19 +178,6 @@ def hears_twice_that_a_lent_unit_stays(original: Original) -> Any:
     return lambda self, unit: True
 
 
-# -- replication -------------------------------------------------------------------------------------------------------
-
-
-@mutant(Replicator, "shrink", ("wrong",), CALM, kind="replicated", fails=0.2, flight_s=0.1)
-def forgets_what_was_on_its_way_to_a_copy(original: Original) -> Any:
-    def shrink(self: Any, parcel: Any, destination: int) -> Any:
-        if (copy := self._copies.get(parcel.unit)) is not None:
-            copy.pending = set()
-        return original(self, parcel, destination)
-
-    return shrink
-
-
 # -- what leaves -------------------------------------------------------------------------------------------------------
 
 
@@ -270,7 +256,7 @@ def drops_all_that_is_lent(original: Original) -> Any:
     return message
 
 
-@mutant(SlotHost, "keys", ("wrong",), ROUGH, mode=ACCESS, strategy="all_at_once")
+@mutant(SlotHost, "keys", ("wrong",), ROUGH, mode=ACCESS, strategy="all_at_once", routers=3, frame_s=0.008)
 def takes_keys_away_with_the_answer(original: Original) -> Any:
     """Which may not arrive."""
 

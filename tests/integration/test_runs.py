@@ -1,5 +1,7 @@
 """Whole runs on real Spark, Kafka, ZooKeeper and MinIO: small ones, judged by the oracle, read back from the store."""
 
+import contextlib
+
 import psutil
 import pytest
 
@@ -126,16 +128,20 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
     assert manifest.verdict.examples
 
 
+def processes():
+    """Those that belong to this one, with the processes that began them and their commands."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
+            found.append((process, process.ppid(), process.cmdline()))
+    return found
+
+
 def workers():
     """The Python workers of Spark: each runs one router or one slot."""
-
-    def is_worker(process):
-        try:
-            return "keyshift.executor.daemon" in process.cmdline() and not process.children()
-        except psutil.NoSuchProcess:  # or it has ended and nobody asked how: a zombie
-            return False
-
-    return [process for process in psutil.Process().children(recursive=True) if is_worker(process)]
+    daemons = [(process, parent) for process, parent, command in processes() if "keyshift.executor.daemon" in command]
+    forking = {parent for _, parent in daemons}
+    return [process for process, _ in daemons if process.pid not in forking]
 
 
 def killer(line, when, lines):
@@ -198,7 +204,7 @@ def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in
     with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None, place) as cluster:
         manifest = cluster.run(run)
         secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
-        commands = [process.cmdline() for process in psutil.Process().children(recursive=True)]
+        commands = [command for _, _, command in processes()]
     assert manifest.status == "ok", manifest.verdict.examples
     assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in commands) == 2
     assert secret and secret not in str(commands)
