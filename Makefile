@@ -14,7 +14,7 @@ NOTEBOOKS := find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*'
 UV := uv==0.13.8
 DOCKER ?= docker
 # keyshift:TAG, the TAG from the version of the project and its lock; needs nothing installed.
-IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.lab.image)
+IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
 
 .DEFAULT_GOAL := help
 .PHONY: help run lab up down test nightly lint format bench bench-strategies lock clean image kind test-kubernetes
@@ -65,7 +65,7 @@ lock: ## pin the dependencies after a change in pyproject.toml (all anew: make l
 	$(PYTHON) -m venv "$$tools" && "$$tools/bin/python" -m pip install -q --disable-pip-version-check $(UV) && \
 	"$$tools/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra dev --extra build pyproject.toml -o requirements.lock $(ARGS)
-	@tag=$$(PYTHONPATH=lib $(PYTHON) -m keyshift.lab.image) && for file in charts/*/Chart.yaml cluster/sparkapplication.yaml; do \
+	@tag=$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image) && for file in charts/*/Chart.yaml cluster/sparkapplication.yaml; do \
 		sed -E "s/[0-9][0-9.]*-[0-9a-f]{12}/$$tag/" $$file > $$file.new && mv $$file.new $$file || exit 1; done
 
 image: ## build the container image (Docker, or DOCKER=podman)
@@ -94,7 +94,7 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 # MinIO has to be built where there is none: minutes of work that overlap the rest of the set-up. It needs only FIRST.
 run lab up: EARLY := yes
 FIRST := platformdirs|psutil
-BUILD_MINIO := PYTHONPATH=lib $(BIN)/python -m keyshift.lab.early_build $$PPID
+BUILD_MINIO := PYTHONPATH=lib $(BIN)/python -m keyshift.services.early_build $$PPID
 
 # Nothing is installed whose hash is not in requirements.lock. pyspark comes after the wheels, because it exists as source
 # only: pip would build it, like keyshift itself, with whatever setuptools is newest, unchecked. By then the build tools of

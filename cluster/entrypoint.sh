@@ -4,13 +4,13 @@ set -eu
 
 case "${1:-}" in
 kafka | zookeeper | minio | bucket)
-  exec python -m keyshift.lab.serve "$@"
+  exec python -m keyshift.services.serve "$@"
   ;;
 
 executor)
   # Spark's Kubernetes scheduler says all of it in the environment; the command line is ours to make.
   : "${SPARK_DRIVER_URL:?is not set: an executor is started by the driver, not by hand}"
-  jars=$(python -c 'from keyshift.lab.jars import pyspark_jars; print(pyspark_jars())')
+  jars=$(python -c 'from keyshift.services.jars import pyspark_jars; print(pyspark_jars())')
   # The configuration that Spark mounts comes first, so that its log4j2.properties wins over those in jars.
   classpath="${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}$jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}"
   set --

@@ -32,7 +32,7 @@ pip install --require-hashes --no-build-isolation --use-pep517 -r "$src/requirem
 pip install --no-deps --no-build-isolation --force-reinstall "$src"
 
 say "jars of jars.xml"
-KEYSHIFT_CACHE=$prefix/cache python -c 'from keyshift.lab.jars import CONFS, jars
+KEYSHIFT_CACHE=$prefix/cache python -c 'from keyshift.services.jars import CONFS, jars
 for conf in CONFS:
     jars(conf)'
 rm -rf "$prefix"/cache/{ivy,ivy.log,jars.lock}
@@ -40,13 +40,13 @@ rm -rf "$prefix"/cache/{ivy,ivy.log,jars.lock}
 if [ ! -x /usr/local/bin/minio ]; then
   say "MinIO, which takes minutes"
   built=$(KEYSHIFT_CACHE=$kept python -c 'import sys
-from keyshift.lab.minio_binary import minio_binary
+from keyshift.services.minio_binary import minio_binary
 print(minio_binary(lambda line: print(line, file=sys.stderr)))')
   install -m 0755 "$built" /usr/local/bin/minio
 fi
 
 say "taking out what was needed for building only"
-python -c 'from keyshift.lab.image import not_needed
+python -c 'from keyshift.place.image import not_needed
 print(*not_needed(), sep="\n")' >"$scratch/extra"
 pip uninstall --yes -r "$scratch/extra"
 python -m pip check

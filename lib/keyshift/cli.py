@@ -86,9 +86,9 @@ def up(
     minio_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of MinIO.")] = None,
 ) -> None:
     """Start Kafka, ZooKeeper and MinIO on this machine (loopback only)."""
-    from keyshift.lab.jars import jars, require_java
-    from keyshift.lab.progress import tell
-    from keyshift.lab.stack import Stack
+    from keyshift.progress import tell
+    from keyshift.services.jars import jars, require_java
+    from keyshift.services.stack import Stack
 
     require_java()
     wanted = {"kafka": kafka_port, "zookeeper": zookeeper_port, "minio": minio_port}
@@ -103,8 +103,8 @@ def down(
     wipe: Annotated[bool, typer.Option(help="Delete the state folder too: data, results, logs, credentials.")] = False,
 ) -> None:
     """Stop what `up` started."""
-    from keyshift.lab.progress import tell
-    from keyshift.lab.stack import Stack
+    from keyshift.progress import tell
+    from keyshift.services.stack import Stack
 
     Stack().down(wipe=wipe, say=tell)
 
@@ -112,7 +112,7 @@ def down(
 @app.command()
 def status(as_json: Json = False) -> None:
     """What runs, where, since when."""
-    from keyshift.lab.stack import Stack
+    from keyshift.services.stack import Stack
 
     stack = Stack()
     _print_rows([_service_row(service) for service in stack.status()], as_json)
@@ -140,10 +140,10 @@ def run(
     profile: Where = None,
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
-    from keyshift.lab.open import open_lab
-    from keyshift.lab.progress import tell
+    from keyshift.lab.connect import open_lab
     from keyshift.lab.run import run_all
     from keyshift.lab.spec import make_spec, parse_settings
+    from keyshift.progress import tell
 
     spec = make_spec({"workload": workload, "strategy": strategy} | parse_settings(settings))
     tell("parameters: " + ", ".join(f"{name}={value}" for name, value in spec.model_dump().items()))
@@ -166,12 +166,12 @@ def notebook(
 ) -> None:
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
     from keyshift.lab import notebook as notebooks
-    from keyshift.lab.jars import require_java
-    from keyshift.lab.open import open_services
-    from keyshift.lab.profile import use_profile
-    from keyshift.lab.progress import tell
-    from keyshift.lab.stack import Stack
-    from keyshift.lab.store import ResultStore
+    from keyshift.lab.connect import open_services
+    from keyshift.place.profile import use_profile
+    from keyshift.progress import tell
+    from keyshift.results.store import ResultStore
+    from keyshift.services.jars import require_java
+    from keyshift.services.stack import Stack
 
     use_profile(profile)
     parameters = notebooks.parameters_from(settings)
@@ -199,12 +199,12 @@ def batch(
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
     from keyshift.lab import batch as batches
-    from keyshift.lab.jars import require_java
-    from keyshift.lab.open import open_services
-    from keyshift.lab.profile import use_profile
-    from keyshift.lab.progress import tell
-    from keyshift.lab.stack import Stack
-    from keyshift.lab.store import ResultStore
+    from keyshift.lab.connect import open_services
+    from keyshift.place.profile import use_profile
+    from keyshift.progress import tell
+    from keyshift.results.store import ResultStore
+    from keyshift.services.jars import require_java
+    from keyshift.services.stack import Stack
 
     folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
     use_profile(profile)
@@ -224,10 +224,10 @@ def lab(
     profile: Where = None,
 ) -> None:
     """JupyterLab with the notebooks, on loopback, with a token; the services stop with it."""
-    from keyshift.lab.jars import require_java
-    from keyshift.lab.open import open_services
-    from keyshift.lab.profile import use_profile
-    from keyshift.lab.progress import tell
+    from keyshift.lab.connect import open_services
+    from keyshift.place.profile import use_profile
+    from keyshift.progress import tell
+    from keyshift.services.jars import require_java
 
     use_profile(profile)
     require_java()
@@ -334,8 +334,8 @@ def list_results(
     as_json: Json = False,
 ) -> None:
     """Stored runs, newest first."""
-    from keyshift.lab.open import open_services
-    from keyshift.lab.store import ResultStore
+    from keyshift.lab.connect import open_services
+    from keyshift.results.store import ResultStore
 
     with open_services(profile) as endpoints:
         rows = ResultStore(endpoints).list_runs(limit=limit, workload=workload, strategy=strategy)
@@ -351,8 +351,8 @@ def show_result(
     run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")], profile: Where = None
 ) -> None:
     """The manifest of one run, as JSON."""
-    from keyshift.lab.open import open_services
-    from keyshift.lab.store import ResultStore
+    from keyshift.lab.connect import open_services
+    from keyshift.results.store import ResultStore
 
     with open_services(profile) as endpoints:
         typer.echo(ResultStore(endpoints).get_manifest(run_id).model_dump_json(indent=2))

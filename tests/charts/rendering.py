@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from keyshift.lab.helm_binary import helm_binary
+from helm_binary import helm_binary
 
 ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"

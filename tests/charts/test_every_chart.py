@@ -26,7 +26,7 @@ from rendering import (
     values_file,
 )
 
-from keyshift.lab.image import image_tag
+from keyshift.place.image import image_tag
 
 every_case = pytest.mark.parametrize("case", CASES, ids=case_name)
 CUSTOM = {"ServiceMonitor"}  # of the Prometheus operator: no schema of Kubernetes has it

@@ -24,7 +24,7 @@ from rendering import (
     values_file,
 )
 
-from keyshift.lab.profile import Services, Spark, load_profile
+from keyshift.place.profile import Services, Spark, load_profile
 
 SERVICES = ("kafka", "zookeeper", "minio")
 APP_VERSION = yaml.safe_load((CHARTS / "keyshift" / "Chart.yaml").read_text())["appVersion"]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from keyshift.lab.helm_binary import helm_binary
-from keyshift.lab.image import image_tag
+from helm_binary import helm_binary
+from keyshift.place.image import image_tag
 
 ROOT = Path(__file__).parents[2]
 RELEASE, DRIVER = "ks", "ks-lab-0"

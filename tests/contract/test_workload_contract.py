@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.keys import Assignment, units_of
-from keyshift.lab.offline import run_offline
-from keyshift.lab.verdict import judge
+from keyshift.lab.sequential import run_offline
+from keyshift.results.verdict import judge
 from keyshift.state import backends
 from keyshift.state.timers import EVENT, PROCESSING, Timers
 from keyshift.workloads import workloads

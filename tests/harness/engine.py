@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 class Topic:
-    """Frames by partition, and what ``lab.topics.read_topic`` gives of them."""
+    """Frames by partition, and what ``traffic.topics.read_topic`` gives of them."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]

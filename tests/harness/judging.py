@@ -8,7 +8,7 @@ from keyshift.executor.job import Job, Savepoint
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.tasks import TICK_US
 from keyshift.lab.course import _final_state, _inventory
-from keyshift.lab.verdict import judge
+from keyshift.results.verdict import judge
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 

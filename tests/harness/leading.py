@@ -8,8 +8,8 @@ from typing import Any
 from nodes import Ensemble, Session
 
 from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor.coordinator import Coordinator, Wish
 from keyshift.executor.job import Job
+from keyshift.executor.leader import Coordinator, Wish
 from keyshift.keys import Assignment
 
 

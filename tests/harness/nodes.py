@@ -1,4 +1,4 @@
-"""ZooKeeper in memory: sessions with the methods of ``executor.coordination.Coordination``, and how it may treat them.
+"""ZooKeeper in memory: sessions with the methods of ``executor.zookeeper.Coordination``, and how it may treat them.
 
 Watches come late, from a thread of their session, and miss values that were there for a short time. Acknowledgements
 are under way for a while; what a session says later never arrives before them. A session may *expire*: what it had

@@ -33,8 +33,8 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.executor import job, savepoint, slot_task, tasks
 from keyshift.executor.config import JobConfig
-from keyshift.executor.coordinator import Wish
 from keyshift.executor.job import Savepoint
+from keyshift.executor.leader import Wish
 from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale

@@ -15,7 +15,7 @@ from one_run import Outcome, run
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import outbox, transfer
-from keyshift.executor.coordinator import Coordinator
+from keyshift.executor.leader import Coordinator
 from keyshift.executor.outbox import Outbox
 from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.savepoint import SavepointStore

@@ -10,7 +10,7 @@ from flaky_flight import Failures
 from nodes import Ensemble, Session
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.coordination import Coordination
+from keyshift.executor.zookeeper import Coordination
 
 
 def until(there):

@@ -12,10 +12,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from keyshift.endpoints import Endpoints
-from keyshift.executor.coordination import Coordination
-from keyshift.lab.jars import jars
+from keyshift.executor.zookeeper import Coordination
 from keyshift.lab.run import Lab
-from keyshift.lab.stack import DEFAULT_PORTS, Stack
+from keyshift.services.jars import jars
+from keyshift.services.stack import DEFAULT_PORTS, Stack
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from keyshift.lab.batch import PREFIX, Record, exit_status, prepare, run_batch
-from keyshift.lab.store import ResultStore
+from keyshift.results.store import ResultStore
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

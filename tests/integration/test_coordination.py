@@ -12,10 +12,10 @@ import pytest
 from kazoo.client import KazooState
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor import coordination as module
-from keyshift.executor.coordination import PART_BYTES, Coordination
-from keyshift.lab.folders import silent
-from keyshift.lab.services import ZooKeeper
+from keyshift.executor import zookeeper as module
+from keyshift.executor.zookeeper import PART_BYTES, Coordination
+from keyshift.folders import silent
+from keyshift.services.zookeeper import ZooKeeper
 
 DEADLINE_S = 60.0
 

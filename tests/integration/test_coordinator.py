@@ -6,8 +6,8 @@ import time
 import pytest
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.coordination import Coordination
-from keyshift.executor.coordinator import Coordinator, Wish
+from keyshift.executor.leader import Coordinator, Wish
+from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Move, Step
 
 START = Assignment.contiguous(4, 2)

@@ -18,10 +18,10 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Assignment, units_of
-from keyshift.lab.generator import OVERTIME_S, TAKE_EVENTS
-from keyshift.lab.topics import create_topic, delete_topic, read_topic
-from keyshift.lab.verdict import judge
+from keyshift.results.verdict import judge
 from keyshift.state import backends
+from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
+from keyshift.traffic.topics import create_topic, delete_topic, read_topic
 from keyshift.workloads.keycount import KeyCount
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
@@ -38,7 +38,7 @@ class Process:
         self.said: list[dict] = []
         self._changed = threading.Condition()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"keyshift.lab.{module}"],
+            [sys.executable, "-m", f"keyshift.traffic.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

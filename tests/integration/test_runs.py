@@ -8,12 +8,12 @@ import pytest
 from certificate import CERTIFICATE, KEY
 from keyshift.errors import QueryDied
 from keyshift.executor.job import Job
-from keyshift.executor.pipeline import ENCRYPTED
-from keyshift.lab.jars import jars
-from keyshift.lab.profile import Spark as SparkPlace
+from keyshift.executor.spark import ENCRYPTED
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
+from keyshift.place.profile import Spark as SparkPlace
 from keyshift.planner import strategies
+from keyshift.services.jars import jars
 
 SMALL = {
     "rate": 2000.0,

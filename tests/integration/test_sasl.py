@@ -9,13 +9,13 @@ from kafka.admin import UserScramCredentialUpsertion
 
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import ServiceUnavailable
-from keyshift.lab import stack as stack_module
-from keyshift.lab import topics
-from keyshift.lab.jars import jars
 from keyshift.lab.run import Lab
-from keyshift.lab.services import Kafka
 from keyshift.lab.spec import make_spec
-from keyshift.lab.stack import Stack
+from keyshift.services import stack as stack_module
+from keyshift.services.jars import jars
+from keyshift.services.kafka import Kafka
+from keyshift.services.stack import Stack
+from keyshift.traffic import topics
 
 PASSWORD = 'a "pass word" with \\ in it'
 PLAIN, SCRAM = (SignIn(mechanism, "lab", PASSWORD) for mechanism in ("PLAIN", "SCRAM-SHA-512"))

@@ -22,9 +22,9 @@ from kazoo.exceptions import NodeExistsError
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
-from keyshift.lab import services as services_module
-from keyshift.lab import stack as stack_module
-from keyshift.lab.stack import Stack
+from keyshift.services import stack as stack_module
+from keyshift.services import zookeeper as zookeeper_module
+from keyshift.services.stack import Stack
 
 DEADLINE_S = 60.0
 
@@ -184,7 +184,7 @@ def test_a_killed_service_is_named_and_the_next_up_brings_it_back_with_its_data(
 
 def test_a_service_that_hangs_is_unhealthy_and_restarted(own_stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack_module, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(services_module, "ANSWER_S", 0.5)
+    monkeypatch.setattr(zookeeper_module, "ANSWER_S", 0.5)
     own_stack.up()
     hanging = pids(own_stack)["zookeeper"]
     assert hanging
@@ -256,7 +256,7 @@ def test_after_wipe_nothing_but_the_lock_is_left_and_a_new_stack_starts(own_stac
 
 
 def test_two_ups_at_once_start_each_service_once(tmp_path: Path) -> None:
-    script = "import sys; from keyshift.lab.stack import Stack, Path; Stack(Path(sys.argv[1])).up()"
+    script = "import sys; from keyshift.services.stack import Stack, Path; Stack(Path(sys.argv[1])).up()"
     both = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(2)]
     stack = Stack(tmp_path)
     try:

@@ -15,8 +15,8 @@ from minio import Minio
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.lab.manifest import Machine, Manifest, Summary, Verdict, make_table
-from keyshift.lab.store import ResultStore
+from keyshift.results.manifest import Machine, Manifest, Summary, Verdict, make_table
+from keyshift.results.store import ResultStore
 
 MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s")
 TABLES = {

@@ -8,7 +8,7 @@ from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import OPEN_ACL_UNSAFE
 from py4j.protocol import Py4JJavaError
 
-from keyshift.executor.coordination import Coordination
+from keyshift.executor.zookeeper import Coordination
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from keyshift.lab.notebook import MIME, execute
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 TELL = """
 import threading
-from keyshift.lab.progress import progress
+from keyshift.progress import progress
 
 with progress() as say:
     say("starting")

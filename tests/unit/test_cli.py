@@ -117,7 +117,7 @@ def test_planning_loads_no_engine_no_client_and_no_table(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "keyshift.planner" in loaded
-    assert not loaded & {"kafka", "kazoo", "minio", "pandas", "pyarrow", "pyspark", "keyshift.lab"}
+    assert not loaded & {"kafka", "kazoo", "minio", "pandas", "pyarrow", "pyspark", "keyshift.lab", "keyshift.services"}
 
 
 def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp_path):

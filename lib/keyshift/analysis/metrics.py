@@ -190,7 +190,7 @@ def peak(metrics: pd.DataFrame, metric: str) -> float | None:
 
 
 def pace(latency: pd.DataFrame, load: Load) -> dict[str, Any]:
-    """How a job kept pace with its load, under the names of ``lab.manifest.Summary``.
+    """How a job kept pace with its load, under the names of ``results.manifest.Summary``.
 
     ``backlog``: events without a result at the end of the load; some are always on their way. ``worked_off_s``: from
     then until the last result, None if the run did not wait for it.
@@ -289,7 +289,7 @@ def summarise(
     copy_bytes_per_s: float | None = None,
     load: Load | None = None,
 ) -> dict[str, Any]:
-    """The figures of a summary row that follow from the tables, under the names of ``lab.manifest.Summary``.
+    """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
     before. ``bytes_by_key`` were sent beside whole units.

@@ -1,4 +1,4 @@
-"""Comparisons of runs as a table and in words, computed from summary rows (``lab.manifest.Summary``, as dicts)."""
+"""Comparisons of runs as a table and in words, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

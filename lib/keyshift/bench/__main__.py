@@ -12,12 +12,12 @@ from keyshift.bench import pipeline, transfer
 from keyshift.bench.entry import run_app
 from keyshift.bench.figures import Row, table
 from keyshift.errors import BadInput
-from keyshift.lab.folders import write_whole
-from keyshift.lab.jars import require_java
-from keyshift.lab.manifest import describe_machine, describe_versions
-from keyshift.lab.open import open_services
-from keyshift.lab.progress import tell
-from keyshift.lab.stack import Stack
+from keyshift.folders import write_whole
+from keyshift.lab.connect import open_services
+from keyshift.progress import tell
+from keyshift.results.manifest import describe_machine, describe_versions
+from keyshift.services.jars import require_java
+from keyshift.services.stack import Stack
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -19,7 +19,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one preset, or why there is no summary (``lab.manifest.Summary``, as JSON) of it.
+    """One run of one preset, or why there is no summary (``results.manifest.Summary``, as JSON) of it.
 
     ``copy_s``: seconds of a bare copy of the same bytes between as many processes, made right after it.
     """

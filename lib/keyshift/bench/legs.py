@@ -29,8 +29,8 @@ LEGS = {
 }
 # What a process has in its command line. The order counts: Spark's own line has that of its workers in it.
 PROCESSES = {
-    "generator": "lab.generator",
-    "collector": "lab.collector",
+    "generator": "traffic.generator",
+    "collector": "traffic.collector",
     "Kafka": "kafka.Kafka",
     "ZooKeeper": "ZooKeeperServerMain",
     "Spark (JVM)": "SparkSubmit",

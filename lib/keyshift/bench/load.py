@@ -20,9 +20,9 @@ from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job, telling_line
 from keyshift.keys import Assignment, SlotId
-from keyshift.lab import topics
-from keyshift.lab.children import Child
 from keyshift.lab.spec import RunSpec
+from keyshift.traffic import topics
+from keyshift.traffic.process import Child
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 READY_S = 120.0
@@ -99,7 +99,7 @@ class Subject:
         topics.create_topic(kafka, config.events_topic, config.routers)
         topics.create_topic(kafka, config.results_topic, config.slots)
         sink = {"topic": config.results_topic, "partitions": config.slots, "output": str(self._output)}
-        self._collector = Child("keyshift.lab.collector", self._common() | sink, self._heard)
+        self._collector = Child("keyshift.traffic.collector", self._common() | sink, self._heard)
         self._start()
         generator, _ = self._generator(self._spec.rate, self._spec.frame_ms)  # only ticks
         try:
@@ -183,7 +183,7 @@ class Subject:
         said: queue.Queue[dict[str, Any]] = queue.Queue()
         config = self.config
         load = {"topic": config.events_topic, "rate": rate, "routers": config.routers, "frame_ms": frame_ms}
-        return Child("keyshift.lab.generator", self._common() | load, said.put), said
+        return Child("keyshift.traffic.generator", self._common() | load, said.put), said
 
     def _await_results(self, offered: int, generator: Child) -> bool:
         deadline = time.monotonic() + ANSWER_S

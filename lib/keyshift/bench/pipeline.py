@@ -13,10 +13,10 @@ from keyshift.bench import legs
 from keyshift.bench.figures import Row, staircase
 from keyshift.bench.load import KeyshiftSubject, PlainSubject, Subject
 from keyshift.endpoints import Endpoints
-from keyshift.executor.pipeline import session
-from keyshift.lab.folders import Say
-from keyshift.lab.jars import jars
+from keyshift.executor.spark import session
+from keyshift.folders import Say
 from keyshift.lab.spec import RunSpec, make_spec
+from keyshift.services.jars import jars
 
 LATENCY_AIM, RATE_AIM = 1.1, 1.05
 FRAME_MS = (10.0, 15.0, 20.0, 30.0, 50.0)

@@ -15,7 +15,7 @@ from keyshift import frames
 from keyshift.executor import channel
 from keyshift.executor.channel import DATA, PRIMER, Row
 from keyshift.executor.config import JobConfig, result_schema
-from keyshift.executor.pipeline import start_query
+from keyshift.executor.spark import start_query
 from keyshift.executor.tasks import Batches, Task
 from keyshift.keys import units_of
 

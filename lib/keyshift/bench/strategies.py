@@ -22,13 +22,13 @@ from keyshift.bench.entry import run_app
 from keyshift.bench.figures import table
 from keyshift.bench.ring_copy import open_ring
 from keyshift.errors import BadInput, KeyshiftError
-from keyshift.lab.folders import write_whole
-from keyshift.lab.manifest import describe_machine, describe_versions
-from keyshift.lab.open import open_lab
-from keyshift.lab.progress import tell
+from keyshift.folders import write_whole
+from keyshift.lab.connect import open_lab
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec, make_spec
 from keyshift.planner import make_plan, strategies
+from keyshift.progress import tell
+from keyshift.results.manifest import describe_machine, describe_versions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -15,7 +15,7 @@ import pyarrow.flight as flight
 
 from keyshift.bench.figures import Row
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.pipeline import WORKER_ENVIRONMENT
+from keyshift.executor.spark import WORKER_ENVIRONMENT
 from keyshift.executor.transfer import Acknowledged, Holder, Parcel, StateClients, StateServer
 from keyshift.lab.spec import make_spec
 from keyshift.state import UnitState, backends

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from keyshift.errors import MigrationFailed
-from keyshift.executor.coordination import Coordination
+from keyshift.executor.zookeeper import Coordination
 
 
 class Addresses:

@@ -16,10 +16,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.errors import MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
-from keyshift.executor.coordination import Coordination
-from keyshift.executor.coordinator import Coordinator, StepRecord, Wish
-from keyshift.executor.pipeline import start_query
+from keyshift.executor.leader import Coordinator, StepRecord, Wish
 from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.spark import start_query
+from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Move
 
 CHECK_S = 0.2  # between looks at whether the query lives, while something is awaited

@@ -22,7 +22,6 @@ from keyshift.errors import KeyshiftError, MigrationFailed
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
-from keyshift.executor.coordination import Coordination, steps_of
 from keyshift.executor.expected_units import ExpectedUnits
 from keyshift.executor.measures import Measures
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
@@ -32,6 +31,7 @@ from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
 from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
+from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment, Mode, Step
 from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol

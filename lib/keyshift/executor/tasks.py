@@ -12,9 +12,9 @@ from keyshift import frames
 from keyshift.executor import channel
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, TICK, Row
 from keyshift.executor.config import JobConfig, slot_schema
-from keyshift.executor.coordination import Coordination
 from keyshift.executor.operation import now_us
 from keyshift.executor.slot_task import SlotTask
+from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, units_of
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
 from keyshift.trace import Trace

@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from keyshift.errors import BadInput
 from keyshift.lab import notebook as notebooks
-from keyshift.lab.store import FILE_NAME, ResultStore
 from keyshift.registry import unknown
+from keyshift.results.store import FILE_NAME, ResultStore
 
 PREFIX = "batches"  # of a store of records; runs have another
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely

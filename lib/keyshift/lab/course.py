@@ -21,17 +21,18 @@ from keyshift.analysis.metrics import Load
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import Certificate, JobConfig
-from keyshift.executor.coordinator import StepRecord, Wish
 from keyshift.executor.job import CHECK_S, Job, Savepoint
+from keyshift.executor.leader import StepRecord, Wish
 from keyshift.executor.savepoint import Place, SavepointStore
 from keyshift.executor.tasks import TICK_US
 from keyshift.keys import Assignment, Move, Step
-from keyshift.lab import topics, verdict
-from keyshift.lab.children import Child
-from keyshift.lab.manifest import TABLES, Verdict, make_table
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
+from keyshift.results import verdict
+from keyshift.results.manifest import TABLES, Verdict, make_table
+from keyshift.traffic import topics
+from keyshift.traffic.process import Child
 from keyshift.workloads.times import Times
 
 READY_S = 120.0  # until every router and slot has put a first row through
@@ -272,8 +273,8 @@ class Course:
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
         load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
-        self._children.append(Child("keyshift.lab.generator", common | load, self._heard_generator))
-        self._children.append(Child("keyshift.lab.collector", common | sink, self._heard_collector))
+        self._children.append(Child("keyshift.traffic.generator", common | load, self._heard_generator))
+        self._children.append(Child("keyshift.traffic.collector", common | sink, self._heard_collector))
         return self._children[0], self._children[1]
 
     def _copy_ahead(self) -> None:

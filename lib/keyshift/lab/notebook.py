@@ -18,10 +18,10 @@ from papermill.engines import Engine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
 from keyshift.errors import BadInput
-from keyshift.lab.manifest import Manifest
-from keyshift.lab.progress import DISPLAY, tell
-from keyshift.lab.store import ResultStore
+from keyshift.progress import DISPLAY, tell
 from keyshift.registry import named_values, unknown
+from keyshift.results.manifest import Manifest
+from keyshift.results.store import ResultStore
 
 MIME = "application/vnd.keyshift.summaries+json"
 

@@ -16,15 +16,15 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, ServiceUnavailable
-from keyshift.executor.pipeline import session
-from keyshift.lab import floor
+from keyshift.executor.spark import session
+from keyshift.folders import require_room
+from keyshift.lab import bare_copy
 from keyshift.lab.course import Course
-from keyshift.lab.folders import require_room
-from keyshift.lab.manifest import Manifest, Summary, describe_machine, describe_versions, new_run_id
-from keyshift.lab.pods import Pods
-from keyshift.lab.profile import Spark as SparkPlace
 from keyshift.lab.spec import RunSpec
-from keyshift.lab.store import ResultStore
+from keyshift.place.pods import Pods
+from keyshift.place.profile import Spark as SparkPlace
+from keyshift.results.manifest import Manifest, Summary, describe_machine, describe_versions, new_run_id
+from keyshift.results.store import ResultStore
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
 WORKERS = 2  # of a local-cluster: processes on this machine
@@ -64,7 +64,7 @@ class Lab:
             self._spark = self._start_spark()
             stack.callback(self._spark.stop)
             self.await_executors()
-            self._copy_bytes_per_s = floor.bytes_per_s(self._home / "floor.json")
+            self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "floor.json")
             self._closing = stack.pop_all()
         return self
 

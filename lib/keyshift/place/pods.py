@@ -1,0 +1,143 @@
+"""What a Kubernetes cluster says about executors: whether they may be made at all, and why they do not come."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.folders import Say
+from keyshift.place.profile import KUBERNETES, Spark
+
+ANSWER_S = 5.0
+START_S = 300.0  # until all executors are there: nodes may have to be added, and a large image pulled
+HOPELESS_S = 10.0  # a pod that says so for as long will not start without somebody's help
+POLL_S, TELL_S = 1.0, 10.0
+HOPELESS = {
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+}
+# Without these on pods the driver cannot have executors; what else the chart grants lets Spark tidy up behind them.
+NEEDED = ("create", "get", "list", "watch", "delete")
+
+
+class Pods:
+    """The executors of a Spark application. Every method may raise ServiceUnavailable, in one line, within seconds."""
+
+    def __init__(self, spark: Spark) -> None:
+        self._spark = spark
+        try:
+            config.load_incluster_config()
+        except config.ConfigException:
+            try:
+                config.load_kube_config()
+            except config.ConfigException as error:
+                raise BadInput(
+                    f"{spark.master}: this is no pod of a cluster, and no kubeconfig gives credentials ({error}); "
+                    "set KUBECONFIG"
+                ) from error
+        settings = client.Configuration.get_default_copy()
+        renew, host = settings.refresh_api_key_hook, spark.master.removeprefix(KUBERNETES)
+
+        def renewed(changed: client.Configuration) -> None:
+            """With the token, the client sets the address of the cluster it runs in: not necessarily the profile's."""
+            if renew is not None:
+                renew(changed)
+            changed.host = host
+
+        settings.host, settings.refresh_api_key_hook = host, renewed  # type: ignore[assignment]  # a stub says None
+        settings.retries = 1
+        self._api = client.ApiClient(settings)
+        self._core = client.CoreV1Api(self._api)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except ApiException as error:
+            raise ServiceUnavailable(
+                f"the Kubernetes API server {self._api.configuration.host} said {error.status} {error.reason} "
+                f"(namespace {self._spark.namespace})"
+            ) from error
+        except HTTPError as error:
+            reason = getattr(error, "reason", None) or error
+            raise ServiceUnavailable(
+                f"the Kubernetes API server {self._api.configuration.host} cannot be reached: {reason}; "
+                "is spark.master of the profile right?"
+            ) from error
+
+    def require_rights(self) -> None:
+        """Raises ServiceUnavailable naming each verb on pods that is refused to us."""
+        reviews = client.AuthorizationV1Api(self._api)
+        refused = []
+        with self._asking():
+            for verb in NEEDED:
+                wish = client.V1ResourceAttributes(namespace=self._spark.namespace, verb=verb, resource="pods")
+                review = client.V1SelfSubjectAccessReview(
+                    spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=wish)
+                )
+                answer = reviews.create_self_subject_access_review(review, _request_timeout=ANSWER_S)
+                if not (answer.status and answer.status.allowed):
+                    refused.append(verb)
+        if refused:
+            raise ServiceUnavailable(
+                f"the driver may not {', '.join(refused)} pods in namespace {self._spark.namespace}; grant it a Role "
+                "as the chart `lab` does"
+            )
+
+    def await_executors(self, application: str, registered: Callable[[], int], say: Say) -> None:
+        """Until as many executors as the profile says have ``registered`` with the driver.
+
+        Raises ServiceUnavailable with the pod's own words if one cannot start, or after ``START_S`` seconds.
+        """
+        wanted, begin = self._spark.executors, time.monotonic()
+        hopeless_since: dict[str, float] = {}
+        told, last = begin, "no pod was made"
+        while (here := registered()) < wanted:
+            now = time.monotonic()
+            troubles = self._troubles(application)
+            last = next((words for words, _ in troubles.values()), last)
+            hopeless = {pod: words for pod, (words, final) in troubles.items() if final}
+            hopeless_since = {pod: hopeless_since.get(pod, now) for pod in hopeless}
+            for pod, since in hopeless_since.items():
+                if now - since >= HOPELESS_S:
+                    raise ServiceUnavailable(f"executor pod {pod} does not start: {hopeless[pod]}")
+            if now - begin > START_S:
+                raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
+            if now - told >= TELL_S:
+                told = now
+                say(f"executors: {here} of {wanted} after {now - begin:.0f} s" + (f"; {last}" if troubles else ""))
+            time.sleep(POLL_S)
+
+    def _troubles(self, application: str) -> dict[str, tuple[str, bool]]:
+        """Pods that do not run: what they say, and whether it will stay so."""
+        with self._asking():
+            pods = self._core.list_namespaced_pod(
+                self._spark.namespace,
+                label_selector=f"spark-app-selector={application},spark-role=executor",
+                _request_timeout=ANSWER_S,
+            )
+        found = {str(pod.metadata and pod.metadata.name): _words(pod) for pod in pods.items}
+        return {name: words for name, words in found.items() if words is not None}
+
+
+def _words(pod: Any) -> tuple[str, bool] | None:
+    for container in pod.status.container_statuses or ():
+        if waiting := container.state.waiting:
+            return f"{waiting.reason}: {waiting.message or 'no message'}", waiting.reason in HOPELESS
+        if ended := container.state.terminated:
+            return f"it ended with exit code {ended.exit_code} ({ended.reason}): {ended.message or 'no message'}", True
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"{condition.reason}: {condition.message}", False
+    return None

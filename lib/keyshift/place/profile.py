@@ -1,0 +1,255 @@
+"""Where runs take place: the services and Spark, from a profile in YAML. ``cluster/profiles`` has those that ship."""
+
+import os
+import re
+import ssl
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from keyshift.endpoints import Endpoints, Mechanism, SignIn
+from keyshift.errors import BadInput
+from keyshift.executor.config import Certificate
+from keyshift.executor.spark import ENCRYPTED, require_sockets, sockets
+from keyshift.registry import unknown
+from keyshift.services.jars import resource
+
+VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
+# Credentials are in the environment, never in a file of ours.
+KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
+KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
+SHIPPED = ("local", "kubernetes")
+KUBERNETES = "k8s://"
+
+Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/]+:\d{1,5}$")]
+Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
+
+
+class Services(BaseModel):
+    """Services that somebody else runs. Addresses are host:port."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kafka: Address
+    kafka_sasl: Mechanism = Field(default="", description="mechanism to sign in to Kafka with; empty: none")
+    kafka_tls: bool = Field(default=False, description="TLS to Kafka")
+    kafka_authority: str = Field(
+        default="", description="PEM file of who signed Kafka's certificates; empty: whom the system trusts"
+    )
+    zookeeper: Address
+    minio: Address = Field(description="any store that speaks S3")
+    bucket: str = Field(default="keyshift", min_length=3)
+    secure: bool = Field(default=False, description="TLS to the store")
+
+
+class Spark(BaseModel):
+    """Where Spark is. Everything but ``master`` and ``conf`` is for a cluster."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    master: str = Field(
+        default="local", pattern=r"^(local|k8s://https?://\S+)$", description="local, or k8s://https://…"
+    )
+    namespace: str = Field(default="default", min_length=1)
+    image: str = ""
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    service_account: str = Field(default="default", description="of the executors")
+    executors: int = Field(default=2, ge=1, le=1000)
+    cores: int = Field(default=4, ge=1, le=256, description="logical cores of one executor")
+    request_cpu: str = Field(default="1", pattern=r"^(\d+m|\d+(\.\d+)?)$", description="what its pod asks for")
+    memory: Size = Field(default="1g", description="JVM heap of one executor")
+    memory_overhead: Size = Field(default="1g", description="for the Python workers of one executor")
+    python: str = Field(default="/opt/keyshift/bin/python", description="the interpreter in the image")
+    driver_host: str = Field(default="", description="address of the driver that executors can reach")
+    driver_pod: str = Field(default="", description="the driver's own pod, if it is one: executors go when it goes")
+    pod_template: str = Field(default="", description="YAML file of a pod for executors: placement, security, volumes")
+    sockets: str = Field(
+        default="/tmp",
+        description="folder for the sockets between Spark and its Python workers, wherever they run; empty: TCP",
+    )
+    flight_certificate: str = Field(
+        default="", description=f"PEM file for the host {Certificate.NAME}: state travels over TLS; empty: in clear"
+    )
+    flight_key: str = Field(default="", description="PEM file of its key")
+    conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="more settings of Spark")
+
+    @property
+    def on_kubernetes(self) -> bool:
+        """Whether executors are pods."""
+        return self.master.startswith(KUBERNETES)
+
+    def certificate(self) -> Certificate | None:
+        """What slots prove who they are with; None without. Raises BadInput if the files do not have it."""
+        files = self.flight_certificate, self.flight_key
+        if files == ("", ""):
+            return None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*files, password="")  # else it would ask for one
+            return Certificate(*(Path(file).read_text(encoding="ascii") for file in files))
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(
+                f"spark.flight_certificate = {files[0]!r} and spark.flight_key = {files[1]!r} are no certificate with "
+                f"its key: {error}"
+            ) from error
+
+    def options(self) -> dict[str, Any]:
+        """Settings for the session, by Spark's names."""
+        if not self.on_kubernetes:
+            return sockets(self.sockets) | self.conf
+        pods = "spark.kubernetes"
+        options: dict[str, Any] = {
+            f"{pods}.namespace": self.namespace,
+            f"{pods}.container.image": self.image,
+            f"{pods}.container.image.pullPolicy": self.image_pull_policy,
+            f"{pods}.authenticate.executor.serviceAccountName": self.service_account,
+            f"{pods}.executor.request.cores": self.request_cpu,
+            "spark.executor.instances": self.executors,
+            "spark.executor.cores": self.cores,
+            "spark.executor.memory": self.memory,
+            "spark.executor.memoryOverhead": self.memory_overhead,
+            "spark.driver.host": self.driver_host,
+            # Executors dial the address that the driver is bound to (since Spark 4.1).
+            "spark.driver.bindAddress": self.driver_host,
+            # Whoever waits for executors can say why they do not come: not Spark.
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+            f"{pods}.executor.missingPodDetectDelta": "5s",  # a job that lost an executor stands still until it is seen
+            # Pods are all that the driver makes, so that it needs no right to anything else.
+            f"{pods}.executor.disableConfigMap": "true",
+            f"{pods}.driver.service.deleteOnTermination": "false",
+            f"{pods}.driver.ownPersistentVolumeClaim": "false",
+            f"{pods}.driver.reusePersistentVolumeClaim": "false",
+        }
+        if self.driver_pod:
+            options[f"{pods}.driver.pod.name"] = self.driver_pod
+        if self.pod_template:
+            options[f"{pods}.executor.podTemplateFile"] = self.pod_template
+        return options | ENCRYPTED | sockets(self.sockets) | self.conf
+
+
+class Profile(BaseModel):
+    """One place to run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    services: Services | Literal["embedded"] = "embedded"
+    spark: Spark = Field(default_factory=Spark)
+
+    def endpoints(self) -> Endpoints:
+        """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
+        with Kafka's authority cannot be read.
+        """
+        services = self.services
+        assert isinstance(services, Services)
+        access_key, secret_key = _credentials(KEYS, "the store")
+        user, password = _credentials(KAFKA_KEYS, "Kafka") if services.kafka_sasl else ("", "")
+        return Endpoints(
+            services.kafka,
+            services.zookeeper,
+            services.minio,
+            access_key,
+            secret_key,
+            services.bucket,
+            services.secure,
+            SignIn(services.kafka_sasl, user, password, services.kafka_tls, _authority(services.kafka_authority)),
+        )
+
+    def require_cores(self, needed: int) -> None:
+        """Raises BadInput if a run that needs so many logical cores does not fit."""
+        spark = self.spark
+        if spark.on_kubernetes and needed > spark.executors * spark.cores:
+            raise BadInput(
+                f"the run has {needed} routers and slots, which all need a core at once, but {spark.executors} "
+                f"executors with {spark.cores} logical cores have {spark.executors * spark.cores}; set spark.executors "
+                f"to {-(-needed // spark.cores)} in the profile, or more cores (they may exceed request_cpu)"
+            )
+
+
+def _credentials(names: tuple[str, str], of: str) -> tuple[str, str]:
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise BadInput(f"{' and '.join(missing)} must be set in the environment: the credentials of {of}")
+    return os.environ[names[0]], os.environ[names[1]]
+
+
+def _authority(path: str) -> str:
+    try:
+        pem = Path(path).read_text(encoding="ascii") if path else ""
+        ssl.create_default_context(cadata=pem or None)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"services.kafka_authority = {path!r} is no file with certificates: {error}") from error
+    return pem
+
+
+def load_profile(name: str | None = None) -> Profile:
+    """The profile of a name that ships or of a YAML file; without a name $KEYSHIFT_PROFILE, else ``local``.
+
+    Raises BadInput, naming file and key, for a profile that does not exist or is not right.
+    """
+    name = name or os.environ.get(VARIABLE) or DEFAULT
+    path = resource(f"profiles/{name}.yaml") if name in SHIPPED else Path(name)
+    if not path.is_file():
+        raise unknown("profile", name, [*SHIPPED, "or the path of a YAML file"])
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"profile {name!r} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise BadInput(f"profile {name!r} is no mapping; it has the keys {', '.join(Profile.model_fields)}")
+    return _checked(name, _expanded(name, raw))
+
+
+def use_profile(name: str | None) -> None:
+    """Make a profile the one that is used when none is named, here and in every process started from here.
+
+    Raises BadInput as ``load_profile`` does.
+    """
+    load_profile(name)
+    if name:
+        os.environ[VARIABLE] = name if name in SHIPPED else str(Path(name).resolve())
+
+
+def _expanded(name: str, raw: Any) -> Any:
+    """``raw`` with each ${NAME} replaced."""
+    if isinstance(raw, dict):
+        return {key: _expanded(name, value) for key, value in raw.items()}
+    if not isinstance(raw, str):
+        return raw
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise BadInput(f"profile {name!r} needs {found[1]} in the environment")
+        return os.environ[found[1]]
+
+    return re.sub(r"\$\{(\w+)\}", value, raw)
+
+
+def _checked(name: str, raw: dict[str, Any]) -> Profile:
+    for section, model in (("services", Services), ("spark", Spark)):
+        given = raw.get(section)
+        for key in given if isinstance(given, dict) else ():
+            if key not in model.model_fields:
+                raise unknown(f"key of {section} in profile {name!r}", str(key), list(model.model_fields))
+    for key in raw:
+        if key not in Profile.model_fields:
+            raise unknown(f"key of profile {name!r}", str(key), list(Profile.model_fields))
+    if isinstance(raw.get("services"), str) and raw["services"] != "embedded":
+        raise BadInput(
+            f"profile {name!r}: services is {raw['services']!r}; it is the word embedded, or their addresses"
+        )
+    try:
+        profile = Profile.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part not in ("Services", "literal['embedded']"))
+        raise BadInput(f"profile {name!r}: {place}={first.get('input')!r}: {first['msg']}") from error
+    profile.spark.certificate()
+    if not profile.spark.on_kubernetes:
+        require_sockets(profile.spark.sockets)
+    else:
+        if profile.services == "embedded":
+            raise BadInput(f"profile {name!r}: executors in pods cannot reach embedded services; name their addresses")
+        for key in ("image", "driver_host"):
+            if not getattr(profile.spark, key):
+                raise BadInput(f"profile {name!r}: spark.{key} is needed on Kubernetes")
+    return profile

@@ -1,0 +1,310 @@
+"""Runs in an S3 store (MinIO): one run is one folder, and a folder without a manifest is not a run.
+
+The manifest is written last and removed first, so whatever happens in between, nothing half-written is ever listed.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+from xml.etree.ElementTree import ParseError
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import urllib3
+from minio import Minio
+from minio.error import MinioException, S3Error
+from urllib3.exceptions import HTTPError
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.registry import unknown
+from keyshift.results.manifest import TABLES, Manifest, Summary, check_table, table_schema, validate
+
+MANIFEST = "manifest.json"
+HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
+STATUSES = ["ok", "bad", "died", "unreadable"]
+FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
+
+# S3 error codes by what the reader has to do about them.
+REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
+FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
+PART_BYTES = 5 * 2**20  # the least the minio client accepts
+
+
+class ResultStore:
+    """Reads and writes runs. Every method may raise ServiceUnavailable, in one line, within seconds.
+
+    Where a method takes a ``run_id``, the first characters of one are enough if only one run begins with them.
+    """
+
+    def __init__(self, endpoints: Endpoints, prefix: str = "runs") -> None:
+        self._address = endpoints.minio
+        self._bucket = endpoints.bucket
+        self._prefix = prefix.strip("/")
+        # The client's own pool waits five minutes and tries six times before it says that nobody is there.
+        pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=3, read=30),
+            retries=urllib3.Retry(total=2, connect=1, backoff_factor=0.2, status_forcelist=[502, 503, 504]),
+        )
+        try:
+            self._client = Minio(
+                endpoints.minio,
+                access_key=endpoints.access_key,
+                secret_key=endpoints.secret_key,
+                secure=endpoints.secure,
+                http_client=pool,
+            )
+        except ValueError as error:
+            raise BadInput(f"MinIO address {endpoints.minio!r}: {error}; expected host:port") from None
+
+    # Writing
+
+    def put_run(
+        self,
+        manifest: Manifest,
+        tables: Mapping[str, pa.Table],
+        extra_files: Mapping[str, bytes | Path] | None = None,
+    ) -> Manifest:
+        """Store a run whole or not at all, and return its manifest as stored (``files`` filled in).
+
+        A run that died may lack tables. Raises BadInput, with nothing written, if a table does not have its columns,
+        a file name cannot be used, or the run is there already.
+        """
+        files = {f"{name}.parquet": _parquet(name, table) for name, table in tables.items()}
+        missing = [name for name in TABLES if name not in tables]
+        if missing and manifest.status != "died":
+            raise BadInput(
+                f"run {manifest.run_id} has no table {', '.join(missing)}; only a run that died may lack one"
+            )
+        for name, content in (extra_files or {}).items():
+            files[_file_name(name)] = _content(content)
+        stored = validate(manifest.model_dump(mode="json") | {"files": sorted(files)})
+        if stored.run_id in self._run_ids(stored.run_id):
+            raise BadInput(f"run {stored.run_id} is stored already: take a new id, or delete the run first")
+        tried: list[str] = []
+        try:
+            for name, content in files.items():
+                tried.append(name)  # before the upload: an interrupted one may have arrived
+                self._put(stored.run_id, name, content)
+            tried.insert(0, MANIFEST)
+            self._put(stored.run_id, MANIFEST, _as_json(stored))
+        except BaseException:  # Ctrl-C too
+            with suppress(KeyshiftError):  # what stopped the upload is the news, not that tidying up failed as well
+                self._remove(stored.run_id, tried)
+            raise
+        return stored
+
+    def put_file(self, run_id: str, name: str, content: bytes | Path) -> None:
+        """Add a file, such as an executed notebook, to a stored run, or replace one. Tables cannot be replaced."""
+        manifest = self.get_manifest(run_id)
+        self._put(manifest.run_id, _file_name(name), _content(content))
+        files = sorted({*manifest.files, name})
+        self._put(manifest.run_id, MANIFEST, _as_json(manifest.model_copy(update={"files": files})))
+
+    def delete_run(self, run_id: str) -> None:
+        """Remove a run and all its files. Raises BadInput unless ``run_id`` is whole: none is to go by mistake."""
+        if (found := self.resolve(run_id)) != run_id:
+            raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {found!r}")
+        names = [name for run, name in self._objects(f"{run_id}/") if run == run_id]
+        self._remove(run_id, [MANIFEST, *(name for name in names if name != MANIFEST)])
+
+    # Reading
+
+    def resolve(self, run_id: str) -> str:
+        """The full id of the one run whose id is or begins with ``run_id``.
+
+        Raises BadInput naming the nearest run if there is none, or the candidates if there are several.
+        """
+        if not run_id:
+            raise BadInput("the run id is empty: give one, or its first characters")
+        found = self._run_ids(run_id)
+        if run_id in found:
+            return run_id
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise BadInput(f"{run_id!r} begins {len(found)} runs, give more of it: {', '.join(found[:5])}")
+        known = self._run_ids()
+        if not known:
+            raise BadInput(f"unknown run {run_id!r}: the store holds no run yet")
+        (nearest,) = get_close_matches(run_id, known, n=1, cutoff=0.0)
+        raise BadInput(f"unknown run {run_id!r}: did you mean {nearest!r}? `keyshift results list` shows all")
+
+    def get_manifest(self, run_id: str) -> Manifest:
+        """The manifest of a run. Raises BadInput for an unknown run, KeyshiftError if the manifest is not valid."""
+        return self._manifest(self.resolve(run_id))
+
+    def get_table(self, run_id: str, name: str) -> pd.DataFrame:
+        """The table ``name`` ("latency", "metrics" or "migration") of a run; columns as in ``manifest.TABLES``.
+
+        Raises BadInput if run or table are not there, or if the stored table does not have its columns.
+        """
+        table_schema(name)
+        table = pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet")))
+        check_table(name, table)
+        return table.to_pandas()
+
+    def get_file(self, run_id: str, name: str) -> bytes:
+        """The bytes of one file of a run. Raises BadInput naming the files there are."""
+        manifest = self.get_manifest(run_id)
+        if name != MANIFEST and name not in manifest.files:
+            raise unknown(f"file of run {manifest.run_id}", name, [*manifest.files, MANIFEST])
+        return self._get(manifest.run_id, name)
+
+    def list_runs(
+        self,
+        limit: int | None = None,
+        workload: str | None = None,
+        strategy: str | None = None,
+        status: str | None = None,
+    ) -> pd.DataFrame:
+        """Runs, newest first: one row each, with run_id, status, started_at, error and the columns of the summary.
+
+        A run whose manifest cannot be read is listed with status "unreadable" and the reason as its error.
+        Complexity: one request per run looked at.
+        """
+        if status is not None and status not in STATUSES:
+            raise unknown("status", status, STATUSES)
+        rows: list[dict[str, object]] = []
+        for run_id in self._run_ids():
+            if limit is not None and len(rows) >= limit:
+                break
+            row = self._row(run_id)
+            wanted = {"workload": workload, "strategy": strategy, "status": status}
+            if all(value is None or row.get(key) == value for key, value in wanted.items()):
+                rows.append(row)
+        return pd.DataFrame(rows, columns=[*HEAD, *(name for name in Summary.model_fields if name not in HEAD)])
+
+    def _row(self, run_id: str) -> dict[str, object]:
+        try:
+            manifest = self._manifest(run_id)
+        except ServiceUnavailable:
+            raise
+        except KeyshiftError as error:
+            return {"run_id": run_id, "status": "unreadable", "error": str(error)}
+        summary = manifest.summary.model_dump() if manifest.summary else {}
+        head = manifest.model_dump(include=set(HEAD))
+        return {**summary, **head}
+
+    # Files of a folder that is no run, such as the records of a batch
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in ``folder``, sorted; empty if there is none."""
+        return sorted(name for found, name in self._objects(f"{folder}/") if found == folder)
+
+    def read(self, folder: str, name: str) -> bytes:
+        """The bytes of a file. Raises BadInput if it is not there."""
+        return self._get(folder, name)
+
+    def write(self, folder: str, name: str, content: bytes | Path) -> None:
+        """Store a file, or replace one. Raises BadInput for a name that cannot be used."""
+        self._put(folder, _file_name(name), _content(content))
+
+    # Objects: each call to the service is inside _talking
+
+    def _manifest(self, run_id: str) -> Manifest:
+        content = self._get(run_id, MANIFEST)
+        try:
+            raw = json.loads(content)
+        except ValueError as error:
+            raise KeyshiftError(f"manifest of run {run_id!r} is not JSON: {error}") from None
+        return validate(raw)
+
+    def _run_ids(self, begin: str = "") -> list[str]:
+        return sorted({run for run, name in self._objects(begin) if name == MANIFEST}, reverse=True)
+
+    def _objects(self, begin: str) -> list[tuple[str, str]]:
+        """Pairs of run and file name, of the runs whose path begins with ``begin``."""
+        root = f"{self._prefix}/"
+        with self._talking():
+            keys = [
+                str(found.object_name)
+                for found in self._client.list_objects(self._bucket, prefix=root + begin, recursive=True)
+            ]
+        paths = [key.removeprefix(root).partition("/") for key in keys]
+        return [(run, name) for run, _, name in paths]
+
+    def _get(self, run_id: str, name: str) -> bytes:
+        with self._talking(f"{run_id}/{name}"):
+            response = self._client.get_object(self._bucket, f"{self._prefix}/{run_id}/{name}")
+            try:
+                return bytes(response.read())
+            finally:
+                response.close()
+                response.release_conn()
+
+    def _put(self, run_id: str, name: str, content: bytes) -> None:
+        with self._talking():
+            self._client.put_object(
+                self._bucket,
+                f"{self._prefix}/{run_id}/{name}",
+                io.BytesIO(content),
+                len(content),
+                # One request whatever the size: interrupted, it leaves nothing, where several parts would stay behind.
+                part_size=max(len(content), PART_BYTES),
+            )
+
+    def _remove(self, run_id: str, names: list[str]) -> None:
+        with self._talking():
+            for name in names:  # one by one, for the order matters
+                self._client.remove_object(self._bucket, f"{self._prefix}/{run_id}/{name}")
+
+    @contextmanager
+    def _talking(self, wanted: str = "") -> Iterator[None]:
+        """Turn what the client raises into one line that says what to do."""
+        where = f"MinIO at {self._address}"
+        try:
+            yield
+        except S3Error as error:
+            if error.code in REFUSED:
+                line = f"{where} refused the credentials ({error.code}): check the access key and the secret key"
+            elif error.code == "NoSuchBucket":
+                line = f"{where} has no bucket {self._bucket!r}: create it (`keyshift up` does), or name another"
+            elif error.code == "NoSuchKey":
+                raise BadInput(f"{wanted} is not in the store any more: list the runs again") from None
+            elif error.code in FULL:
+                line = f"{where} has no space left ({error.code}): delete runs or free its disk"
+            else:
+                line = f"{where} answered {error.code}: {error.message}"
+            raise ServiceUnavailable(line) from None
+        except HTTPError as error:
+            cause = getattr(error, "reason", None) or error
+            raise ServiceUnavailable(
+                f"{where} does not answer ({type(cause).__name__}): start it with `keyshift up`, or check the address"
+            ) from None
+        except (MinioException, ParseError) as error:
+            said = str(error).partition("\n")[0][:120]
+            raise ServiceUnavailable(f"{where} does not answer like MinIO ({said}): check the address") from None
+
+
+def _parquet(name: str, table: pa.Table) -> bytes:
+    check_table(name, table)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _as_json(manifest: Manifest) -> bytes:
+    return manifest.model_dump_json(indent=2).encode()
+
+
+def _content(content: bytes | Path) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    try:
+        return content.read_bytes()
+    except OSError as error:
+        raise BadInput(f"file {str(content)!r} cannot be stored: {error.strerror}") from None
+
+
+def _file_name(name: str) -> str:
+    if not re.fullmatch(FILE_NAME, name):
+        raise BadInput(f"file name {name!r}: use letters, digits, '_', '-' and '.', with '/' between folders")
+    if name == MANIFEST or name.removesuffix(".parquet") in TABLES:
+        raise BadInput(f"file name {name!r} is kept for the run itself: choose another")
+    return name

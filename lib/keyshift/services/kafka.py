@@ -1,0 +1,107 @@
+"""Kafka: a single broker."""
+
+import base64
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar
+
+from kafka import KafkaAdminClient
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.folders import Say, write_whole
+from keyshift.services.jars import jars, require_java
+from keyshift.services.processes import run_to_end, tail
+from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service
+
+
+class Kafka(Service):
+    """A single KRaft broker that is its own controller."""
+
+    name, title, deadline_s = "kafka", "Kafka", 90.0
+    default_ports: ClassVar = {"kafka": 19092, "kafka_controller": 19093}
+
+    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+        """Java and the jars of the broker."""
+        classpath = os.pathsep.join(str(jar) for jar in jars("broker", say, cancel))
+        return [require_java(), *JVM, "-Xms128m", "-Xmx512m", "-cp", classpath]
+
+    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+        """Write the properties, and format the data folder at the first start."""
+        controller = f"{HOST}:{ports['kafka_controller']}"  # always: the broker is the only one that speaks with it
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "listeners": f"BROKER://{self.binding.listen}:{ports['kafka']},CONTROLLER://{controller}",
+            "advertised.listeners": f"BROKER://{self.binding.advertise}:{ports['kafka']}",
+            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "BROKER",
+            "controller.listener.names": "CONTROLLER",
+            # Static voters: their address is not in the data, so another port can be used at the next start.
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": self.data,
+            "num.partitions": 1,
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": 0,
+            "message.max.bytes": 8 * 1024**2,
+            "replica.fetch.max.bytes": 8 * 1024**2,
+            # Runs are read back within minutes: hours of events must not fill the disk.
+            "log.retention.hours": 6,
+            "log.retention.bytes": 2 * 1024**3,  # per partition
+            "log.retention.check.interval.ms": 60_000,
+            "log.segment.bytes": 128 * 1024**2,
+            "log.cleaner.threads": 1,
+            "log.cleaner.dedupe.buffer.size": 16 * 1024**2,  # the default takes a quarter of the heap
+        }
+        for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+            settings |= {f"{topic}.replication.factor": 1, f"{topic}.num.partitions": 1}
+        settings |= {"transaction.state.log.min.isr": 1, "share.coordinator.state.topic.min.isr": 1}
+        file = "conf/kafka.properties"
+        write_whole(self.home / file, "".join(f"{name}={value}\n" for name, value in settings.items()))
+        if not (self.home / self.data / "meta.properties").is_file():
+            self._format(program, file, cancel)
+        return [*program, "kafka.Kafka", file], dict(os.environ)
+
+    def _format(self, program: Command, file: str, cancel: threading.Event) -> None:
+        # "u" in front: an id that begins with a dash would be taken for an option.
+        cluster_id = "u" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        log = self.log.with_name("kafka-format.log")
+        command = [*program, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", file]
+        code = run_to_end(command, log, cwd=self.home, cancel=cancel)
+        if code != 0:
+            raise ServiceUnavailable(f"Kafka's data folder could not be formatted. Last lines of {log}:\n{tail(log)}")
+
+    def check(self, port: int) -> None:
+        """The broker names itself in the metadata and takes part in its cluster."""
+        with _quiet("kafka"):
+            wait_ms = int(ANSWER_S * 1000)
+            admin = KafkaAdminClient(
+                bootstrap_servers=f"{HOST}:{port}", request_timeout_ms=wait_ms, bootstrap_timeout_ms=wait_ms
+            )
+            try:
+                brokers = admin.describe_cluster()["brokers"]
+            finally:
+                admin.close()
+        # A broker answers before its controller lets it take partitions.
+        if not any(broker["port"] == port and not broker.get("is_fenced") for broker in brokers):
+            raise ServiceUnavailable("the broker has not joined its cluster yet")
+
+
+_quieting = threading.Lock()
+
+
+@contextmanager
+def _quiet(logger_name: str) -> Iterator[None]:
+    """No log lines from a library while a failure is an answer and not an incident."""
+    logger = logging.getLogger(logger_name)
+    with _quieting:  # else two threads could restore each other's silence
+        before = logger.level
+        logger.setLevel(logging.CRITICAL + 1)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)

@@ -1,0 +1,82 @@
+"""MinIO: a single server, and its bucket."""
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import minio
+import urllib3
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.folders import Say, write_whole
+from keyshift.services.minio_binary import minio_binary
+from keyshift.services.service import ANSWER_S, HOST, LOCAL, Binding, Command, Env, Service
+
+BUCKET = "keyshift"
+
+
+class MinIO(Service):
+    """A single MinIO server with one folder, and in it the bucket of keyshift."""
+
+    name, title, deadline_s = "minio", "MinIO", 60.0
+    default_ports: ClassVar = {"minio": 19000}
+
+    def __init__(self, home: Path, binding: Binding = LOCAL, credentials: tuple[str, str] | None = None) -> None:
+        super().__init__(home, binding)
+        self._given = credentials
+
+    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+        """The server program; building it is what takes minutes."""
+        return [str(minio_binary(say, cancel))]
+
+    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+        """Everything is in the command and the environment."""
+        access_key, secret_key = self.credentials()
+        # Settings of another MinIO in the user's environment must not leak into this one.
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("MINIO_", "_MINIO_"))}
+        env |= {"MINIO_ROOT_USER": access_key, "MINIO_ROOT_PASSWORD": secret_key}
+        env |= {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}  # no console, no asking for updates
+        address = f"{self.binding.listen}:{ports['minio']}"
+        command = [*program, "server", str(self.data), "--address", address, "--quiet", "--certs-dir", "conf/minio"]
+        return command, env
+
+    def credentials(self) -> tuple[str, str]:
+        """Access key and secret key: those given, else generated on first use and kept in a file only the user can
+        read.
+        """
+        if self._given:
+            return self._given
+        file = self.home / "credentials.json"
+        try:
+            saved = json.loads(file.read_text())
+            return saved["access_key"], saved["secret_key"]
+        except FileNotFoundError:
+            keys = f"keyshift-{secrets.token_hex(4)}", secrets.token_urlsafe(24)
+            write_whole(file, json.dumps({"access_key": keys[0], "secret_key": keys[1]}))
+            return keys
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ServiceUnavailable(
+                f"the MinIO credentials in {file} cannot be read; remove the file and call `keyshift up`"
+            ) from error
+
+    def check(self, port: int) -> None:
+        """It lives, takes our credentials, and has the bucket: made if it is not there."""
+        # The client's own pool waits for minutes and retries five times.
+        pool = urllib3.PoolManager(timeout=ANSWER_S, retries=False)
+        answer = pool.request("GET", f"http://{HOST}:{port}/minio/health/live")
+        if answer.status != 200:
+            raise ServiceUnavailable(f"MinIO says it is not live (HTTP {answer.status})")
+        access_key, secret_key = self.credentials()
+        make_bucket(minio.Minio(f"{HOST}:{port}", access_key, secret_key, secure=False, http_client=pool), BUCKET)
+
+
+def make_bucket(client: minio.Minio, bucket: str) -> bool:
+    """Make the bucket if it is not there; says whether it did."""
+    if client.bucket_exists(bucket):  # a signed request: also proves that the credentials fit
+        return False
+    client.make_bucket(bucket)
+    return True

@@ -1,0 +1,135 @@
+"""Processes of ours: tools that run to their end, and services that outlive us, found again by their pid file."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from keyshift.folders import Cancelled, write_whole
+
+# Children that still run while this process does. Kept to collect them when they die, or they would stay as zombies.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def run_to_end(
+    command: Sequence[str | Path],
+    output: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    cancel: threading.Event | None = None,
+    progress: Callable[[float], None] | None = None,
+    every_s: float = 15.0,
+) -> int:
+    """Run a tool, all it prints going to ``output``; returns its exit code.
+
+    ``progress`` is called with the seconds passed, every ``every_s``. If ``cancel`` is set (Cancelled is raised) or
+    this thread is interrupted, the tool and all its children are ended first.
+    """
+    with open(output, "wb") as sink:
+        # In a session of its own, Ctrl-C at the terminal reaches it only through us, and all of it at once.
+        tool = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env, cwd=cwd, start_new_session=True
+        )
+        started, told = time.monotonic(), 0.0
+        try:
+            while True:
+                try:
+                    return tool.wait(timeout=0.1)
+                except subprocess.TimeoutExpired:
+                    pass
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled
+                passed = time.monotonic() - started
+                if progress is not None and passed - told >= every_s:
+                    told = passed
+                    progress(passed)
+        finally:
+            if tool.poll() is None:
+                _end_group(tool)
+
+
+def _end_group(tool: subprocess.Popen[bytes]) -> None:
+    os.killpg(tool.pid, signal.SIGTERM)
+    try:
+        tool.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        os.killpg(tool.pid, signal.SIGKILL)
+        tool.wait()
+
+
+def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log: Path, pid_file: Path) -> None:
+    """Start a service that outlives us, in a session of its own; its output goes to ``log``, that of the last start to
+    ``log``.1.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_name(log.name + ".1"))
+    with open(log, "wb") as sink:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env, cwd=cwd, start_new_session=True
+        )
+    _children[child.pid] = child
+    try:
+        created = psutil.Process(child.pid).create_time()
+        write_whole(pid_file, json.dumps({"pid": child.pid, "created": created}))
+    except BaseException:  # without a pid file nobody would ever find it again
+        child.kill()
+        raise
+
+
+def find(pid_file: Path) -> psutil.Process | None:
+    """The live process a pid file speaks of; None if it ended, also if its number belongs to another process by now."""
+    try:
+        saved = json.loads(pid_file.read_text())
+        child = _children.get(saved["pid"])
+        if child is not None and child.poll() is not None:
+            del _children[saved["pid"]]
+        process = psutil.Process(saved["pid"])
+        # Both times derive from the boot time, which moves a little when the clock is set.
+        ours = abs(process.create_time() - saved["created"]) < 2.0
+        return process if ours and process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, ValueError, KeyError, TypeError, psutil.NoSuchProcess):
+        return None
+
+
+def listens(process: psutil.Process, port: int) -> bool:
+    """Whether the process accepts connections on the port; false if it has died."""
+    try:
+        sockets = process.net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return False
+    return any(s.status == psutil.CONN_LISTEN and s.laddr.port == port for s in sockets)
+
+
+def stop(processes: Sequence[psutil.Process], deadline_s: float = 20.0) -> None:
+    """End processes politely (SIGTERM), and after ``deadline_s`` by force; returns when all are gone."""
+    for process in processes:
+        try:
+            process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+    _, stubborn = psutil.wait_procs(processes, timeout=deadline_s)
+    for process in stubborn:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(stubborn, timeout=5)
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log, stack frames left out: they would push the causes out of sight."""
+    try:
+        with open(log, errors="replace") as file:
+            told = (line.rstrip() for line in file if line.strip() and not line.startswith(("\tat ", "\t... ")))
+            kept = deque(told, maxlen=lines)
+    except OSError:
+        return "(no log)"
+    return "\n".join(kept) or "(the log is empty)"

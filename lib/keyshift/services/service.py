@@ -1,0 +1,66 @@
+"""What every service of ours has: how it is configured, started, and asked whether it is well.
+
+The embedded stack runs them on this machine for itself, ``services.serve`` one of them for others. Every path of the
+embedded stack is relative to the state folder, where the processes run: no folder name needs escaping.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from keyshift.folders import Say
+
+Command = list[str]
+Env = dict[str, str]
+
+HOST = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
+ANSWER_S = 3.0  # how long a health check waits for an answer
+
+# One client compiler and the serial collector: on few cores the services leave the processor to the job.
+JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
+# Log4j without a configuration file: lines of this level and above go to the standard output, and so to our log.
+JVM += ["-Dorg.apache.logging.log4j.level=INFO", "-Djava.net.preferIPv4Stack=true", "-Djava.awt.headless=true"]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where a service is: by default where only this machine finds it."""
+
+    listen: str = HOST
+    advertise: str = HOST  # the name under which clients reach it
+    data: Path | None = None  # by default a folder in the state folder
+
+
+LOCAL = Binding()
+
+
+class Service(ABC):
+    """One service of the stack. Call order: ``fetch``, ``configure`` with the ports chosen, start it, ``check``."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    default_ports: ClassVar[dict[str, int]]  # the first is the one clients use
+    deadline_s: ClassVar[float]  # from its start to the first good check, on a busy machine
+
+    def __init__(self, home: Path, binding: Binding = LOCAL) -> None:
+        self.home = home
+        self.binding = binding
+        self.data = binding.data or Path("data", self.name)
+        self.log = home / "logs" / f"{self.name}.log"
+        self.pid_file = home / "pids" / f"{self.name}.json"
+
+    @abstractmethod
+    def fetch(self, say: Say, cancel: threading.Event) -> Command:
+        """Get what it needs, which may take minutes the first time; returns the start of its command."""
+
+    @abstractmethod
+    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+        """Write its configuration; returns the command and the environment to start it with, in the state folder."""
+
+    @abstractmethod
+    def check(self, port: int) -> None:
+        """Return if it is well and ready for use (MinIO: with its bucket); any exception says what is wrong."""

@@ -1,0 +1,147 @@
+"""The collector process: reads results from Kafka as they come, times them, and keeps all of them for the verdict.
+
+Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
+``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ...}``: latency from
+``t`` to arrival of what arrived in that second of the epoch (null if nothing did); at once, for each marker frame, its
+metadata, e.g. ``{"marker": "ready", "slot": 3}``; after stop, when nothing has arrived for a second and the file is
+written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not counted or timed in
+what is reported every second: no event waits for them.
+
+The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
+(microseconds since the epoch); rows of one partition are in the order of its log.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from kafka import KafkaConsumer, TopicPartition
+from pydantic import Field
+
+from keyshift import frames
+from keyshift.errors import BadInput
+from keyshift.trace import Trace
+from keyshift.traffic.entry import ChildConfig, Commands, run, say
+from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
+
+SECOND_US = 1_000_000
+_QUIET_S = 1.0  # after stop, results may still be on their way for this long
+_DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
+
+
+class CollectorConfig(ChildConfig):
+    """What the collector is told first."""
+
+    partitions: int = Field(ge=1, description="partitions of the results topic, one per slot")
+    output: Path = Field(description="parquet file to write")
+
+
+class Results:
+    """All results so far, as Arrow tables of about one second each."""
+
+    def __init__(self, result_fields: tuple[pa.Field, ...]) -> None:
+        self.schema = pa.schema([*frames.RESULT_FIELDS, *result_fields])
+        self.count = 0
+        self._tables: list[pa.Table] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._origin: list[tuple[int, int, int]] = []  # slot, log_offset, arrived_us of each batch
+
+    def add(self, batch: pa.RecordBatch, slot: int, log_offset: int, arrived_us: int) -> None:
+        """Take one frame of results."""
+        self._batches.append(batch.replace_schema_metadata(None))
+        self._origin.append((slot, log_offset, arrived_us))
+        self.count += batch.num_rows
+
+    def roll(self) -> np.ndarray:
+        """Close the current table; returns the latencies of the events in it, in ms."""
+        rows = [batch.num_rows for batch in self._batches]
+        slot, log_offset, arrived = np.array(self._origin, np.int64).reshape(-1, 3).T
+        # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
+        table = pa.Table.from_batches(self._batches, self.schema).combine_chunks()
+        arrived_us = np.repeat(arrived, rows)
+        table = table.append_column("slot", pa.array(np.repeat(slot, rows), pa.int32()))
+        table = table.append_column("log_offset", pa.array(np.repeat(log_offset, rows)))
+        table = table.append_column("arrived_us", pa.array(arrived_us))
+        self._tables.append(table)
+        self._batches, self._origin = [], []
+        of_event = table.column("position").to_numpy() >= 0
+        return ((arrived_us - table.column("t").to_numpy()) / 1000)[of_event]
+
+    def write(self, path: Path) -> None:
+        """Everything, as one parquet file."""
+        self.roll()
+        pq.write_table(pa.concat_tables(self._tables), path)
+
+
+def report(second: int, latencies_ms: np.ndarray) -> None:
+    """Say what arrived in one second."""
+    p50, p99 = np.percentile(latencies_ms, (50, 99)).round(3).tolist() if len(latencies_ms) else (None, None)
+    say({"second": second, "results": len(latencies_ms), "p50_ms": p50, "p99_ms": p99})
+
+
+def collect(config: CollectorConfig, commands: Commands) -> None:
+    """The process: collect until told to stop. Raises ServiceUnavailable, BadInput, ProtocolViolation."""
+    workload = config.make_workload()
+    if not config.output.parent.is_dir():
+        raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
+    assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]
+    require_partitions(config.kafka, config.topic, config.partitions, config.sign_in)
+    with broker_errors(config.kafka, "connecting the collector"):
+        consumer = KafkaConsumer(
+            bootstrap_servers=config.kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_min_bytes=1,
+            fetch_max_wait_ms=20,
+            max_partition_fetch_bytes=4 << 20,
+            max_poll_records=10_000,
+            check_crcs=False,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+            **config.sign_in.client(),
+        )
+        consumer.assign(assigned)
+        consumer.seek_to_beginning(*assigned)
+    results = Results(workload.result_fields)
+    columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
+    trace = Trace(config.trace, "collector", columns) if config.trace else None
+    say({"state": "ready"})
+
+    second = time.time_ns() // 1_000_000_000
+    stopped_at: float | None = None
+    heard_at = time.monotonic()
+    while stopped_at is None or (
+        time.monotonic() - max(heard_at, stopped_at) < _QUIET_S and time.monotonic() - stopped_at < _DRAIN_S
+    ):
+        if stopped_at is None and commands.next(timeout_s=0):
+            stopped_at = time.monotonic()
+        with broker_errors(config.kafka, f"reading topic {config.topic!r}"):
+            fetched = consumer.poll(timeout_ms=20)
+        for partition, records in fetched.items():
+            for record in records:
+                batch, meta = frames.decode(record.value, results.schema)
+                arrived_us = time.time_ns() // 1000
+                if batch.num_rows:
+                    heard_at = time.monotonic()
+                    while second < arrived_us // SECOND_US:
+                        report(second, results.roll())
+                        second += 1
+                    results.add(batch, partition.partition, record.offset, arrived_us)
+                    if trace:
+                        origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+                        for router, offset in set(origins):
+                            trace.add(partition.partition, router, offset, record.timestamp * 1000, arrived_us)
+                elif "marker" in meta:
+                    say(meta)
+        while second < time.time_ns() // 1_000_000_000:
+            report(second, results.roll())
+            second += 1
+    results.write(config.output)
+    say({"state": "done", "results": results.count})
+
+
+if __name__ == "__main__":
+    run(CollectorConfig, collect)

@@ -1,0 +1,238 @@
+"""The generator process: frames of events into Kafka on a fixed schedule, whatever the job does with them.
+
+Each partition belongs to one router and gets one frame every ``frame_ms`` from the beginning: ticks before and after
+the load, so that routers always have a row to run on. The partitions take turns, so that a slot gets its rows evenly
+spaced. An event carries the time it was *scheduled*; a process that is late sends all that is due as fast as it can,
+with the scheduled times, so no latency is hidden (no coordinated omission). It may be too slow for the rate, or Kafka
+may be: then it is late, and no more than that. Frames and what is on its way to Kafka are bounded, and ``OVERTIME_S``
+after the load has ended, what is left of it is never offered.
+
+Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
+(once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "late_ms": ...}``
+(all events so far, largest lag behind the schedule within the second);
+``{"state": "done", "events": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``took_s``: since the
+start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
+"""
+
+import math
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from kafka import KafkaProducer
+from pydantic import Field
+
+from keyshift import frames
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.trace import Trace
+from keyshift.traffic.entry import ChildConfig, Commands, run, say
+from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
+from keyshift.workloads import Source
+
+SECOND_US = 1_000_000
+OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
+TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
+ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
+
+
+class GeneratorConfig(ChildConfig):
+    """What the generator is told first."""
+
+    rate: float = Field(gt=0, description="events per second, all routers together")
+    routers: int = Field(ge=1, description="partitions of the topic")
+    frame_ms: float = Field(gt=0, description="time between frames, per partition")
+
+
+class Schedule:
+    """When each event is due: event i of router r at ``start + (i + r / routers) * routers / rate`` seconds."""
+
+    def __init__(self, start_us: int, seconds: float, rate: float, routers: int) -> None:
+        self.start_us, self.end_us = start_us, start_us + round(seconds * SECOND_US)
+        self._rate, self._routers = rate, routers
+        self.total = [max(0, math.ceil((seconds * rate - router) / routers)) for router in range(routers)]
+
+    def due(self, router: int, now_us: int) -> int:
+        """How many events of ``router`` are due at ``now_us``, since the start."""
+        passed = (now_us - self.start_us) * self._rate / SECOND_US
+        return min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1))
+
+    def times(self, router: int, begin: int, end: int) -> npt.NDArray[np.int64]:
+        """Microseconds since the epoch at which events ``begin`` to ``end - 1`` of ``router`` are due."""
+        numbers = np.arange(begin, end, dtype=np.int64) * self._routers + router
+        return self.start_us + (numbers * SECOND_US / self._rate).astype(np.int64)
+
+
+class Generator:
+    """Sends the frames of all routers; ``send`` is told what time it is, and never asks."""
+
+    def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
+        workload = config.make_workload()
+        self._config, self._producer = config, producer
+        self._schema = workload.event_schema
+        self._empty = frames.empty(workload.event_schema)
+        self._sources: list[Source] = [workload.source(router) for router in range(config.routers)]
+        self._sent = [0] * config.routers
+        self._failure: Exception | None = None
+        self._on_the_way = 0  # bytes
+        self._room = threading.Condition()
+        self.schedule: Schedule | None = None
+        self.trace = Trace(config.trace, "generator", ["router", "frame_us", "sent_us"]) if config.trace else None
+
+    @property
+    def events(self) -> int:
+        """Events sent so far."""
+        return sum(self._sent)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there was a load and all of it was sent, or given up."""
+        return self.schedule is not None and self._sent == self.schedule.total
+
+    def late_us(self, now_us: int) -> int:
+        """How long ago the oldest event that is not sent was due; not more than 0 if none is left behind."""
+        schedule = self.schedule
+        if schedule is None or self.finished:
+            return 0
+        left = [(router, sent) for router, sent in enumerate(self._sent) if sent < schedule.total[router]]
+        return now_us - min(int(schedule.times(router, sent, sent + 1)[0]) for router, sent in left)
+
+    def give_up(self, now_us: int) -> None:
+        """What is not sent ``OVERTIME_S`` after the end of the load never is."""
+        if self.schedule is not None and now_us > self.schedule.end_us + OVERTIME_S * SECOND_US:
+            self.schedule.total = list(self._sent)
+
+    def done(self, now_us: int) -> dict[str, Any]:
+        """What is said when the load is over."""
+        took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
+        return {"state": "done", "events": self.events, "took_s": took_us / SECOND_US}
+
+    def start(self, command: dict[str, Any]) -> None:
+        """Plan the load. Raises BadInput if the command is none or there is a load already."""
+        if set(command) != {"start_at_us", "seconds"} or self.schedule is not None:
+            raise BadInput(f"generator command {command}: expected start_at_us with seconds, once, or stop")
+        config = self._config
+        self.schedule = Schedule(int(command["start_at_us"]), float(command["seconds"]), config.rate, config.routers)
+
+    def send(self, router: int, frame_us: int) -> bool:
+        """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.
+
+        The watermark is ``frame_us`` or, if some are left, before the first of them, and only the last frame has it: no
+        event is late for having been cut off. Waits until there is room on the way to Kafka. Raises ServiceUnavailable
+        if any send failed.
+        """
+        batch, watermark = self._empty, frame_us
+        if self.schedule is not None:
+            sent, due = self._sent[router], self.schedule.due(router, frame_us)
+            if due > sent:
+                end = min(due, sent + TAKE_EVENTS)
+                batch = self._sources[router].take(self.schedule.times(router, sent, end))
+                self._sent[router] = end
+                if end < due:
+                    watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
+        *pieces, last = frames.cut(batch)
+        for piece in pieces:
+            self._put(router, frames.encode(piece))
+        self._put(router, frames.encode(last, {"watermark": watermark}))
+        if self.trace:
+            self.trace.add(router, watermark, _now_us())
+        return watermark == frame_us
+
+    def _put(self, router: int, frame: bytes) -> None:
+        with self._room:
+            self._room.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
+            self._on_the_way += len(frame)
+        sent = self._producer.send(self._config.topic, frame, partition=router)
+        sent.add_callback(partial(self._gone, len(frame))).add_errback(self._failed)
+        self._check()
+
+    def flush(self) -> None:
+        """Wait until Kafka has acknowledged everything. Raises ServiceUnavailable if it does not."""
+        with broker_errors(self._config.kafka, f"sending to topic {self._config.topic!r}"):
+            self._producer.flush(timeout=ANSWER_MS / 1000)
+        self._check()
+
+    def _gone(self, size: int, _: Any) -> None:
+        with self._room:
+            self._on_the_way -= size
+            self._room.notify()
+
+    def _failed(self, error: Exception) -> None:
+        with self._room:
+            self._failure = error
+            self._room.notify()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise ServiceUnavailable(
+                f"Kafka at {self._config.kafka} did not take a frame of topic {self._config.topic!r}: {self._failure!r}"
+            )
+
+
+def generate(config: GeneratorConfig, commands: Commands) -> None:
+    """The process: send frames until told to stop. Raises ServiceUnavailable, BadInput."""
+    require_partitions(config.kafka, config.topic, config.routers, config.sign_in)
+    with broker_errors(config.kafka, "connecting the generator"):
+        # Idempotent: a repeated send can neither double nor overtake a frame (with one replica, all acks are one ack).
+        producer = KafkaProducer(
+            bootstrap_servers=config.kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            linger_ms=0,
+            max_request_size=frames.MAX_FRAME_BYTES,
+            max_block_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS // 2,
+            delivery_timeout_ms=ANSWER_MS,
+            allow_auto_create_topics=False,
+            metrics_enabled=False,
+            **config.sign_in.client(),
+        )
+    generator = Generator(config, producer)
+    say({"state": "ready"})
+
+    turn_us = config.frame_ms * 1000 / config.routers
+    begin_us = _now_us()
+    turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
+    pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
+    late_us, report_us, done = 0.0, begin_us + SECOND_US, False
+    while True:
+        due_us = begin_us + turn * turn_us
+        command = commands.next(timeout_s=0.0 if pending else (due_us - _now_us()) / SECOND_US)
+        if command is not None:
+            if command.get("stop"):
+                break
+            generator.start(command)
+            continue
+        now_us = _now_us()
+        if now_us >= due_us:
+            late_us = max(late_us, now_us - due_us)
+            after = max(turn, math.floor((now_us - begin_us) / turn_us)) + 1
+            pending |= {
+                each % config.routers: round(begin_us + each * turn_us)
+                for each in range(max(turn, after - config.routers), after)
+            }
+            turn = after
+        with broker_errors(config.kafka, f"sending to topic {config.topic!r}"):
+            pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
+        late_us = max(late_us, generator.late_us(now_us))
+        generator.give_up(now_us)
+        if generator.finished and not done:
+            generator.flush()
+            done = True
+            say(generator.done(_now_us()))
+        if now_us >= report_us:
+            say({"sent_events": generator.events, "late_ms": round(late_us / 1000, 3)})
+            late_us, report_us = 0.0, report_us + SECOND_US
+    generator.flush()
+    if not done:
+        say(generator.done(_now_us()))
+    producer.close(timeout=1)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+if __name__ == "__main__":
+    run(GeneratorConfig, generate)

@@ -1,0 +1,107 @@
+"""What is said of executors that do not come; what a real cluster says is seen in tests/cluster."""
+
+from types import SimpleNamespace as Thing
+
+import pytest
+from kubernetes import config
+from kubernetes.client.exceptions import ApiException
+
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.place import pods
+from keyshift.place.profile import Spark
+
+SPARK = Spark(master="k8s://https://127.0.0.1:1", namespace="lab", image="keyshift:1", executors=2)
+
+
+def pod(name: str, **status: object) -> Thing:
+    return Thing(metadata=Thing(name=name), status=Thing(**{"container_statuses": None, "conditions": None} | status))
+
+
+def waiting(reason: str) -> list[Thing]:
+    return [Thing(state=Thing(waiting=Thing(reason=reason, message=f"{reason} it is"), terminated=None))]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only in sleep."""
+    now = [0.0]
+    monkeypatch.setattr(pods.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pods.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster that has the pods of a list."""
+    monkeypatch.setattr(config, "load_incluster_config", lambda: None)
+    found: list[Thing] = []
+    made = pods.Pods(SPARK)
+    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=lambda *_, **__: Thing(items=found)))
+    return made, found
+
+
+def test_executors_that_come_are_waited_for_and_progress_is_told(cluster, clock):
+    made, found = cluster
+    found.append(
+        pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
+    )
+    said = []
+    made.await_executors("app", lambda: min(2, int(clock[0] // 20)), said.append)
+    assert said[0] == "executors: 0 of 2 after 10 s; Full: no CPU"
+    assert "1 of 2" in said[-1]
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"])
+def test_a_pod_that_cannot_start_is_quoted_after_some_seconds(cluster, clock, reason):
+    made, found = cluster
+    found.append(pod("exec-1", container_statuses=waiting(reason)))
+    with pytest.raises(ServiceUnavailable, match=f"executor pod exec-1 does not start: {reason}: {reason} it is"):
+        made.await_executors("app", lambda: 0, lambda line: None)
+    assert clock[0] < 60
+
+
+def test_an_executor_that_ended_is_quoted_with_its_exit_code(cluster, clock):
+    made, found = cluster
+    ended = Thing(exit_code=1, reason="Error", message=None)
+    found.append(pod("exec-1", container_statuses=[Thing(state=Thing(waiting=None, terminated=ended))]))
+    with pytest.raises(ServiceUnavailable, match=r"ended with exit code 1 \(Error\)"):
+        made.await_executors("app", lambda: 0, lambda line: None)
+
+
+def test_a_container_that_is_only_being_made_is_no_trouble(cluster, clock):
+    made, found = cluster
+    found.append(pod("exec-1", container_statuses=waiting("ContainerCreating")))
+    made.await_executors("app", lambda: 2 * (clock[0] > 100), lambda line: None)
+
+
+def test_executors_that_never_come_are_given_up_with_the_last_word_of_a_pod(cluster, clock):
+    made, found = cluster
+    found.append(
+        pod("exec-1", conditions=[Thing(type="PodScheduled", status="False", reason="Full", message="no CPU")])
+    )
+    with pytest.raises(ServiceUnavailable, match="0 of 2 executors came within 300 s: Full: no CPU"):
+        made.await_executors("app", lambda: 0, lambda line: None)
+
+
+def test_an_api_server_that_refuses_is_quoted(cluster, monkeypatch):
+    made, _ = cluster
+
+    def refuse(*_, **__):
+        raise ApiException(status=401, reason="Unauthorized")
+
+    monkeypatch.setattr(made, "_core", Thing(list_namespaced_pod=refuse))
+    with pytest.raises(ServiceUnavailable, match=r"said 401 Unauthorized \(namespace lab\)"):
+        made.await_executors("app", lambda: 0, lambda line: None)
+
+
+def test_an_api_server_that_is_not_there_is_named(cluster):
+    made, _ = cluster
+    with pytest.raises(ServiceUnavailable, match=r"https://127.0.0.1:1 cannot be reached.*is spark.master"):
+        made.require_rights()
+
+
+def test_without_a_cluster_the_missing_credentials_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setattr(config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    with pytest.raises(BadInput, match="no kubeconfig gives credentials"):
+        pods.Pods(SPARK)

@@ -1,0 +1,173 @@
+import pytest
+
+from certificate import CERTIFICATE, KEY
+from keyshift.endpoints import OPEN, SignIn
+from keyshift.errors import BadInput
+from keyshift.executor.spark import sockets
+from keyshift.place.profile import KAFKA_KEYS, KEYS, VARIABLE, load_profile, use_profile
+
+SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"
+SPARK = "spark: {master: 'k8s://https://api', image: keyshift:1, driver_host: 10.0.0.1, executors: 2, cores: 4}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text: str) -> str:
+        path = tmp_path / "profile.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+@pytest.fixture(autouse=True)
+def no_profile(monkeypatch):
+    for name in (VARIABLE, *KEYS, *KAFKA_KEYS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_without_a_name_everything_is_on_this_machine():
+    profile = load_profile()
+    assert profile.services == "embedded"
+    assert not profile.spark.on_kubernetes
+    assert profile.spark.options() == sockets("/tmp")
+
+
+def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, monkeypatch):
+    monkeypatch.setenv(VARIABLE, write(SERVICES + SPARK))
+    assert load_profile().spark.on_kubernetes
+    assert not load_profile("local").spark.on_kubernetes
+
+
+def test_a_profile_that_is_used_is_known_to_what_is_started_from_here(write, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "local")
+    use_profile(write(SERVICES + SPARK))
+    assert load_profile().spark.image == "keyshift:1"
+
+
+def test_the_profile_for_a_cluster_takes_what_differs_from_the_environment(monkeypatch):
+    given = {"POD_NAMESPACE": "lab", "KEYSHIFT_IMAGE": "keyshift:2", "POD_IP": "10.1.1.1", "POD_NAME": "driver-0"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    options = load_profile("kubernetes").spark.options()
+    assert options["spark.kubernetes.namespace"] == "lab"
+    assert options["spark.kubernetes.container.image"] == "keyshift:2"
+    assert options["spark.driver.bindAddress"] == options["spark.driver.host"] == "10.1.1.1"
+    assert options["spark.kubernetes.driver.pod.name"] == "driver-0"
+    monkeypatch.delenv("POD_IP")
+    with pytest.raises(BadInput, match="needs POD_IP in the environment"):
+        load_profile("kubernetes")
+
+
+def test_what_executors_in_pods_say_to_each_other_is_encrypted_unless_the_profile_says_otherwise(write):
+    options = load_profile(write(SERVICES + SPARK)).spark.options()
+    assert options["spark.network.crypto.enabled"] == "true"
+    assert "spark.network.crypto.enabled" not in load_profile("local").spark.options()
+    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.network.crypto.enabled: false}")
+    assert load_profile(write(text)).spark.options()["spark.network.crypto.enabled"] is False
+
+
+def test_settings_of_spark_in_a_profile_win_over_ours(write):
+    text = SERVICES + SPARK.replace("cores: 4", "cores: 4, conf: {spark.executor.memory: 7g}")
+    assert load_profile(write(text)).spark.options()["spark.executor.memory"] == "7g"
+
+
+def test_credentials_come_from_the_environment_only(write, monkeypatch):
+    profile = load_profile(write(SERVICES + SPARK))
+    with pytest.raises(BadInput, match="KEYSHIFT_ACCESS_KEY and KEYSHIFT_SECRET_KEY must be set"):
+        profile.endpoints()
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    assert profile.endpoints().secret_key == "secret"
+    assert "secret" not in repr(profile.endpoints())
+
+
+def test_a_kafka_that_asks_is_signed_in_to_with_what_the_environment_says(write, monkeypatch, tmp_path):
+    for name in KEYS:
+        monkeypatch.setenv(name, "secret")
+    assert load_profile(write(SERVICES)).endpoints().sign_in == OPEN
+    (tmp_path / "ca.pem").write_text(CERTIFICATE)
+    more = f"kafka_sasl: SCRAM-SHA-512, kafka_tls: true, kafka_authority: {tmp_path / 'ca.pem'}, zookeeper"
+    profile = load_profile(write(SERVICES.replace("zookeeper", more)))
+    with pytest.raises(BadInput, match=r"KEYSHIFT_KAFKA_USER and KEYSHIFT_KAFKA_PASSWORD must be set.*of Kafka"):
+        profile.endpoints()
+    for name in KAFKA_KEYS:
+        monkeypatch.setenv(name, name[-4:])
+    assert profile.endpoints().sign_in == SignIn("SCRAM-SHA-512", "USER", "WORD", True, CERTIFICATE)
+    for wrong in ("no certificate", None):
+        (tmp_path / "ca.pem").write_text(wrong) if wrong else (tmp_path / "ca.pem").unlink()
+        with pytest.raises(BadInput, match=r"services.kafka_authority = .*ca.pem' is no file with certificates"):
+            profile.endpoints()
+
+
+def test_state_travels_over_tls_with_the_certificate_that_a_profile_names(write, tmp_path):
+    assert load_profile("local").spark.certificate() is None
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    profile = f"spark: {{flight_certificate: {certificate}, flight_key: {key}}}"
+    certificate.write_text(CERTIFICATE)
+    for wrong in (None, CERTIFICATE, ""):
+        if wrong is not None:
+            key.write_text(wrong)
+        with pytest.raises(BadInput, match=r"flight_key = .*tls.key' are no certificate with its key"):
+            load_profile(write(profile))
+    with pytest.raises(BadInput, match="are no certificate with its key"):
+        load_profile(write(f"spark: {{flight_certificate: {certificate}}}"))
+    key.write_text(KEY)
+    found = load_profile(write(profile)).spark.certificate()
+    assert (found.chain, found.key) == (CERTIFICATE, KEY)
+    assert KEY not in repr(found)
+
+
+def test_a_run_that_does_not_fit_is_refused_with_the_number_of_executors_it_needs(write):
+    profile = load_profile(write(SERVICES + SPARK))
+    profile.require_cores(8)
+    with pytest.raises(BadInput, match=r"9 routers and slots.*2 executors.*set spark.executors to 3"):
+        profile.require_cores(9)
+    load_profile("local").require_cores(1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("spark: {corse: 3}", "unknown key of spark.*'corse': did you mean 'cores'"),
+        ("services: {kafak: 'k:1'}", "unknown key of services.*did you mean 'kafka'"),
+        ("sparc: {}", "unknown key of profile.*did you mean 'spark'"),
+        ("services: elsewhere", "services is 'elsewhere'; it is the word embedded"),
+        ("services: {kafka: k, zookeeper: 'z:1', minio: 'm:1'}", "services.kafka='k'"),
+        ("services: {kafka: 'k:1', zookeeper: 'z:1'}", r"services.minio"),
+        (SERVICES.replace("zookeeper", "kafka_sasl: GSSAPI, zookeeper"), "services.kafka_sasl='GSSAPI'.*SCRAM-SHA-256"),
+        ("spark: {cores: 0}", "spark.cores=0: .*greater than or equal to 1"),
+        ("spark: {master: 'yarn'}", "spark.master='yarn'"),
+        ("spark: {memory: 1 gig}", "spark.memory='1 gig'"),
+        (SPARK, "executors in pods cannot reach embedded services"),
+        (SERVICES + SPARK.replace("image: keyshift:1, ", ""), "spark.image is needed on Kubernetes"),
+        (SERVICES + SPARK.replace("driver_host: 10.0.0.1, ", ""), "spark.driver_host is needed on Kubernetes"),
+        ("- a list", "is no mapping; it has the keys services, spark"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_what_is_not_right_is_named(write, text, said):
+    with pytest.raises(BadInput, match=said) as refused:
+        load_profile(write(text))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(BadInput, match="unknown profile 'kuberntes': did you mean 'kubernetes'"):
+        load_profile("kuberntes")
+
+
+def test_a_folder_in_which_no_socket_can_be_made_is_refused_before_spark_starts(tmp_path):
+    long = tmp_path / ("x" * 90)
+    refused = ((str(long), "longer than"), ("/no/such/folder", "can be written to"), ("tmp", "absolute"))
+    for folder, said in refused:
+        path = tmp_path / "profile.yaml"
+        path.write_text(f"spark: {{sockets: {folder}}}\n")
+        with pytest.raises(BadInput, match=said):
+            load_profile(str(path))
+
+
+def test_without_a_folder_for_sockets_workers_are_reached_by_tcp(tmp_path):
+    path = tmp_path / "profile.yaml"
+    path.write_text('spark: {sockets: ""}\n')
+    assert load_profile(str(path)).spark.options() == {"spark.python.unix.domain.socket.enabled": "false"}

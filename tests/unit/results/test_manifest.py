@@ -1,0 +1,198 @@
+"""The stored form of a run: what is accepted, what is refused, and what docs/ say about it."""
+
+import copy
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.results import manifest as m
+
+DOCS = Path(__file__).parents[3] / "docs"
+RUN = "20260101T120000-keycount-fluid-0a1b2c"
+FIGURES = ("events", "rate_per_s", "p50_ms", "p99_ms", "spike_ms", "silence_ms", "completion_s", "recover_s")
+MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s", "peak_rss_mib")
+
+
+def good() -> dict[str, Any]:
+    counts = {"lost": 0, "duplicated": 0, "reordered": 0, "wrong": 0}
+    return {
+        "schema_version": 1,
+        "run_id": RUN,
+        "status": "ok",
+        "started_at": "2026-01-01T13:00:00+01:00",
+        "finished_at": "2026-01-01T12:01:00Z",
+        "workload": "keycount",
+        "strategy": "fluid",
+        "parameters": {"rate": 2000, "skew": 0.5, "order": "id", "cache": True, "cap": None},
+        "versions": {"python": "3.11.7"},
+        "machine": {"cpus": 2, "memory_mib": 4096, "system": "Linux", "cpu": "some"},
+        "seeds": {"generator": 7},
+        "verdict": {**counts, "ownership_violations": 0},
+        "summary": {
+            "run_id": RUN,
+            "workload": "keycount",
+            "strategy": "fluid",
+            "verdict": "ok",
+            **counts,
+            **dict.fromkeys((*FIGURES, *MORE_FIGURES), 1),
+            "phases": {"align": 0.5, "plan": None},
+            "parameters": {"rate": 2000},
+        },
+    }
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    raw = copy.deepcopy(good())
+    *parents, last = path.split(".")
+    inner = raw
+    for name in parents:
+        inner = inner[name]
+    inner[last] = value
+    return raw
+
+
+def test_the_published_schema_is_up_to_date():
+    published = json.loads((DOCS / "manifest.schema.json").read_text())
+    assert published == m.json_schema(), "write json_schema() to docs/manifest.schema.json"
+
+
+def test_a_stored_manifest_satisfies_the_published_schema():
+    stored = m.validate(good()).model_dump(mode="json")
+    jsonschema.Draft202012Validator(m.json_schema()).validate(stored)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(m.json_schema()).validate(stored | {"surprise": 1})
+
+
+def test_the_description_names_every_column_and_measure():
+    words = (DOCS / "results.md").read_text()
+    columns = {column for schema in m.TABLES.values() for column in schema.names}
+    explained = {"p50_ms", "spike_ms", "silence_ms", "completion_s", "recover_s", "floor_s", "peak_rss_mib", "phases"}
+    assert {name for name in columns | explained if f"`{name}`" not in words} == set()
+
+
+def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
+    manifest = m.validate(good())
+    assert m.validate(json.loads(manifest.model_dump_json())) == manifest
+    assert manifest.model_dump(mode="json")["started_at"] == "2026-01-01T12:00:00Z"
+    assert manifest.parameters == good()["parameters"]
+    assert manifest.parameters["cache"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("summary.lost", -1, r"summary\.lost = -1: .*greater than or equal to 0"),
+        ("summary.spike_ms", float("inf"), r"summary\.spike_ms = inf: .*finite"),
+        ("summary.verdict", "fine", r"summary\.verdict = 'fine': .*'ok' or 'bad'"),
+        ("status", "done", r"status = 'done'"),
+        ("machine.hostname", "node7", r"machine\.hostname = 'node7': Extra inputs are not permitted"),
+        ("started_at", "2026-01-01T12:00:00", r"started_at = .*timezone"),
+        ("parameters.rates", [1, 2], r"parameters\.rates"),
+        ("run_id", "../../etc", r"run_id = '../../etc'"),
+        ("verdict.examples", ["x"] * 21, r"verdict\.examples"),
+        ("schema_version", 2, r"schema_version 2, this keyshift .* reads up to 1: upgrade"),
+        ("schema_version", "1.0", r"schema_version = '1\.0'"),
+        ("schema_version", None, r"no schema_version"),
+    ],
+)
+def test_a_refusal_names_the_field_its_value_and_what_is_allowed(path, value, message):
+    with pytest.raises(KeyshiftError, match=message) as refused:
+        m.validate(changed(path, value))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("raw", [None, [], "text", {}])
+def test_json_that_is_no_manifest_is_refused(raw):
+    with pytest.raises(KeyshiftError, match="not a keyshift manifest"):
+        m.validate(raw)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("status", "bad"),
+        ("verdict.lost", 1),
+        ("verdict.ownership_violations", 1),
+        ("verdict.others", {"timers lost": 1}),
+        ("summary.verdict", "bad"),
+        ("summary.wrong", 1),
+        ("summary.strategy", "lazy"),
+        ("summary", None),
+        ("verdict", None),
+        ("error", "boom"),
+        ("status", "died"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(path, value):
+    with pytest.raises(KeyshiftError, match="Value error"):
+        m.validate(changed(path, value))
+
+
+def test_a_run_that_died_has_an_error_and_no_summary():
+    died = good() | {"status": "died", "error": "Kafka went away", "summary": None, "verdict": None}
+    assert m.validate(died).error == "Kafka went away"
+    with pytest.raises(KeyshiftError, match="died has an error"):
+        m.validate(died | {"error": None})
+
+
+def test_a_wrong_run_is_stored_as_bad():
+    raw = changed("verdict.lost", 2)
+    raw["summary"] |= {"lost": 2, "verdict": "bad"}
+    assert m.validate(raw | {"status": "bad"}).verdict.ok is False
+
+
+def test_a_measure_that_is_not_a_number_becomes_null():
+    manifest = m.validate(changed("summary.spike_ms", float("nan")))
+    assert manifest.summary.spike_ms is None
+
+
+def test_run_ids_are_unique_valid_and_sort_by_time():
+    first, second = m.new_run_id("keycount", "fluid"), m.new_run_id("keycount", "fluid")
+    assert first != second
+    assert m.validate(changed("run_id", first) | {"summary": good()["summary"] | {"run_id": first}}).run_id == first
+    assert "-my_workload-my_own_-" in m.new_run_id("My Workload", "my-own!")
+
+
+def test_the_machine_is_described_without_its_name():
+    machine = m.describe_machine()
+    assert machine.cpus >= 1 and machine.memory_mib > 100 and machine.cpu and machine.system
+    assert socket.gethostname() not in json.dumps(machine.model_dump())
+
+
+def test_versions_name_what_may_change_a_result():
+    versions = m.describe_versions()
+    assert {"keyshift", "python", "pyspark", "pyarrow", "kafka-python"} <= set(versions)
+    assert all(text[0].isdigit() for text in versions.values())
+
+
+def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "java" not in m.describe_versions()
+
+
+def test_tables_are_made_with_the_published_types():
+    table = m.make_table("latency", {"latency_ms": [1.5], "created_s": [0.25], "slot": [3]})
+    assert table.schema.equals(m.TABLES["latency"])
+    m.check_table("latency", table)
+
+
+def test_a_table_with_other_columns_types_or_nulls_is_refused():
+    fine = {"created_s": [0.0], "latency_ms": [1.0], "slot": [1]}
+    with pytest.raises(BadInput, match=r"unknown table 'latencies': did you mean 'latency'"):
+        m.make_table("latencies", fine)
+    with pytest.raises(BadInput, match=r"\['slots'\] are missing or not known"):
+        m.make_table("latency", fine | {"slots": [1]})
+    with pytest.raises(BadInput, match="table latency"):
+        m.make_table("latency", fine | {"slot": ["one"]})
+    with pytest.raises(BadInput, match="column slot has 1 nulls"):
+        m.make_table("latency", fine | {"slot": [None]})
+    good_table = m.make_table("latency", fine)
+    with pytest.raises(BadInput, match="column slot has type int64, expected int16"):
+        m.check_table("latency", good_table.set_column(2, "slot", good_table["slot"].cast("int64")))
+    with pytest.raises(BadInput, match="expected"):
+        m.check_table("latency", good_table.drop_columns(["slot"]))

@@ -1,0 +1,351 @@
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyshift.errors import BadInput
+from keyshift.keys import Assignment
+from keyshift.lab.sequential import OfflineRun, run_offline
+from keyshift.results.verdict import Verdict, judge
+from keyshift.state.timers import Timers
+from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windows import WindowCount, WindowCountOperator
+
+WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
+KINDS = [field.name for field in fields(Verdict) if field.name != "examples"]
+
+
+@pytest.fixture
+def run() -> OfflineRun:
+    return run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+
+
+def verdict(run: OfflineRun, results: pd.DataFrame | None = None, **changes) -> Verdict:
+    given = {"events": run.events, "results": results, "final": run.final, "assignments": run.assignments}
+    if results is None:
+        given["results"] = run.results
+    return judge(WORKLOAD, **(given | changes))
+
+
+def only(found: Verdict, **counts: int) -> None:
+    """Exactly these mistakes were counted, and each kind has an example."""
+    assert {kind: getattr(found, kind) for kind in KINDS if getattr(found, kind)} == counts
+    assert found.ok is (not counts)
+    assert {line.split(":")[0] for line in found.examples} == set(counts)
+    assert len(found.examples) <= 20
+
+
+def neighbours(results: pd.DataFrame) -> tuple[int, int]:
+    """Two rows of one slot, router and key, one directly after the other in that key's log, in different records."""
+    for _, rows in results.groupby(["slot", "router", "key"]):
+        for first, second in zip(rows.index, rows.index[1:], strict=False):
+            if rows.loc[first, "log_offset"] != rows.loc[second, "log_offset"]:
+                return first, second
+    raise AssertionError("the run is too short to hold two such rows")
+
+
+def test_a_clean_run_is_ok(run):
+    only(verdict(run))
+
+
+def test_the_order_of_the_tables_rows_does_not_matter_except_within_a_record(run):
+    shuffled = run.results.sample(frac=1, random_state=1).sort_values(["arrived_us"], kind="stable")
+    by_record = shuffled.sort_values(["slot", "log_offset", "router", "offset", "position"])
+    only(verdict(run, by_record, events=run.events.sample(frac=1, random_state=2)))
+
+
+def test_a_dropped_result_is_lost(run):
+    only(verdict(run, run.results.drop(index=[7, 30])), lost=2)
+
+
+def test_no_result_at_all_is_everything_lost(run):
+    assert verdict(run, run.results.iloc[:0]).lost == len(run.events) == 480
+
+
+def test_a_result_given_twice_is_duplicated(run):
+    again = run.results.loc[[7, 7, 20]].assign(log_offset=10**6, arrived_us=10**9)
+    only(verdict(run, pd.concat([run.results, again])), duplicated=3)
+
+
+def test_two_results_swapped_in_the_log_are_reordered(run):
+    first, second = neighbours(run.results)
+    results = run.results.copy()
+    results.loc[[first, second], "log_offset"] = results.loc[[second, first], "log_offset"].to_numpy()
+    only(verdict(run, results), reordered=1)
+
+
+def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
+    for _, rows in run.results.groupby(["slot", "log_offset", "router", "key"]):
+        if len(rows) > 1:
+            first, second = rows.index[:2]
+            break
+    order = run.results.index.tolist()
+    order[first], order[second] = order[second], order[first]
+    only(verdict(run, run.results.loc[order]), reordered=1)
+
+
+def test_an_event_routed_under_an_older_version_than_an_earlier_one_is_reordered(run):
+    # A unit that stays where it is under both versions, so that the slot is the owner all the same.
+    stays = run.results[(run.results["slot"] == 0) & (run.results["version"] == 2)]
+    _, rows = next(iter(stays.groupby(["router", "key"])))
+    results = run.results.copy()
+    results.loc[rows.index[1], "version"] = 1
+    only(verdict(run, results), reordered=1)
+
+
+def test_a_wrong_count_is_wrong(run):
+    results = run.results.copy()
+    results.loc[40, ["count", "stamp"]] = [10**6, 10**6 - 1]
+    found = verdict(run, results)
+    assert found.wrong >= 1
+    only(found, wrong=found.wrong)
+
+
+@pytest.mark.parametrize("column, kind", [("key", "wrong"), ("t", "wrong")])
+def test_a_result_that_does_not_carry_its_events_key_and_time_is_wrong(run, column, kind):
+    results = run.results.copy()
+    results.loc[40, column] += 1
+    assert getattr(verdict(run, results), kind) >= 1
+
+
+def test_a_result_from_a_slot_that_was_not_the_owner_is_foreign(run):
+    results = run.results.copy()
+    results.loc[[3, 50], "slot"] = 7
+    only(verdict(run, results), foreign=2)
+
+
+def test_a_result_under_a_version_nobody_published_is_foreign(run):
+    results = run.results.copy()
+    last = results.groupby(["router", "key"]).tail(1).index[0]
+    results.loc[last, "version"] = 99
+    only(verdict(run, results), foreign=1)
+
+
+def test_a_result_by_the_owner_of_another_version_is_foreign(run):
+    results = run.results.copy()
+    before, after = (a.slot_of[WORKLOAD.units[results["key"]]] for a in run.assignments)
+    moved = results.index[(results["version"] == 2) & (before != after)][-1]
+    results.loc[moved, "slot"] = before[moved]
+    only(verdict(run, results), foreign=1)
+
+
+def test_a_unit_left_behind_at_its_old_owner_has_two_owners(run):
+    part = run.final[-1]
+    assert run.assignments[0].owner[part["unit"].iloc[0]] == 1
+    left = part.assign(slot=1)
+    only(verdict(run, final=[*run.final, left]), foreign=1, wrong=len(left))
+
+
+def test_a_unit_that_lives_only_at_the_wrong_slot_is_foreign(run):
+    only(verdict(run, final=[*run.final[:-1], run.final[-1].assign(slot=0)]), foreign=1)
+
+
+def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
+    found = verdict(run, final=[*run.final[:-1], run.final[-1].assign(unit=8)])
+    only(found, foreign=1, wrong=len(run.final[-1]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"router": 5}, {"router": -1}, {"offset": 10**15}, {"position": 20}, {"offset": -1}],
+    ids=lambda c: str(c),
+)
+def test_a_result_of_an_event_never_offered_is_unexpected(run, change):
+    extra = run.results.loc[[7]].assign(**change)
+    only(verdict(run, pd.concat([run.results, extra], ignore_index=True)), unexpected=1)
+
+
+def test_results_without_any_event_are_unexpected(run):
+    found = judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:5], [], run.assignments)
+    assert found.unexpected == 5
+
+
+def test_nothing_offered_nothing_answered_and_untouched_state_is_ok():
+    run = run_offline(WORKLOAD, [Assignment.contiguous(8, 2)], events_per_frame=1, frames=1)
+    untouched = [
+        part.assign(count=0, payload=[p.tobytes() for p in WORKLOAD.payloads(keys, np.zeros(len(part), np.int64))])
+        for part in run.final
+        for keys in [part["key"].to_numpy()]
+    ]
+    only(judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:0], untouched, run.assignments))
+
+
+def test_what_an_attempt_gave_that_died_does_not_count(run):
+    before = run.results.iloc[:100].assign(version=0, count=7, slot=9)
+    only(verdict(run, pd.concat([before, run.results]), revoked={0}))
+    assert not verdict(run, pd.concat([before, run.results])).ok
+
+
+def test_what_only_an_attempt_gave_that_died_is_lost(run):
+    run.results.loc[run.results.index[:100], "version"] = 0
+    assert verdict(run, run.results, revoked={0}).lost == 100
+
+
+@pytest.mark.parametrize("unread, words", [(7, "7 events fewer than"), (-2, "2 events more than")])
+def test_events_that_were_offered_and_not_read_back_are_told_and_the_other_way_round(run, unread, words):
+    found = verdict(run, unread=unread)
+    only(found, unread=abs(unread))
+    assert words in found.examples[0]
+
+
+WINDOWS = WindowCount(
+    key_groups=8, keys=40, skew=0.5, state_bytes=24, seed=5, window_ms=20, delay_ms=5, late_share=0.1, idle_ms=15
+)
+TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
+
+
+@pytest.fixture
+def timed() -> OfflineRun:
+    return run_offline(WINDOWS, TWO, frames=12)
+
+
+def timed_verdict(run: OfflineRun, results: pd.DataFrame, **changes) -> Verdict:
+    given = {"times": run.times} | changes
+    return judge(WINDOWS, run.events, results, run.final, run.assignments, **given)
+
+
+def test_results_of_timers_are_no_results_of_events(timed):
+    fired = timed.results["router"] == -1
+    assert fired.sum() > 50
+    only(timed_verdict(timed, timed.results))
+    found = timed_verdict(timed, timed.results[~fired])
+    assert found.wrong >= fired.sum()
+    only(found, wrong=found.wrong)
+
+
+def test_a_lost_event_of_a_workload_with_timers_is_lost_and_nothing_else(timed):
+    only(timed_verdict(timed, timed.results[timed.results["position"] != 3]), lost=24)
+
+
+def test_timers_may_come_out_in_any_order(timed):
+    fired = timed.results[timed.results["router"] == -1]
+    rest = timed.results[timed.results["router"] != -1]
+    only(timed_verdict(timed, pd.concat([fired.iloc[::-1], rest])))
+
+
+@pytest.mark.parametrize("column", ["router", "offset", "position"])
+def test_only_a_result_without_any_origin_is_one_of_a_timer(timed, column):
+    row = timed.results.index[timed.results["router"] == -1][0]
+    timed.results.loc[row, column] = 0
+    assert timed_verdict(timed, timed.results).unexpected == 1
+
+
+def test_a_timer_of_a_slot_that_was_not_the_owner_is_foreign(timed):
+    row = timed.results.index[timed.results["router"] == -1][0]
+    timed.results.loc[row, "slot"] = 7
+    only(timed_verdict(timed, timed.results), foreign=1)
+
+
+def test_a_timer_of_an_attempt_that_died_does_not_count(timed):
+    before = timed.results[timed.results["router"] == -1].iloc[[5, 6]].assign(version=0)
+    only(timed_verdict(timed, pd.concat([before, timed.results]), revoked={0}))
+    assert not timed_verdict(timed, pd.concat([before, timed.results])).ok
+
+
+# What a review broke, in a whole run whose units move. All of it was called ok.
+
+
+class Quiet(WindowCount):
+    """No events for units 4 to 7, some of which move, from the middle of the run on."""
+
+    def source(self, router):
+        plain = super().source(router)
+
+        class Source:
+            def take(self, times):
+                batch = plain.take(times)
+                gone = (WINDOWS.units[batch["key"].to_numpy()] >= 4) & (times >= 60_000)
+                return batch.filter(pa.array(~gone))
+
+        return Source()
+
+
+def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Verdict:
+    """The verdict on a run with a fault in units that have moved: 3, 6 and 7, in this order."""
+    install, reach = Timers.install, Timers.reach
+    moved: dict[Timers, int] = {}  # -> how often time has come since
+
+    def installs(timers, batch):
+        kinds = batch["kind"].to_numpy()
+        install(timers, batch.filter(pa.array(kinds < 0)) if fault == "timers lost" else batch)
+        moved[timers] = 0
+
+    def reaches(timers, watermark, now_us=0):
+        if timers in moved:
+            moved[timers] += 1
+            if fault == "time stands" or (fault == "queued records lose their watermark" and moved[timers] <= 4):
+                watermark = 0
+            if fault == "nothing without a record" and timers is not next(iter(moved)):  # unit 3 has records
+                return
+        reach(timers, watermark, now_us)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Timers, "install", installs)
+        patch.setattr(Timers, "reach", reaches)
+        run = run_offline(workload, TWO, frames=12)
+    assert len(moved) == 3
+    return judge(workload, run.events, run.results, run.final, run.assignments, times=run.times)
+
+
+@pytest.mark.parametrize("fault", ["time stands", "timers lost", "queued records lose their watermark"])
+def test_a_fault_in_the_time_of_units_that_have_moved_is_noticed(monkeypatch, fault):
+    found = broken_run(monkeypatch, fault)
+    only(found, wrong=found.wrong)
+    assert found.wrong > 0
+
+
+@pytest.mark.parametrize("fault", ["timers lost", "time stands", "nothing without a record"])
+def test_a_fault_in_the_time_of_units_that_have_moved_and_fallen_silent_is_noticed(monkeypatch, fault):
+    quiet = Quiet(**WINDOWS.model_dump())
+    only(broken_run(monkeypatch, "none", quiet))
+    found = broken_run(monkeypatch, fault, quiet)
+    only(found, wrong=found.wrong)
+    assert found.wrong > 0
+
+
+def test_a_frame_that_meets_its_own_watermark_is_noticed(monkeypatch):
+    process = WindowCountOperator.process
+
+    def too_far(self, events, state_of):
+        for unit in set(events["unit"].to_pylist()):
+            state_of(unit).timers.reach(max(events["t"].to_pylist()) // 10_000 * 10_000 + 9_500)
+        return process(self, events, state_of)
+
+    monkeypatch.setattr(WindowCountOperator, "process", too_far)
+    run = run_offline(WINDOWS, TWO, frames=12)
+    found = timed_verdict(run, run.results)
+    assert found.wrong > 100
+    assert found.lost == found.duplicated == found.reordered == 0
+
+
+def test_a_workload_that_uses_time_is_not_judged_without_its_times(timed):
+    with pytest.raises(BadInput, match="times is missing: windowcount uses time"):
+        timed_verdict(timed, timed.results, times=None)
+
+
+def test_a_verdict_without_assignments_is_refused(run):
+    with pytest.raises(BadInput, match="assignments is empty"):
+        verdict(run, assignments=[])
+
+
+def test_many_mistakes_are_all_counted_and_few_are_shown(run):
+    found = verdict(run, run.results.iloc[::2])
+    assert found.lost == 240
+    assert 1 <= len(found.examples) <= 20
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):
+    run = run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=4)
+    rows = st.lists(st.sampled_from(run.results.index.tolist()), max_size=20)
+    dropped, doubled = set(data.draw(rows)), data.draw(rows)
+    doubled = [row for row in doubled if row not in dropped]
+    results = pd.concat([run.results.drop(index=list(dropped)), run.results.loc[doubled]])
+    found = verdict(run, results)
+    assert (found.lost, found.duplicated) == (len(dropped), len(doubled))
+    assert (found.reordered, found.wrong, found.foreign, found.unexpected) == (0, 0, 0, 0)

@@ -1,0 +1,237 @@
+"""One service in the foreground, as containers run it: its configuration, what is refused, and that it serves."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import urllib3
+from minio.error import S3Error
+from typer.testing import CliRunner
+
+from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.services import serve
+from keyshift.services.kafka import Kafka
+from keyshift.services.minio import MinIO
+from keyshift.services.processes import tail
+from keyshift.services.service import Binding, Service
+from keyshift.services.zookeeper import ZooKeeper
+
+DEADLINE_S = 60.0
+
+
+class Became(Exception):
+    """Instead of an exec."""
+
+
+@pytest.fixture(autouse=True)
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of its own, programs that need not be there, and nothing that takes this process away."""
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "home"))
+    for name in [name for name in os.environ if name.startswith(("MINIO_", "KEYSHIFT_MINIO", "KEYSHIFT_BUCKET"))]:
+        monkeypatch.delenv(name)
+    for service in (Kafka, ZooKeeper, MinIO):
+        monkeypatch.setattr(service, "fetch", lambda self, say, cancel: [f"program-of-{self.name}"])
+    monkeypatch.setattr(Kafka, "_format", lambda self, program, file, cancel: None)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def become(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment that this command line ends in."""
+    found: list[tuple[list[str], dict[str, str]]] = []
+
+    def exec_(file: str, command: list[str], env: dict[str, str]) -> NoReturn:
+        assert file == command[0]
+        found.append((command, env))
+        raise Became
+
+    monkeypatch.setattr(serve.become, "__defaults__", (exec_,))
+    result = CliRunner().invoke(serve.app, list(arguments))
+    if isinstance(result.exception, KeyshiftError):
+        raise result.exception
+    assert isinstance(result.exception, Became), result.output
+    return found[0]
+
+
+def settings(file: Path) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in file.read_text().splitlines())
+
+
+def test_kafka_serves_everybody_under_the_name_it_is_told_and_keeps_its_controller_to_itself(
+    container: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = container / "volume"
+    command, _ = become("kafka", "--advertise", "broker.lab.svc", "--data", str(data), monkeypatch=monkeypatch)
+    assert command[-1] == "conf/kafka.properties"
+    assert Path.cwd() == container / "home"
+    found = settings(container / "home/conf/kafka.properties")
+    assert found["listeners"] == "BROKER://0.0.0.0:9092,CONTROLLER://127.0.0.1:9093"
+    assert found["advertised.listeners"] == "BROKER://broker.lab.svc:9092"
+    assert found["controller.quorum.voters"] == "1@127.0.0.1:9093"
+    assert found["log.dirs"] == str(data / "kafka")
+    assert (data / "kafka").is_dir()
+
+
+def test_zookeeper_serves_everybody_from_the_folder_it_is_given(
+    container: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = container / "volume"
+    command, _ = become("zookeeper", "--port", "2182", "--data", str(data), monkeypatch=monkeypatch)
+    assert command[-1] == "conf/zoo.cfg"
+    found = settings(container / "home/conf/zoo.cfg")
+    assert (found["clientPortAddress"], found["clientPort"]) == ("0.0.0.0", "2182")
+    assert found["dataDir"] == str(data / "zookeeper")
+
+
+def test_minio_takes_its_credentials_and_settings_from_the_environment_and_shows_no_secret(
+    container: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIO_ROOT_USER", "somebody")
+    monkeypatch.setenv("MINIO_ROOT_PASSWORD", "a-long-secret")
+    monkeypatch.setenv("MINIO_PROMETHEUS_AUTH_TYPE", "public")
+    command, env = become("minio", "--data", str(container / "volume"), monkeypatch=monkeypatch)
+    assert command[:3] == ["program-of-minio", "server", str(container / "volume/minio")]
+    assert command[command.index("--address") + 1] == "0.0.0.0:9000"
+    assert (env["MINIO_ROOT_USER"], env["MINIO_ROOT_PASSWORD"]) == ("somebody", "a-long-secret")
+    assert (env["MINIO_BROWSER"], env["MINIO_PROMETHEUS_AUTH_TYPE"]) == ("off", "public")
+    assert "a-long-secret" not in " ".join(command)
+    assert not (container / "home/credentials.json").exists()
+
+
+@pytest.mark.parametrize("service", [Kafka, ZooKeeper, MinIO])
+def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder(
+    container: Path, service: type[Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIO_PROMETHEUS_AUTH_TYPE", "public")  # of another MinIO
+    home = container / "home"
+    ports = dict(service.default_ports)
+    command, env = service(home).configure(["program"], ports, threading.Event())
+    conf = [file.read_text() for file in (home / "conf").glob("*")] if (home / "conf").exists() else []
+    written = "\n".join([*conf, *command])
+    assert "127.0.0.1" in written
+    assert "0.0.0.0" not in written
+    assert f"data/{service.name}" in written
+    assert str(container) not in written
+    if service is MinIO:
+        assert "MINIO_PROMETHEUS_AUTH_TYPE" not in env
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kafka", "--advertise", "broker:9092", "--data", "/data"], "--advertise 'broker:9092' is not a host"),
+        (["kafka", "--advertise", "0.0.0.0", "--data", "/data"], "--advertise '0.0.0.0' is not a host"),
+        (["kafka", "--advertise", "", "--data", "/data"], "--advertise '' is not a host"),
+        (["kafka", "--advertise", "a", "--data", "/a,/b"], "--data '/a,/b': expected an absolute path"),
+        (["zookeeper", "--data", "data"], "--data 'data': expected an absolute path"),
+        (["zookeeper", "--data", "/data", "--listen", "0.0.0.0:1"], "--listen '0.0.0.0:1': expected an IPv4 address"),
+        (["minio", "--data", "/data"], "MINIO_ROOT_USER is not set in the environment"),
+        (["bucket"], "KEYSHIFT_MINIO is not set in the environment"),
+    ],
+)
+def test_a_wrong_argument_is_named_before_anything_is_written(
+    container: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        become(*arguments, monkeypatch=monkeypatch)
+    assert list(container.iterdir()) == []
+
+
+def test_credentials_too_short_for_minio_are_counted_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIO_ROOT_USER", "somebody")
+    monkeypatch.setenv("MINIO_ROOT_PASSWORD", "s3cret")
+    with pytest.raises(BadInput, match=r"MINIO_ROOT_PASSWORD has 6 characters; MinIO wants at least 8") as refused:
+        become("minio", "--data", "/data", monkeypatch=monkeypatch)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (container / "file").write_text("not a folder")
+    with pytest.raises(ServiceUnavailable, match=r"cannot write to .*/file/zookeeper: .*--data"):
+        become("zookeeper", "--data", str(container / "file"), monkeypatch=monkeypatch)
+
+
+class FakeMinio:
+    """Fails as it is told, then has buckets."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.buckets: set[str] = set()
+
+    def bucket_exists(self, name: str) -> bool:
+        if self.failures:
+            raise self.failures.pop(0)
+        return name in self.buckets
+
+    def make_bucket(self, name: str) -> None:
+        self.buckets.add(name)
+
+
+def s3_error(code: str) -> S3Error:
+    return S3Error(response=None, code=code, message=code, resource=None, request_id=None, host_id=None)  # type: ignore[arg-type]
+
+
+def test_the_bucket_is_made_once_the_server_answers_and_then_left_alone() -> None:
+    client = FakeMinio(urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized"))
+    assert serve.wait_for_bucket(client, "results", "store:9000", DEADLINE_S) is True  # type: ignore[arg-type]
+    assert client.buckets == {"results"}
+    assert serve.wait_for_bucket(client, "results", "store:9000", DEADLINE_S) is False  # type: ignore[arg-type]
+
+
+def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadline() -> None:
+    refusing = FakeMinio(s3_error("SignatureDoesNotMatch"))
+    with pytest.raises(ServiceUnavailable, match=r"store:9000 refuses .*'results' \(SignatureDoesNotMatch\): check"):
+        serve.wait_for_bucket(refusing, "results", "store:9000", DEADLINE_S)  # type: ignore[arg-type]
+    silent = FakeMinio(*[urllib3.exceptions.ProtocolError("no route")] * 9)
+    with pytest.raises(ServiceUnavailable, match=r"store:9000 has not made bucket 'results' within 0 s \(no route\)"):
+        serve.wait_for_bucket(silent, "results", "store:9000", 0)  # type: ignore[arg-type]
+    assert len(silent.failures) == 8
+
+
+def test_a_bucket_with_an_impossible_name_and_an_address_that_is_none_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY"):
+        monkeypatch.setenv(name, "somebody")
+    monkeypatch.setenv("KEYSHIFT_MINIO", "store:9000")
+    monkeypatch.setenv("KEYSHIFT_BUCKET", "No_Bucket!")
+    with pytest.raises(BadInput, match=r"bucket 'No_Bucket!': .*3 to 63 small letters"):
+        become("bucket", monkeypatch=monkeypatch)
+    monkeypatch.setenv("KEYSHIFT_MINIO", "http://store:9000/x")
+    with pytest.raises(BadInput, match=r"KEYSHIFT_MINIO='http://store:9000/x': .*expected host:port"):
+        become("bucket", monkeypatch=monkeypatch)
+
+
+def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    log = tmp_path / "zookeeper.log"
+    command = [sys.executable, "-m", "keyshift.services.serve", "zookeeper", "--listen", "127.0.0.1"]
+    command += ["--port", str(port), "--data", str(tmp_path / "volume")]
+    with open(log, "wb") as sink:
+        server = subprocess.Popen(command, env=os.environ, stdout=sink, stderr=sink)
+    asked = ZooKeeper(tmp_path / "home", Binding())
+    waiting = threading.Event()
+    try:
+        for _ in range(int(DEADLINE_S * 5)):
+            try:
+                asked.check(port)
+                break
+            except (OSError, ServiceUnavailable):
+                assert server.poll() is None, tail(log)
+                waiting.wait(0.2)
+        asked.check(port)
+        assert (tmp_path / "volume/zookeeper/version-2").is_dir()
+        server.terminate()  # reaches the server itself: nothing stands between it and its parent
+        server.wait(DEADLINE_S)
+        with pytest.raises(OSError):
+            asked.check(port)
+    finally:
+        server.kill()
+        server.wait()

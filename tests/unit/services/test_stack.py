@@ -1,0 +1,500 @@
+"""The embedded stack without its services: folders, processes, Java, jars and the MinIO program."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from keyshift import folders
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.folders import Cancelled, silent
+from keyshift.services import go_programs, jars, minio_binary, processes
+from keyshift.services.stack import DEFAULT_PORTS, Stack
+
+DEADLINE_S = 60.0
+INSTALLER = go_programs._installer
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH that may hold java, go or minio."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name in ("sh", "nice", "sleep", "mkdir", "cat", "chmod", "uname"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(go_programs, "_installer", lambda _: pytest.fail("a unit test asks for Go on the network"))
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KEYSHIFT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# Folders
+
+
+def test_the_state_folder_is_the_argument_then_the_variable_then_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "variable"))
+    assert folders.state_folder(tmp_path / "argument") == (tmp_path / "argument").resolve()
+    assert folders.state_folder() == (tmp_path / "variable").resolve()
+    monkeypatch.delenv("KEYSHIFT_HOME")
+    assert folders.state_folder().name == "keyshift"
+
+
+def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
+    with pytest.raises(ServiceUnavailable, match=rf"{re.escape(str(tmp_path))}.* 5 MiB .*free, 7 MiB needed.*move it"):
+        folders.require_room(tmp_path, 7 * folders.MIB, "move it")
+
+
+def test_a_full_disk_stops_up_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
+    stack = Stack(tmp_path)
+    with pytest.raises(ServiceUnavailable, match=r"too full.*KEYSHIFT_HOME"):
+        stack.up()
+    assert not stack.running()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"lock"}
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ServiceUnavailable, match=r"cannot write to .*file/home"):
+        Stack(tmp_path / "file" / "home").up()
+
+
+def test_a_private_file_is_replaced_whole_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "secret.json"
+    for text in ("first", "second"):
+        folders.write_whole(file, text)
+        assert file.read_text() == text
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=1):
+        with (
+            pytest.raises(ServiceUnavailable, match=rf"the build is still busy in process {os.getpid()}"),
+            folders.locked(tmp_path / "lock", "the build", said.append, deadline_s=0),
+        ):
+            pytest.fail("two hold the lock")
+        cancel = threading.Event()
+        cancel.set()
+        with (
+            pytest.raises(Cancelled),
+            folders.locked(tmp_path / "lock", "the build", said.append, deadline_s=60, cancel=cancel),
+        ):
+            pytest.fail("two hold the lock")
+    with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=0):
+        pass  # free again
+
+
+# Processes
+
+
+def test_a_pid_file_finds_its_process_but_not_another_with_the_same_number(tmp_path: Path) -> None:
+    own, file = psutil.Process(), tmp_path / "service.json"
+    file.write_text(json.dumps({"pid": own.pid, "created": own.create_time()}))
+    found = processes.find(file)
+    assert found is not None
+    assert found.pid == own.pid
+    file.write_text(json.dumps({"pid": own.pid, "created": own.create_time() - 3600}))
+    assert processes.find(file) is None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "created": 1}', '{"pid": -5, "created": 1}']
+)
+def test_a_damaged_pid_file_finds_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "service.json").write_text(content)
+    assert processes.find(tmp_path / "service.json") is None
+
+
+@pytest.fixture
+def launched(tmp_path: Path) -> Iterator[Callable[[str], psutil.Process]]:
+    """Start a shell script as a service."""
+    file = tmp_path / "pids" / "service.json"
+
+    def start(script: str) -> psutil.Process:
+        processes.launch(["sh", "-c", script], dict(os.environ), tmp_path, tmp_path / "service.log", file)
+        found = processes.find(file)
+        assert found is not None
+        return found
+
+    yield start
+    if left := processes.find(file):
+        left.kill()
+
+
+def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(
+    tmp_path: Path, launched: Callable[[str], psutil.Process]
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    process = launched("read line < go; exit 3")
+    (tmp_path / "go").write_text("now\n")
+    pid_file = tmp_path / "pids" / "service.json"
+    until(lambda: processes.find(pid_file) is None and not psutil.pid_exists(process.pid))
+
+
+def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(
+    tmp_path: Path, launched: Callable[[str], psutil.Process]
+) -> None:
+    process = launched("trap '' TERM; echo ready; while :; do sleep 1; done")
+    until(lambda: "ready" in (tmp_path / "service.log").read_text())
+    processes.stop([process], deadline_s=0.5)
+    assert processes.find(tmp_path / "pids" / "service.json") is None
+
+
+def test_the_log_of_the_start_before_is_kept(tmp_path: Path, launched: Callable[[str], psutil.Process]) -> None:
+    log = tmp_path / "service.log"
+    for word in ("first", "second"):
+        process = launched(f"echo {word}; exec sleep 600")
+        until(lambda word=word: log.read_text() == f"{word}\n")
+        processes.stop([process])
+    assert (tmp_path / "service.log.1").read_text() == "first\n"
+
+
+def test_listening_is_seen_of_the_right_process_and_port_only() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert processes.listens(psutil.Process(), port)
+        with subprocess.Popen(["sleep", "600"]) as stranger:
+            assert not processes.listens(psutil.Process(stranger.pid), port)
+            stranger.kill()
+    assert not processes.listens(psutil.Process(), port)
+
+
+def test_a_tool_that_is_cancelled_takes_its_children_along(tmp_path: Path) -> None:
+    cancel, pid_file = threading.Event(), tmp_path / "grandchild"
+    script = f"sleep 600 & echo $! > {pid_file}; wait"
+    with ThreadPoolExecutor() as pool:
+        tool = pool.submit(processes.run_to_end, ["sh", "-c", script], tmp_path / "log", cancel=cancel)
+        until(lambda: pid_file.exists() and pid_file.read_text().strip())
+        cancel.set()
+        with pytest.raises(Cancelled):
+            tool.result(DEADLINE_S)
+    until(lambda: not _alive(int(pid_file.read_text())))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_tool_tells_its_exit_code_and_all_it_printed(tmp_path: Path) -> None:
+    assert processes.run_to_end(["sh", "-c", "echo out; echo err >&2; exit 7"], tmp_path / "log") == 7
+    assert (tmp_path / "log").read_text() == "out\nerr\n"
+
+
+def test_the_tail_of_a_log_shows_causes_and_no_stack_frames(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    frames = "\tat a.B.c(B.java:1)\n" * 30
+    log.write_text(f"start\nRuntimeException: no\n{frames}Caused by: BindException: in use\n{frames}\t... 6 more\n\n")
+    assert processes.tail(log, 2) == "RuntimeException: no\nCaused by: BindException: in use"
+    log.write_text("")
+    assert processes.tail(log) == "(the log is empty)"
+    assert processes.tail(tmp_path / "none") == "(no log)"
+
+
+# Java
+
+SETTINGS = """
+echo "    java.home = {home}" >&2
+echo "    java.specification.version = {version}" >&2
+echo "{module}@{version}"
+"""
+
+
+def java(path: Path, version: str, module: str = "jdk.incubator.vector") -> Path:
+    return program(path, SETTINGS.format(home=path.parent.parent, version=version, module=module))
+
+
+@pytest.mark.parametrize("version", ["17", "21"])
+def test_a_java_that_spark_supports_is_taken(tools: Path, version: str) -> None:
+    java(tools / "java", version)
+    assert jars.require_java() == str(tools / "java")
+
+
+def test_java_home_comes_before_path_as_it_does_for_spark(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java(tools / "java", "11")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    fit = java(tmp_path / "jdk" / "bin" / "java", "17")
+    assert jars.require_java() == str(fit)
+
+
+def test_behind_a_wrapper_the_real_java_is_named(tools: Path, tmp_path: Path) -> None:
+    real = java(tmp_path / "jdk" / "bin" / "java", "17")
+    program(tools / "java", f'exec {real} "$@"')
+    assert jars.require_java() == str(real)
+
+
+def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ServiceUnavailable, match=r"no java on PATH.*Java 17 or 21"):
+        jars.require_java()
+    java(tools / "java", "11")
+    with pytest.raises(ServiceUnavailable, match="tools/java is Java 11; install Java 17 or 21"):
+        jars.require_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    with pytest.raises(ServiceUnavailable, match=r"JAVA_HOME=.*old has no bin/java"):
+        jars.require_java()
+    program(tmp_path / "old" / "bin" / "java", "echo 'Unrecognized option: --list-modules' >&2; exit 1")
+    with pytest.raises(ServiceUnavailable, match=r"too old or not a Java .*Unrecognized option.*Java 17 or 21"):
+        jars.require_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "cut"))
+    java(tmp_path / "cut" / "bin" / "java", "17", module="java.base")
+    with pytest.raises(ServiceUnavailable, match=r"without the module jdk\.incubator\.vector"):
+        jars.require_java()
+
+
+def test_an_unfit_java_stops_up_before_anything_is_started(tools: Path, tmp_path: Path) -> None:
+    java(tools / "java", "1.8")
+    stack = Stack(tmp_path / "home")
+    with pytest.raises(ServiceUnavailable, match=r"Java 1\.8; install Java 17 or 21"):
+        stack.up()
+    assert not stack.running()
+
+
+# Jars
+
+
+def test_every_jar_has_a_checksum_and_both_configurations_are_listed() -> None:
+    lines = jars.resource("jars.sha256").read_text().splitlines()
+    assert all(re.fullmatch(r"[0-9a-f]{64}  (spark|broker)/[\w.-]+\.jar", line) for line in lines)
+    names = {line.split()[1] for line in lines}
+    assert len(names) == len(lines)
+    for needed in ("spark/spark-sql-kafka", "spark/kafka-clients", "broker/kafka_2.13", "broker/log4j-slf4j-impl"):
+        assert any(name.startswith(needed) for name in names)
+
+
+def test_an_unknown_jar_configuration_names_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"brocker.*did you mean 'broker'.*spark, broker"):
+        jars.jars("brocker")
+
+
+@pytest.fixture
+def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Two jars to resolve, and an Ivy that hands out ``contents``; ``runs`` counts how often."""
+    repository = SimpleNamespace(contents={"spark/a-1.jar": b"a", "broker/b-1.jar": b"b"}, runs=0)
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in repository.contents.items())
+    (tmp_path / "jars.sha256").write_text(sums)
+
+    def resolve(scratch: Path, say: object, cancel: object) -> None:
+        repository.runs += 1
+        for name, data in repository.contents.items():
+            (scratch / name).parent.mkdir()
+            (scratch / name).write_bytes(data)
+
+    monkeypatch.setattr(jars, "resource", lambda name: tmp_path / name)
+    monkeypatch.setattr(jars, "_resolve", resolve)
+    return repository
+
+
+def test_jars_are_fetched_once_and_taken_from_the_cache_afterwards(ivy: SimpleNamespace, cache: Path) -> None:
+    assert jars.jars("spark") == [cache / "jars" / "spark" / "a-1.jar"]
+    assert [jar.read_bytes() for jar in jars.jars("broker")] == [b"b"]
+    assert ivy.runs == 1
+    assert sorted(entry.name for entry in cache.iterdir()) == ["jars", "jars.lock"]
+
+
+def test_a_damaged_jar_in_the_cache_is_fetched_again(ivy: SimpleNamespace) -> None:
+    jar = jars.jars("spark")[0]
+    jar.write_bytes(b"damaged")
+    assert jars.jars("spark")[0].read_bytes() == b"a"
+    assert ivy.runs == 2
+
+
+def test_a_fetched_jar_with_another_checksum_is_refused_and_nothing_is_kept(ivy: SimpleNamespace, cache: Path) -> None:
+    ivy.contents["broker/b-1.jar"] = b"altered"
+    with pytest.raises(ServiceUnavailable, match=r"1 downloaded jars differ .*broker/b-1\.jar"):
+        jars.jars("spark")
+    assert not list((cache / "jars").rglob("*.jar"))
+
+
+# The MinIO program
+
+MINIO = "echo 'minio version DEVELOPMENT.GOGET'"
+GO = """
+case "$1" in
+    version) echo "go version go{version} linux/amd64" ;;
+    *) echo run >> "{runs}"; {build} ;;
+esac
+"""
+BUILD = 'printf "#!/bin/sh\\n%s\\n" "echo minio version 1" > "$GOBIN/minio"; chmod 755 "$GOBIN/minio"'
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(go_programs, "BUILD_BYTES", 0)
+
+
+def fake_go(tools: Path, build: str, version: str = "1.99.0") -> Path:
+    runs = tools / "runs"
+    program(tools / "go", GO.format(version=version, runs=runs, build=build))
+    return runs
+
+
+def test_minio_on_the_path_is_used_and_nothing_is_built(tools: Path, cache: Path) -> None:
+    minio = program(tools / "minio", MINIO)
+    assert minio_binary.minio_binary() == minio
+    assert not cache.exists()
+
+
+def test_a_program_called_minio_that_is_another_is_passed_over(tools: Path, cache: Path, roomy: None) -> None:
+    program(tools / "minio", "echo something else")
+    fake_go(tools, BUILD)
+    assert cache in minio_binary.minio_binary().parents
+
+
+def test_two_who_need_minio_at_once_build_it_once(tools: Path, cache: Path, roomy: None) -> None:
+    runs = fake_go(tools, f"sleep 0.3; {BUILD}")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: minio_binary.minio_binary(), range(2))
+    assert first == second
+    assert minio_binary.minio_binary() == first
+    assert runs.read_text() == "run\n"
+    assert not (cache / "minio-build").exists()
+
+
+def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_no_program(
+    tools: Path, cache: Path, roomy: None
+) -> None:
+    fake_go(tools, "echo 'dial tcp: no route'; exit 1")
+    with pytest.raises(ServiceUnavailable, match=r"(?s)check the network.*put a `minio`.*dial tcp: no route"):
+        minio_binary.minio_binary()
+    assert not (cache / "minio").exists()
+
+
+def test_a_build_that_is_cancelled_leaves_no_program_and_the_next_one_can_go_on(
+    tools: Path, cache: Path, roomy: None
+) -> None:
+    runs = fake_go(tools, f"{BUILD}; sleep 600")
+    cancel = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        build = pool.submit(minio_binary.minio_binary, silent, cancel)
+        until(runs.exists)
+        cancel.set()
+        with pytest.raises(Cancelled):
+            build.result(DEADLINE_S)
+    assert not (cache / "minio").exists()
+    fake_go(tools, BUILD)
+    assert minio_binary.minio_binary().is_file()
+
+
+def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
+    tools: Path, cache: Path, roomy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_go(tools, "exit 1", version="1.23.9")
+    inner = tools / "inner"
+    program(inner, GO.format(version="1.26.6", runs=tools / "runs", build=BUILD))
+    # Called as: installer --target FOLDER ...
+    installer = program(
+        tools / "installer", f'mkdir -p "$2/go/bin"; cat {inner} > "$2/go/bin/go"; chmod 755 "$2/go/bin/go"'
+    )
+    monkeypatch.setattr(go_programs, "_installer", lambda _: [str(installer)])
+    said: list[str] = []
+    assert minio_binary.minio_binary(said.append).is_file()
+    assert any("no Go 1.24 or newer on PATH" in line for line in said)
+
+
+def test_without_go_pip_and_uv_the_remedies_are_named(
+    tools: Path, cache: Path, roomy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(go_programs, "_installer", INSTALLER)
+    monkeypatch.setattr(go_programs, "find_spec", lambda _: None)
+    with pytest.raises(ServiceUnavailable, match=r"no Go 1\.24 or newer.*neither pip nor uv.*put a `minio`"):
+        minio_binary.minio_binary()
+
+
+# The stack before it was ever started
+
+
+def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "home", ports={"minio": 12345})
+    states = {status.name: (status.state, status.pid, status.address) for status in stack.status()}
+    assert states == {
+        "kafka": ("stopped", None, f"127.0.0.1:{DEFAULT_PORTS['kafka']}"),
+        "zookeeper": ("stopped", None, f"127.0.0.1:{DEFAULT_PORTS['zookeeper']}"),
+        "minio": ("stopped", None, "127.0.0.1:12345"),
+    }
+    with pytest.raises(
+        ServiceUnavailable, match=r"Kafka at 127\.0\.0\.1:19092 is stopped; start it with `keyshift up`"
+    ):
+        stack.endpoints()
+    stack.down()
+    assert not stack.running()
+    assert not stack.home.exists()
+
+
+def test_impossible_ports_and_unknown_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"kafak.*did you mean 'kafka'"):
+        Stack(tmp_path, ports={"kafak": 1})
+    for port in (0, -1, 65536):
+        with pytest.raises(BadInput, match=f"kafka={port} is impossible.*1 to 65535"):
+            Stack(tmp_path, ports={"kafka": port})
+    with pytest.raises(BadInput, match="unknown service 'kafak'"):
+        Stack(tmp_path).log_path("kafak")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(
+    tools: Path, tmp_path: Path, cache: Path, number: signal.Signals
+) -> None:
+    server = tmp_path / "server"
+    answer = SETTINGS.format(home=tmp_path, version="17", module="jdk.incubator.vector")
+    program(tools / "java", f'case "$1" in -XshowSettings*) {answer};; *) echo $$ > {server}; exec sleep 600;; esac')
+    script = "from keyshift.services.stack import Stack, Path; Stack(Path('home')).up()"
+    program(tools / "minio", f"{MINIO}; [ $1 = --version ] || exec sleep 600")
+    # Kafka waits for its jars, ZooKeeper and MinIO for an answer of their servers.
+    with folders.locked(cache / "jars.lock", "jars", silent, deadline_s=5):
+        run = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        until(lambda: server.exists() and server.read_text().strip())
+        stack = Stack(tmp_path / "home")
+        until(stack.running)
+        run.send_signal(number)
+        run.send_signal(number)
+        assert run.wait(DEADLINE_S) == -number
+    assert not stack.running()
+    assert not _alive(int(server.read_text()))

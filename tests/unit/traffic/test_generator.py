@@ -1,0 +1,144 @@
+import math
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.errors import KafkaTimeoutError
+from kafka.future import Future
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.frames import MOST_BYTES, decode
+from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.workloads.keycount import KeyCount
+
+RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
+START_US = 1_700_000_000_000_000
+
+
+@given(RATES, st.integers(1, 5), st.integers(0, 3))
+def test_all_routers_together_offer_rate_times_seconds_events_within_the_load(rate, routers, seconds):
+    schedule = Schedule(START_US, seconds, rate, routers)
+    assert sum(schedule.total) == np.ceil(rate * seconds)
+    for router, total in enumerate(schedule.total):
+        times = schedule.times(router, 0, total)
+        assert ((times >= START_US) & (times < START_US + seconds * 1_000_000 + 1)).all()
+
+
+@given(RATES, st.integers(1, 5), st.lists(st.integers(-500_000, 2_500_000), max_size=20))
+def test_every_event_is_due_in_the_frame_that_ends_at_or_after_its_time(rate, routers, frames):
+    schedule = Schedule(START_US, 2, rate, routers)
+    for router, total in enumerate(schedule.total):
+        times = schedule.times(router, 0, total)
+        for frame_us in (START_US + frame for frame in frames):
+            due = schedule.due(router, frame_us)
+            assert (times[:due] <= frame_us).all()
+            assert (times[due:] >= frame_us).all()
+
+
+def test_routers_take_turns_at_equal_distances():
+    schedule = Schedule(START_US, 1, 1000, 4)
+    times = np.sort(np.concatenate([schedule.times(router, 0, 250) for router in range(4)]))
+    assert (times == START_US + np.arange(1000) * 1000).all()
+
+
+class Broker:
+    """Stands for Kafka's producer: takes what is sent, and acknowledges it at once or when told to."""
+
+    def __init__(self, at_once=True):
+        self.at_once, self.values, self.waiting = at_once, [], []
+
+    def send(self, topic, value, partition):
+        self.values.append((partition, value))
+        self.waiting.append(Future())
+        answer = self.waiting[-1]
+        if self.at_once:
+            self.answer(Future.success, None)
+        return answer
+
+    def answer(self, how, value):
+        waiting, self.waiting = self.waiting, []
+        for future in waiting:
+            how(future, value)
+
+    def frames(self, router):
+        return [
+            decode(value, KeyCount.event_schema) for partition, value in self.values if partition == router and value
+        ]
+
+
+PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
+
+
+def generator(broker, rate):
+    config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
+    made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20), broker)
+    made.start({"start_at_us": START_US, "seconds": 1})
+    return made
+
+
+def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_becomes_late_by_it():
+    broker = Broker()
+    late = generator(broker, rate=300_000)
+    frame_us = START_US + 900_000
+    calls = 1
+    while not late.send(1, frame_us):
+        calls += 1
+    assert calls == math.ceil(135_000 / TAKE_EVENTS)
+    sent = broker.frames(1)
+    assert sum(batch.num_rows for batch, _ in sent) == 135_000 == late.events
+    assert max(len(value) for _, value in broker.values) <= MOST_BYTES
+    times = np.concatenate([batch["t"].to_numpy() for batch, _ in sent])
+    assert (times == late.schedule.times(1, 0, 135_000)).all()
+    behind = [batch["t"][0].as_py() - 1 for batch, _ in sent[1:]]
+    assert [meta["watermark"] for _, meta in sent] == [*behind, frame_us]
+    assert broker.frames(0) == []
+
+
+def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
+    broker = Broker()
+    slow = generator(broker, rate=200_000)
+    end_us = START_US + 1_000_000
+    assert slow.late_us(START_US - 1) <= 0
+    slow.send(0, end_us)
+    assert slow.late_us(end_us) == 1_000_000 - 5, "the first event of router 1 is due after 5 us"
+    slow.give_up(end_us + round(OVERTIME_S * 1e6))
+    assert not slow.finished
+    slow.give_up(end_us + round(OVERTIME_S * 1e6) + 1)
+    assert slow.finished
+    assert slow.done(START_US + 6_500_000) == {"state": "done", "events": TAKE_EVENTS, "took_s": 6.5}
+    assert slow.send(0, end_us)
+    assert slow.events == TAKE_EVENTS
+
+
+def test_a_generator_waits_until_there_is_room_on_the_way_to_kafka():
+    broker = Broker(at_once=False)
+    fast = generator(broker, rate=2_000_000)
+
+    def send_all():
+        while not fast.send(0, START_US + 1_000_000):
+            pass
+
+    sending = threading.Thread(target=send_all)
+    sending.start()
+    sending.join(1)
+    on_the_way = sum(len(value) for _, value in broker.values)
+    assert sending.is_alive()
+    assert ON_THE_WAY_BYTES <= on_the_way <= ON_THE_WAY_BYTES + MOST_BYTES
+    broker.at_once = True
+    broker.answer(Future.success, None)
+    sending.join(60)
+    assert not sending.is_alive()
+    assert fast.events == 1_000_000
+
+
+def test_a_generator_that_waits_for_room_hears_that_kafka_does_not_take_it():
+    broker = Broker(at_once=False)
+    fast = generator(broker, rate=2_000_000)
+    answers = threading.Timer(0.5, lambda: broker.answer(Future.failure, KafkaTimeoutError("no")))
+    answers.start()
+    with pytest.raises(ServiceUnavailable, match="did not take"):
+        while not fast.send(0, START_US + 1_000_000):
+            pass
+    answers.join()

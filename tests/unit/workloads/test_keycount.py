@@ -1,0 +1,220 @@
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.sequential import run_offline
+from keyshift.state import backends
+from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
+
+
+def make(**changes) -> KeyCount:
+    plain = {"key_groups": 8, "keys": 60, "skew": 0.8, "state_bytes": 21, "seed": 3}
+    return KeyCount(**(plain | changes))
+
+
+def offline(workload: KeyCount, **changes):
+    units = workload.key_groups * workload.bins
+    run = run_offline(workload, [Assignment.contiguous(units, 2), Assignment.contiguous(units, 3, 2)], **changes)
+    return run.events, run.results, run.final
+
+
+def wrong(workload: KeyCount, events, results, final) -> list[str]:
+    return list(workload.wrong(events, results, iter(final)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"keys": 0}, {"state_bytes": 15}, {"skew": -0.1}, {"key_groups": 0}, {"bins": 0}, {"seed": -1}, {"kyes": 5}],
+    ids=lambda c: str(c),
+)
+def test_an_impossible_or_unknown_parameter_is_named(change):
+    with pytest.raises(ValidationError, match=next(iter(change))):
+        make(**change)
+
+
+def test_every_key_is_in_its_own_unit_from_the_beginning():
+    workload = make(bins=2, keys=500)
+    units = [workload.keys_of(unit) for unit in range(16)]
+    assert sorted(np.concatenate(units).tolist()) == list(range(500))
+    for unit, keys in enumerate(units):
+        assert (units_of(keys, 8, 2) == unit).all()
+
+
+def test_a_payload_holds_the_count_then_the_key_then_a_filler_of_its_own():
+    payloads = make(state_bytes=45).payloads(np.array([7, 8]), np.array([258, 258]))
+    assert payloads.shape == (2, 45)
+    assert payloads[0, :16].tobytes() == (258).to_bytes(8, "little") + (7).to_bytes(8, "little")
+    assert payloads[0, 16:].tobytes() != payloads[1, 16:].tobytes()
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 5), st.floats(0, 3))
+def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router, skew):
+    workload = make(skew=skew)
+    times = np.arange(sum(chunks), dtype=np.int64)
+    source, begin, keys = workload.source(router), 0, []
+    for chunk in chunks:
+        keys += source.take(times[begin : begin + chunk]).column("key").to_pylist()
+        begin += chunk
+    assert keys == workload.source(router).take(times).column("key").to_pylist()
+
+
+def test_routers_and_seeds_have_events_of_their_own():
+    times = np.arange(100, dtype=np.int64)
+    streams = {
+        tuple(make(seed=seed).source(router).take(times).column("key").to_pylist())
+        for seed in range(3)
+        for router in range(3)
+    }
+    assert len(streams) == 9
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_key_groups_are_drawn_in_proportion_to_zipf_weights(skew):
+    workload = make(skew=skew, keys=1000)
+    keys = workload.source(0).take(np.zeros(200_000, np.int64)).column("key").to_numpy()
+    share = np.bincount(units_of(keys, 8), minlength=8) / len(keys)
+    weights = 1 / np.arange(1, 9) ** skew
+    assert share == pytest.approx(weights / weights.sum(), rel=0.05)
+
+
+def test_the_keys_of_a_group_take_turns():
+    workload = make(keys=200)
+    keys = workload.source(0).take(np.zeros(5000, np.int64)).column("key").to_numpy()
+    per_key, group = np.bincount(keys, minlength=200), units_of(np.arange(200), 8)
+    for g in range(8):
+        assert np.ptp(per_key[group == g]) <= 1
+
+
+def test_key_groups_without_a_key_get_no_events():
+    workload = make(key_groups=64, keys=3)
+    keys = workload.source(0).take(np.zeros(500, np.int64)).column("key").to_pylist()
+    assert set(keys) == {0, 1, 2}
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.integers(1, 30),
+    st.integers(16, 70),
+    st.integers(1, 3),
+    st.integers(1, 90),
+)
+def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_frame, state_bytes, bins, keys):
+    workload = make(state_bytes=state_bytes, bins=bins, keys=keys)
+    run = offline(workload, routers=routers, frames=frames, events_per_frame=events_per_frame)
+    assert wrong(workload, *run) == []
+
+
+def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
+    workload = make()
+    operator = workload.operator()
+    empty = backends.get("memory")[0](operator.state_schema)
+    batch = workload.source(0).take(np.zeros(1, np.int64))
+    batch = batch.append_column("position", [np.int32(0)]).append_column("unit", units_of(batch["key"].to_numpy(), 8))
+    answer = operator.process(batch, lambda unit: empty)
+    assert answer.column("count").to_pylist() == [1]
+    assert (
+        empty.values[batch["key"][0].as_py()][1] == workload.payloads(batch["key"].to_numpy(), np.array([1])).tobytes()
+    )
+
+
+@pytest.mark.parametrize("column, by", [("count", 1), ("count", -1), ("stamp", -1), ("stamp", 1000)])
+def test_a_result_with_another_count_or_stamp_is_wrong(column, by):
+    workload = make()
+    events, results, final = offline(workload)
+    results.loc[11, column] += by
+    found = wrong(workload, events, results, final)
+    row = results.loc[11]
+    assert any(
+        f"router {row.router} offset {row.offset} position {row.position}: key {row.key}" in line for line in found
+    )
+
+
+def test_a_lost_result_alone_is_not_wrong_as_it_is_counted_elsewhere():
+    workload = make()
+    events, results, final = offline(workload)
+    assert wrong(workload, events, results.drop(index=11), final) == []
+
+
+def test_counts_that_do_not_grow_along_a_routers_events_are_wrong():
+    workload = make(keys=1)
+    events, results, final = offline(workload, routers=1)
+    columns = ["count", "stamp"]
+    results.loc[[4, 5], columns] = results.loc[[5, 4], columns].to_numpy()
+    assert len(wrong(workload, events, results, final)) == 1
+
+
+def _payload(part: pd.DataFrame, row: int, payload: bytes) -> None:
+    part["payload"] = [payload if i == row else p for i, p in enumerate(part["payload"])]
+
+
+def _change(part: pd.DataFrame, kind: str) -> None:
+    row = part.index[-1]
+    count, payload = part.loc[row, "count"], part.loc[row, "payload"]
+    if kind == "older count":
+        part.loc[row, "count"] = count - 1
+    elif kind == "other unit":
+        part.loc[row, "unit"] += 1
+    elif kind == "no such key":
+        part.loc[row, "key"] = 10**6
+    elif kind == "key below zero":
+        part.loc[row, "key"] = -1
+    elif kind == "older payload":
+        _payload(part, row, int(count - 1).to_bytes(8, "little", signed=True) + payload[8:])
+    elif kind == "filler changed at its last byte":
+        _payload(part, row, payload[:-1] + bytes([payload[-1] ^ 1]))
+    elif kind == "payload cut":
+        _payload(part, row, payload[:-1])
+    elif kind == "payload empty":
+        _payload(part, row, b"")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "older count",
+        "other unit",
+        "no such key",
+        "key below zero",
+        "older payload",
+        "filler changed at its last byte",
+        "payload cut",
+        "payload empty",
+    ],
+)
+def test_a_mistake_in_the_final_state_of_a_key_is_wrong(kind):
+    workload = make()
+    events, results, final = offline(workload)
+    key = final[-1]["key"].iloc[-1]
+    _change(final[-1], kind)
+    found = wrong(workload, events, results, final)
+    assert 1 <= len(found) <= 2  # a key renamed is one too many and one missing
+    assert any(f"final state of key {key} " in line or f"final state of key {key}:" in line for line in found)
+
+
+def test_a_key_in_no_place_and_a_key_in_two_places_are_wrong():
+    workload = make()
+    events, results, final = offline(workload)
+    missing, twice = final[0]["key"].iloc[0], final[-1]["key"].iloc[0]
+    final[0] = final[0].iloc[1:]
+    final.append(final[-1].iloc[:1].assign(slot=0))
+    assert wrong(workload, events, results, final) == [
+        f"final state of key {key}: in {places} places, expected 1"
+        for key, places in sorted([(missing, 0), (twice, 2)])
+    ]
+
+
+def test_an_empty_final_state_is_wrong_for_every_key():
+    workload = make()
+    events, results, _ = offline(workload)
+    assert len(wrong(workload, events, results, [])) == 60
+
+
+def test_the_workload_is_registered_under_its_name():
+    assert workloads.get("keycount") is KeyCount
