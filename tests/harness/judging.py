@@ -6,9 +6,9 @@ import pandas as pd
 
 from keyshift.executor.job import Job, Savepoint
 from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.tasks import TICK_US
 from keyshift.lab.course import _final_state, _inventory
 from keyshift.results.verdict import judge
+from keyshift.runtime.router import TICK_US
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 

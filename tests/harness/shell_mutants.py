@@ -4,7 +4,6 @@ Each mutant gets what it stands in for, and gives what is there instead.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +14,9 @@ from one_run import Outcome, run
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import outbox, transfer
+from keyshift.executor.departures import Departures
 from keyshift.executor.leader import Coordinator
 from keyshift.executor.outbox import Outbox
-from keyshift.executor.partial_units import PartialUnits
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_task import SlotTask
@@ -26,6 +25,9 @@ from keyshift.executor.transfer import StateClients
 from keyshift.keys import Mode
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.slot import Open, SlotMachine
+from keyshift.runtime.arrow import ArrowSplit
+from keyshift.runtime.key_access import KeyAccess
+from keyshift.runtime.router import RouterCore
 
 Original = Callable[..., Any]
 
@@ -87,7 +89,8 @@ def hunt(name: str, seeds: int) -> Outcome | None:
 @mutant(SlotTask, "seal", STUCK, SHORT_BATCHES)
 def leaves_a_unit_out_of_its_handover(original: Original) -> Any:
     def seal(self: Any) -> None:
-        self._machine.serving.discard(min(self._machine.serving, default=None))
+        serving = self._core.machine.serving
+        serving.discard(min(serving, default=None))
         original(self)
 
     return seal
@@ -106,7 +109,7 @@ def does_not_wait_for_state_at_the_end_of_a_batch(original: Original) -> Any:
 def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
     def settled(self: Any) -> bool:
         with self._lock:
-            self._drained = []
+            self._core.take_results()
         return bool(original(self))
 
     return settled
@@ -140,9 +143,9 @@ def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
 
 @mutant(SlotTask, "_parcel", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
 def keeps_what_it_sends(original: Original) -> Any:
-    def _parcel(self: Any, send: Any) -> Any:
-        parcel = original(self, send)
-        self._states[send.unit] = parcel.state
+    def _parcel(self: Any, leave: Any) -> Any:
+        parcel = original(self, leave)
+        self._core.states[leave.send.unit] = leave.state
         return parcel
 
     return _parcel
@@ -153,7 +156,7 @@ def forgets_what_was_drained_between_two_rows(original: Original) -> Any:
     def parcels_arrived(self: Any, parcels: list[Any]) -> Any:
         taken = original(self, parcels)
         with self._lock:
-            self._drained = []
+            self._core.take_results()
         return taken
 
     return parcels_arrived
@@ -164,13 +167,13 @@ def takes_what_comes_twice(original: Original) -> Any:
     return lambda self, parcel: True
 
 
-@mutant(SlotTask, "_tell", STUCK, CALM, mode=LENT, strategy="all_at_once", routers=3)
+@mutant(Departures, "tell", STUCK, CALM, mode=LENT, strategy="all_at_once", routers=3)
 def does_not_say_that_a_lent_unit_stays(original: Original) -> Any:
-    def _tell(self: Any, slot: int, some: list[Any]) -> None:
-        if some := [message for message in some if not isinstance(message, Open)]:
-            original(self, slot, some)
+    def tell(self: Any, slot: int, messages: list[Any], mode: Mode) -> None:
+        if some := [message for message in messages if not isinstance(message, Open)]:
+            original(self, slot, some, mode)
 
-    return _tell
+    return tell
 
 
 @mutant(SlotMachine, "is_lent", STUCK, ROUGH, mode=LENT, strategy="all_at_once", routers=3, slow_s=(0.0, 0.04, 0.04))
@@ -236,9 +239,9 @@ def sends_units_without_their_timers(original: Original) -> Any:
 def lends_nothing(original: Original) -> Any:
     """Keys that stay are nowhere."""
 
-    def _parcel(self: Any, send: Any) -> Any:
-        parcel = original(self, send)
-        self._host.lent.pop((send.unit, send.version), None)
+    def _parcel(self: Any, leave: Any) -> Any:
+        parcel = original(self, leave)
+        self._host.lent.pop((leave.send.unit, leave.send.version), None)
         return parcel
 
     return _parcel
@@ -273,7 +276,7 @@ def forgets_what_is_written_back(original: Original) -> Any:
     return lambda self, *_: None
 
 
-@mutant(PartialUnits, "_misses_timers", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")
+@mutant(KeyAccess, "_misses_timers", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")
 def fires_timers_of_keys_that_are_elsewhere(original: Original) -> Any:
     return lambda self, unit, watermark, now_us: False
 
@@ -281,18 +284,18 @@ def fires_timers_of_keys_that_are_elsewhere(original: Original) -> Any:
 # -- routers -----------------------------------------------------------------------------------------------------------
 
 
-@mutant(RouterTask, "_split", STUCK, CALM)
+@mutant(ArrowSplit, "__call__", STUCK, CALM)
 def routes_by_the_assignment_before(original: Original) -> Any:
     """For one frame behind its barrier."""
 
-    def _split(self: Any, events: Any, assignment: Any) -> Any:
+    def split(self: Any, events: Any, assignment: Any) -> Any:
         before, self._before = getattr(self, "_before", assignment), assignment
         return original(self, events, before)
 
-    return _split
+    return split
 
 
-@mutant(RouterTask, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="all_at_once")
+@mutant(RouterCore, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="all_at_once")
 def forgets_what_it_kept_back(original: Original) -> Any:
     def resume(self: Any) -> list[Any]:
         original(self)
@@ -303,12 +306,7 @@ def forgets_what_it_kept_back(original: Original) -> Any:
 
 @mutant(RouterTask, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="fluid", batch_s=0.25)
 def forgets_at_the_end_of_a_batch_what_it_kept_back(original: Original) -> Any:
-    def resume(self: Any) -> list[Any]:
-        kept = original(self)
-        within_a_frame = sys._getframe(1).f_code.co_name == "frame"
-        return kept if within_a_frame else []
-
-    return resume
+    return lambda self: []
 
 
 @mutant(RouterTask, "__init__", LOST, CALM, restarts=True)

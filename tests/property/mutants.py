@@ -7,8 +7,8 @@ from shells import RouterShell, SlotShell, State
 
 from keyshift.keys import Mode
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, router
+from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.coordinator import PublishAssignment, PublishSteps
-from keyshift.protocol.remainder import Remainders
 
 Slot = SlotMachine[Any]
 
@@ -232,26 +232,26 @@ class HandsPartialUnitsOn(Slot):
         return self._advance()
 
 
-class ForgetsToHoldForAKey(Remainders[Any]):
+class ForgetsToHoldForAKey(AbsentKeys[Any]):
     def hold(self, unit: int, key: int, record: Any) -> None:
         self.want(unit, key)
 
 
-class OvertakesRecordsOfTheSameKey(Remainders[Any]):
+class OvertakesRecordsOfTheSameKey(AbsentKeys[Any]):
     """A record whose key is here does not look whether others wait."""
 
     def admit(self, unit: int, keys: Any) -> Any:
         return super().admit(unit, keys) & self.lacks(unit, keys)
 
 
-class InstallsWhatIsOlder(Remainders[Any]):
+class InstallsWhatIsOlder(AbsentKeys[Any]):
     """The rest overwrites keys that were asked for, and changed since."""
 
     def lacks(self, unit: int, keys: Any) -> Any:
         return set(keys) if unit in self else set()
 
 
-class DropsCopiesWhileTheRestComes(Remainders[Any]):
+class DropsCopiesWhileTheRestComes(AbsentKeys[Any]):
     def fetch_rest(self, unit: int) -> bool:
         first = super().fetch_rest(unit)
         if first:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyshift.keys import Mode, Step
 from keyshift.protocol import SlotMachine, router, slot
-from keyshift.protocol.remainder import Remainders
+from keyshift.protocol.absent_keys import AbsentKeys
 
 if TYPE_CHECKING:
     from simulation import Simulation
@@ -154,7 +154,7 @@ class SlotShell:
         self.version = 0  # handed over from batch to batch
         self.opened = self.ended = False
         self.machine: SlotMachine[Any] = sim.slot_machine(number, sim.shape.routers)
-        self.remainders: Remainders[Any] = sim.remainders()
+        self.remainders: AbsentKeys[Any] = sim.remainders()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

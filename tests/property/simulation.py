@@ -21,7 +21,7 @@ from keyshift.keys import Assignment, Mode, SlotId, Step
 from keyshift.planner import Strategy, make_plan, strategies
 from keyshift.planner.targets import scale, shuffle
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, coordinator
-from keyshift.protocol.remainder import Remainders
+from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.router import NOBODY
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
@@ -149,7 +149,7 @@ class Simulation:
         coordinator_machine: type[CoordinatorMachine] = CoordinatorMachine,
         slot_shell: type[SlotShell] = SlotShell,
         router_shell: type[RouterShell] = RouterShell,
-        remainders: type[Remainders[Any]] = Remainders,
+        remainders: type[AbsentKeys[Any]] = AbsentKeys,
         strategy: str | None = None,
         modes: Sequence[Mode] = MODES,
         deadline_ms: float | None = None,

@@ -11,12 +11,12 @@ from test_savepoint import Bucket
 
 from keyshift import frames
 from keyshift.executor import slot_task
-from keyshift.executor.channel import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.executor.config import result_schema, slot_schema
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
 
 BEGIN_US = 1_000_000_000_000
 

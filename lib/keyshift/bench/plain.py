@@ -13,11 +13,12 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift import frames
 from keyshift.executor import channel
-from keyshift.executor.channel import DATA, PRIMER, Row
+from keyshift.executor.channel import PRIMER
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.spark import start_query
 from keyshift.executor.tasks import Batches, Task
 from keyshift.keys import units_of
+from keyshift.runtime.row import DATA, Row
 
 _WORD = 8  # bytes of the count at the beginning of a payload
 
@@ -48,9 +49,9 @@ def _router(config: JobConfig) -> Task:
                 router = partition.as_py()
                 events, _ = frames.decode(value.as_buffer(), workload.event_schema)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
-                rows = [(n, Row(DATA, router, 0, offset.as_py(), 0, part).to_bytes()) for n, part in parts.items()]
+                rows = [(n, channel.packed(Row(DATA, router, 0, offset.as_py(), 0, part))) for n, part in parts.items()]
                 if router == 0 and not primed:
-                    primed, first = True, Row(PRIMER, router, 0, 0, 0).to_bytes()
+                    primed, first = True, channel.packed(Row(PRIMER, router, 0, 0, 0))
                     rows = [*((n, first) for n in range(slots)), *rows]
                 yield channel.routed(rows)
 

@@ -1,4 +1,4 @@
-"""What a router says to a slot: the rows between them.
+"""Rows between router and slot as Spark carries them.
 
 A row has one column beside the number of its slot. Each further column would cost the JVM and Python more than its
 bytes do, once per row (docs/performance.md).
@@ -6,12 +6,12 @@ bytes do, once per row (docs/performance.md).
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 
-# Events; nothing but the time; the router has switched; it stands at a savepoint; its first row.
-DATA, TICK, BARRIER, SAVEPOINT, PRIMER = range(5)
+from keyshift.runtime.row import Row
+
+PRIMER = 4  # a kind of row that says nothing: the first one of a slot, which Spark would keep back with what follows it
 ROUTED = "slot int, value binary"  # what the router's task gives, and
 ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
 _HEADER = struct.Struct("<iiqqq")
@@ -19,22 +19,9 @@ _KIND = struct.Struct("<i")  # with which a header begins
 KIND_BYTES, PRIMER_KIND = _KIND.size, _KIND.pack(PRIMER)
 
 
-class Row(NamedTuple):
-    """One row: of ``router``, routed under ``version``, made from the frame at ``offset`` of its Kafka partition.
-
-    ``watermark``: microseconds, of that frame; 0 says nothing. ``payload``: by kind, events or the savepoint's name.
-    """
-
-    kind: int
-    router: int
-    version: int
-    offset: int
-    watermark: int
-    payload: pa.Buffer | bytes = b""
-
-    def to_bytes(self) -> bytes:
-        """The value of the row."""
-        return _HEADER.pack(*self[:5]) + self.payload
+def packed(row: Row) -> bytes:
+    """The value of a row whose payload is bytes."""
+    return _HEADER.pack(*row[:5]) + row.payload  # type: ignore[no-any-return]
 
 
 def routed(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:

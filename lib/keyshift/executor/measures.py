@@ -22,17 +22,16 @@ class Measures:
         self._records = np.zeros(units, np.int64)
         for unit, count in before.get("records", ()):
             self._records[unit] = count
-        self.queue_peak_bytes = 0  # in this batch
 
-    def so_far(self, heat: npt.NDArray[np.int64], sent: Mapping[str, int]) -> dict[str, Any]:
+    def so_far(self, heat: npt.NDArray[np.int64], queue_peak_bytes: int, sent: Mapping[str, int]) -> dict[str, Any]:
         """``seconds``, ``records`` (rows of unit, count), peaks in bytes, and what was ``sent``.
 
-        ``heat``: records of each unit in this batch; ``sent``: other counts of this batch, by name.
+        Of this batch: ``heat``, records of each unit; the longest queue; ``sent``, other counts by name.
         """
         records = self._records + heat
         served = np.flatnonzero(records)
         peaks = {
-            "queue_peak_bytes": self.queue_peak_bytes,
+            "queue_peak_bytes": queue_peak_bytes,
             "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         return {

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.slot_host import SLICE_KEYS
 from keyshift.executor.transfer import Parcel, StateClients
+from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from keyshift.errors import KeyshiftError
 from keyshift.executor.config import JobConfig
-from keyshift.executor.transfer import CopyPart, Parcel, StateServer, Stay
+from keyshift.executor.transfer import CopyPart, Parcel, StateServer
+from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.state import UnitState, backends, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
-SLICE_KEYS = 256  # read from or written to live state at a time, so that nobody waits long for it
 
 
 class Tenant(Protocol):

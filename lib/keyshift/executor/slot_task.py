@@ -1,48 +1,54 @@
-"""The slot's shell: feeds the machine, runs the operator, moves state in background threads.
+"""The slot in Spark: gives its core rows and state from several threads, and carries out what follows in couriers.
 
-Several threads share one ``SlotTask``, one at a time under its lock: Spark's task thread (rows), kazoo's (published
-steps), Flight's (what arrives) and those of its couriers. Everything slow happens outside the lock: a unit's state is
-an object that one thread owns at a time, so extracting and installing never hold a frame back.
+Several threads share one ``SlotTask``, one at a time in their *turn* under its lock: Spark's task thread (rows),
+kazoo's (published steps), Flight's (what arrives) and those of its couriers. Everything slow happens outside the lock:
+a unit's state is an object that one thread owns at a time, so extracting and installing never hold a frame back.
 """
 
 import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from keyshift import frames
 from keyshift.errors import KeyshiftError, MigrationFailed
 from keyshift.executor.addresses import Addresses
-from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
-from keyshift.executor.config import JobConfig, slot_schema
+from keyshift.executor.channel import PRIMER
+from keyshift.executor.config import JobConfig, result_schema, slot_schema
+from keyshift.executor.departures import Departures, Message
 from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.key_couriers import KeyCouriers
 from keyshift.executor.measures import Measures
-from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
-from keyshift.executor.outbox import Courier, Outbox
-from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
-from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
+from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.executor.zookeeper import Coordination, steps_of
-from keyshift.keys import Assignment, Mode, Step
+from keyshift.keys import Assignment, Step
 from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
-from keyshift.state import UnitState
+from keyshift.runtime.arrow import ArrowOperator
+from keyshift.runtime.computation import Computation
+from keyshift.runtime.key_access import Errand, KeyAccess
+from keyshift.runtime.row import Row
+from keyshift.runtime.slot import Leave, SlotCore
+from keyshift.state import UnitState, backends
 
-# A slice of queued work: records of a unit, or events that waited for a key, at a time; until so long has passed and
-# twice as much is done as came since the last slice, so that the queues become shorter whatever comes.
-DRAIN_RECORDS, DRAIN_EVENTS, DRAIN_S = 16, 256, 0.003
+DRAIN_S = 0.003  # so long queued work is processed between two rows, at least
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
 ASIDE_S = 0.02  # how often what waits is looked at, as long as something does, whether rows come or not
+
+
+def now_us() -> int:
+    """Microseconds since the epoch, the clock of all measurements."""
+    return time.time_ns() // 1000
 
 
 class SlotTask:
@@ -52,27 +58,16 @@ class SlotTask:
         self.slot = slot
         self._config = config
         self._batch_id = batch_id
-        self._event_schema = slot_schema(config.make_workload())
         self._host = host_for(config)
-        self._states: dict[int, UnitState] = {}
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()
         self._waits = threading.Event()  # something does, or the batch is over
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._drained: list[pa.RecordBatch] = []  # results that wait for the next row to go out with
-        self._parting: list[pa.RecordBatch] = []  # likewise, of the timers that were due at a savepoint
         self._greeted: set[str] = set()  # addresses
-        self._modes: dict[int, Mode] = {}  # of the steps that were published, by version
-        self._watermarks = dict.fromkeys(range(config.routers), 0)
-        self._told: set[int] = set()  # routers that have said in this batch how far time has come
-        self._savepoint = ""  # the last at which this slot has stood, perhaps in the batch before
-        self._outboxes: dict[int, Outbox] = {}
-        self._messengers: dict[int, Courier[protocol.Request | protocol.Open]] = {}
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
         self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
-        self._undrained_bytes = 0  # in the queues after the last slice
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
         self._deadline = 0.0
@@ -88,21 +83,9 @@ class SlotTask:
         self._clients = StateClients(
             config.token, config.deadline_s, host.state_schema, config.chunk_bytes, config.certificate
         )
-        self._partial = PartialUnits(host, self._clients, self._states, self._lock, host.uses_time, self._failed)
-        self._replicator = Replicator(
-            host.state_schema,
-            self._clients,
-            self._states,
-            self._lock,
-            self._addresses.of,
-            self._acknowledge_copies,
-            self._failed,
-        )
         handover = self._coordination.read(f"handover/{self.slot}")
         self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
-        if handover is not None:  # time goes on where it was: routers do not say again what they said before
-            self._watermarks |= enumerate(handover["watermarks"])
-            self._savepoint = handover["savepoint"]
+        states: dict[int, UnitState] = {}
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
         if handover is None:
@@ -115,17 +98,12 @@ class SlotTask:
                 self._background(partial(self._restore, owned, config.restore))
         elif handover["address"] == host.server.address:
             version = handover["version"]
-            self._states |= host.left.pop(self.slot)
+            states |= host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
-        machine = faults.machines.get(config.fault)
-        self._machine: protocol.SlotMachine[Waiting] = machine(
-            self.slot, config.routers, {*self._states, *fresh}, expected, version
-        )
-        self._operation = Operation(config, self._states, self._partial, self._machine)
-        for unit in fresh:
-            self._operation.begin(unit)
+        self._core = self._make_core(states, fresh, expected, version, handover or {})
+        self._connect(states)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         host.open(self)
         self._coordination.watch("steps", self._steps_published)
@@ -137,19 +115,54 @@ class SlotTask:
         for work in (self._work, self._listen, self._go_on):
             threading.Thread(target=work, name=f"keyshift-slot-{self.slot}", daemon=True).start()
 
+    def _make_core(
+        self,
+        states: dict[int, UnitState],
+        fresh: Sequence[int],
+        expected: Sequence[int],
+        version: int,
+        handover: dict[str, Any],
+    ) -> SlotCore[pa.RecordBatch, pa.RecordBatch]:
+        config, workload = self._config, self._config.make_workload()
+        self._result_schema = result_schema(workload)
+        make_state = backends.get(config.backend)[0]
+        self._operator = ArrowOperator(workload.operator(), slot_schema(workload), self._result_schema, make_state)
+        machine: protocol.SlotMachine[Any] = faults.machines.get(config.fault)(
+            self.slot, config.routers, {*states, *fresh}, expected, version
+        )
+        keys = KeyAccess(self._operator, states)
+        computation = Computation(self._operator, machine, keys, states, config.key_groups * config.bins)
+        for unit in fresh:
+            computation.begin(unit)
+        # Time goes on where it was: routers do not say again what they said before.
+        watermarks, savepoint = handover.get("watermarks", [0] * config.routers), handover.get("savepoint", "")
+        return SlotCore(machine, self._operator, keys, computation, states, config.queue_bytes, watermarks, savepoint)
+
+    def _connect(self, states: dict[int, UnitState]) -> None:
+        """Those who carry out what the core decides."""
+        clients, addresses, failed = self._clients, self._addresses, self._failed
+        self._couriers = KeyCouriers(clients, self._core.keys, self._turn, failed)
+        self._departures = Departures(
+            self.slot, self._host.server.address, clients, addresses, self._turn, self._sent, failed
+        )
+        self._replicator = Replicator(
+            self._host.state_schema, clients, states, self._lock, addresses.of, self._acknowledge_copies, failed
+        )
+
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
         with self._lock:
+            core, machine = self._core, self._core.machine
             self._replicator.stop()
-            self._host.seal(self.slot, self._machine.version, self._states)
+            self._host.seal(self.slot, machine.version, core.states)
             self._coordination.withdraw(f"slots/{self.slot}")
             handover = {
                 "address": self._host.server.address,
-                "units": sorted(self._machine.serving),
-                "version": self._machine.version,
+                "units": sorted(machine.serving),
+                "version": machine.version,
                 "measures": self._measured(),
-                "watermarks": list(self._watermarks.values()),
-                "savepoint": self._savepoint,
+                "watermarks": core.watermarks,
+                "savepoint": core.savepoint,
             }
             self._coordination.publish(f"handover/{self.slot}", handover)
             self._end()
@@ -168,129 +181,115 @@ class SlotTask:
 
     def _disconnect(self) -> None:
         if hasattr(self, "_replicator"):
-            for outbox in self._outboxes.values():
-                outbox.close()
-            for messenger in self._messengers.values():
-                messenger.close()
-            self._partial.close()
-            self._coordination.close()
-            self._clients.close()
-            self._replicator.close()
+            for each in (self._departures, self._couriers, self._coordination, self._clients, self._replicator):
+                each.close()
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[SlotCore[pa.RecordBatch, pa.RecordBatch]]:
+        """The core, under the lock; at the end what follows is carried out."""
+        with self._lock:
+            yield self._core
+            self._carry_out()
+            if self._core.waits:
+                self._waits.set()
+
+    def _slice_of_time(self) -> Callable[[], bool]:
+        until = time.monotonic() + DRAIN_S
+        return lambda: time.monotonic() < until
+
+    def _carry_out(self) -> None:
+        leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
+        messages: dict[int, list[Message]] = {}
+        for effect in self._core.take_effects():
+            match effect:
+                case Leave():
+                    leaving.setdefault(effect.send.destination, []).append(self._parcel(effect))
+                case Errand():
+                    self._couriers.send(effect)
+                case protocol.Prepared(version):
+                    self._acknowledge(version, "prepared", {})
+                case protocol.Open():
+                    messages.setdefault(effect.destination, []).append(effect)
+                case protocol.Request():
+                    messages.setdefault(effect.slot, []).append(effect)
+                case protocol.Hurry(unit):
+                    self._departures.hurry(unit)
+                case protocol.Installed(version, units):
+                    times = [[unit, *self._incoming.pop(unit)] for unit in sorted(units)]
+                    self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
+                case protocol.Released(version, units):
+                    times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
+                    self._acknowledge(version, "released", {"units": times})
+                case protocol.Freeze(savepoint):
+                    self._background(partial(self._freeze, savepoint, sorted(self._core.states.items())))
+        for slot, parcels in leaving.items():
+            self._departures.send(slot, parcels)
+        for slot, some in messages.items():
+            self._departures.tell(slot, some, self._core.modes[some[0].version])
+
+    def _parcel(self, leave: Leave) -> Parcel:
+        send = leave.send
+        self._aligned_us[send.unit] = now_us()
+        parcel = Parcel(send.unit, send.version, send.hop, send.routers, leave.keys_stay, state=leave.state)
+        if leave.keys_stay:  # for whoever asks
+            self._host.lent[send.unit, send.version] = leave.state
+        return self._replicator.shrink(parcel, send.destination)
+
+    def _sent(self, unit: int, size: int) -> None:
+        self._outgoing[unit] = [size, self._aligned_us[unit], now_us()]
+
+    def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
+        self._coordination.acknowledge(f"acks/{version}/{phase}-{self.slot}", value | {"at_us": now_us()})
+
+    def _acknowledge_copies(self, request: str, answer: dict[str, Any]) -> None:
+        self._coordination.acknowledge(f"copied/{request}/{self.slot}", answer | {"at_us": now_us()})
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
     def on_rows(self, rows: Iterable[Row]) -> list[bytes]:
         """Handle rows of routers; gives the result frames and markers to emit now."""
-        with self._lock:
+        with self._turn() as core:
             self._raise_trouble()
-            results = self._drain()
-            for kind, router, version, offset, watermark, payload in rows:
-                if kind == PRIMER:
-                    continue
-                if kind == BARRIER:
-                    self._carry_out(self._machine.barrier(router, version))
-                elif kind == SAVEPOINT:
-                    self._carry_out(self._machine.savepoint_barrier(router, bytes(payload).decode()))
-                elif not self._machine.stopped(router):
-                    if kind == DATA:
-                        events = pa.ipc.read_record_batch(payload, self._event_schema)
-                        met = min(self._watermarks.values())
-                        results += self._admit(events, (router, version, offset, met))
-                    self._watermarks[router] = max(self._watermarks[router], watermark)
-                    if watermark:
-                        self._told.add(router)
-            # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again,
-            # before its router tells how far time has come.
-            if not self._machine.stopping and len(self._told) == len(self._watermarks):
-                results += self._operation.timers_due(min(self._watermarks.values()))
-            if self._queued_bytes > self._measures.queue_peak_bytes:
-                self._measures.queue_peak_bytes = self._queued_bytes
-                if self._queued_bytes > self._config.queue_bytes:
-                    self._carry_out(self._machine.urge())
-            self._partial.ask()
-            self._note_what_waits()
-            return self._emit(results)
+            core.on_rows((row for row in rows if row.kind != PRIMER), now_us(), self._slice_of_time())
+            return self._emit()
 
     def stalled(self) -> bool:
-        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka.
-
-        Keys come whatever this slot reads; for whole units the machine knows.
-        """
-        most = self._config.queue_bytes
+        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka."""
         with self._lock:
-            return self._partial.waiting_bytes >= most or (self._queued_bytes > most and self._machine.may_stall)
-
-    @property
-    def _queued_bytes(self) -> int:
-        """Memory of the records that wait, for their units or for keys."""
-        return self._machine.queued_bytes + self._partial.waiting_bytes
+            return self._core.full
 
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
-        with self._lock:
+        with self._turn() as core:
             if not self._deadline:
-                self._carry_out(self._machine.end_of_input())
+                core.end_of_input()
             moved_at = self._clients.moved_at, self._host.server.moved_at
-            if (progress := (len(self._machine.expected), self._queued_bytes, *moved_at)) != self._progress:
+            if (progress := (len(core.machine.expected), core.queued_bytes, *moved_at)) != self._progress:
                 self._progress, self._deadline = progress, time.monotonic() + self._config.deadline_s
-            return self._machine.settled and not self._drained and not self._parting
+            return core.settled
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
         time.sleep(0.002)
-        with self._lock:
+        with self._turn() as core:
             self._raise_trouble()
             if self._deadline and time.monotonic() > self._deadline:
                 raise MigrationFailed(
-                    f"slot {self.slot}: the batch is over, state of units {self._machine.wanted[:5]} is elsewhere, and "
+                    f"slot {self.slot}: the batch is over, state of units {core.machine.wanted[:5]} is elsewhere, and "
                     f"nothing has come or gone for {self._config.deadline_s:g} s"
                 )
-            results = self._drain()
-            self._partial.ask()
-            return self._emit(results)
+            core.drain(now_us(), self._slice_of_time())
+            return self._emit()
 
-    def _admit(self, events: pa.RecordBatch, where: Where) -> list[pa.RecordBatch]:
-        router, version, _, _ = where
-        units = events["unit"].to_numpy()
-        held = self._machine.admit(router, version, set(units.tolist()))
-        if not held:
-            return self._operation.process(events, where)
-        waits = np.isin(units, list(held))
-        effects: list[protocol.Effect] = []
-        for unit, part in by_unit(events.filter(pa.array(waits))):
-            effects += self._machine.hold(unit, router, (part, where), part.nbytes + RECORD_BYTES)
-        self._carry_out(effects)
-        return [] if waits.all() else self._operation.process(events.filter(pa.array(~waits)), where)
-
-    def _drain(self) -> list[pa.RecordBatch]:
-        results, self._drained = self._drained, []
-        until = time.monotonic() + DRAIN_S
-        came = max(0, self._queued_bytes - self._undrained_bytes)
-        goal = self._queued_bytes - 2 * came
-        while True:
-            # Each row of a record may have to wait for its key: not more of them than there is room for.
-            room = self._partial.waiting_bytes < self._config.queue_bytes
-            records, effects = self._machine.drain(DRAIN_RECORDS if room else 0)
-            results += self._operation.process_all(records)
-            self._carry_out(effects)
-            now = now_us()
-            waiting, whole = self._partial.drain(DRAIN_EVENTS, now)
-            results += self._operation.process_all(waiting, now)
-            for unit in whole:
-                self._carry_out(self._machine.completed(unit))
-            done = self._queued_bytes <= goal and time.monotonic() > until
-            if done or not (records or waiting):
-                self._undrained_bytes = self._queued_bytes
-                return results
-
-    def _emit(self, results: list[pa.RecordBatch]) -> list[bytes]:
+    def _emit(self) -> list[bytes]:
         values: list[bytes] = []
-        results, self._parting = [*results, *self._parting], []
-        if results:
+        if results := self._core.take_results():
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
             values += map(frames.encode, frames.cut(merged))
         if self._marker and time.monotonic() >= self._marker_at:
-            values.append(frames.encode(frames.empty(self._operation.result_schema), self._marker))
+            values.append(frames.encode(frames.empty(self._result_schema), self._marker))
             self._marker_at = time.monotonic() + MARKER_EVERY_S
             if self._marker["marker"] == "ready":
                 self._marker = None
@@ -304,81 +303,6 @@ class SlotTask:
             raise self._trouble
         self._coordination.check()
 
-    # -- effects ------------------------------------------------------------------------------------------------------
-
-    def _carry_out(self, effects: list[protocol.Effect]) -> None:
-        leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
-        messages: dict[int, list[protocol.Request | protocol.Open]] = {}
-        for effect in effects:
-            match effect:
-                case protocol.Prepared(version):
-                    self._acknowledge(version, "prepared", {})
-                case protocol.Send():
-                    leaving.setdefault(effect.destination, []).append(self._parcel(effect))
-                case protocol.Open():
-                    messages.setdefault(effect.destination, []).append(effect)
-                case protocol.Request():
-                    messages.setdefault(effect.slot, []).append(effect)
-                case protocol.Hurry(unit):
-                    for outbox in self._outboxes.values():
-                        outbox.hurry(unit)
-                case protocol.Complete(unit):
-                    self._partial.fetch_rest(unit)
-                case protocol.Installed(version, units):
-                    times = [[unit, *self._incoming.pop(unit)] for unit in sorted(units)]
-                    self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
-                case protocol.Released(version, units):
-                    times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
-                    self._acknowledge(version, "released", {"units": times})
-                case protocol.Freeze(savepoint):
-                    if savepoint != self._savepoint:  # once, also if the barriers come again in the next batch
-                        self._parting += self._operation.timers_due(min(self._watermarks.values()), at_once=True)
-                    self._savepoint = savepoint
-                    self._background(partial(self._freeze, savepoint, sorted(self._states.items())))
-        for slot, parcels in leaving.items():
-            self._send(slot, parcels)
-        for slot, some in messages.items():
-            self._tell(slot, some)
-
-    def _parcel(self, send: protocol.Send) -> Parcel:
-        """The unit to be sent, which is not here any more."""
-        unit = send.unit
-        state = self._states.pop(unit)
-        self._operation.left(unit)
-        self._aligned_us[unit] = now_us()
-        remains = self._modes[send.version].transfer in ("access", "remote")
-        parcel = Parcel(unit, send.version, send.hop, send.routers, remains, state=state)
-        if remains:  # its timers go, its keys stay here for whoever asks
-            self._host.lent[unit, send.version] = state
-        return self._replicator.shrink(parcel, send.destination)
-
-    def _send(self, destination: int, parcels: list[Parcel]) -> None:
-        if destination not in self._outboxes:
-            self._outboxes[destination] = Outbox(
-                f"slot {self.slot} to {destination}", partial(self._push, destination), self._failed
-            )
-        self._outboxes[destination].put(*parcels)
-
-    def _tell(self, slot: int, some: list[protocol.Request | protocol.Open]) -> None:
-        def deliver(messages: list[protocol.Request | protocol.Open]) -> None:
-            wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, protocol.Request)]
-            opened = [[m.unit, m.version] for m in messages if isinstance(m, protocol.Open)]
-            body = {"slot": slot, "wanted": wanted, "opened": opened}
-            self._clients.tell(self._addresses.of(slot), "units", body)
-            with self._lock:
-                self._carry_out([effect for unit, _ in opened for effect in self._machine.acknowledged(unit)])
-
-        if slot not in self._messengers:
-            pause_s = self._modes[some[0].version].fetch_interval_ms / 1000
-            self._messengers[slot] = Courier(f"slot {self.slot} to {slot}", deliver, self._failed, pause_s)
-        self._messengers[slot].send(*some)
-
-    def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
-        self._coordination.acknowledge(f"acks/{version}/{phase}-{self.slot}", value | {"at_us": now_us()})
-
-    def _acknowledge_copies(self, request: str, answer: dict[str, Any]) -> None:
-        self._coordination.acknowledge(f"copied/{request}/{self.slot}", answer | {"at_us": now_us()})
-
     # -- other threads ------------------------------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
@@ -386,13 +310,10 @@ class SlotTask:
 
     def _steps_published(self, raw: dict[str, Any]) -> bool:
         """From kazoo's thread."""
-        version, steps = steps_of(raw)
         try:
-            with self._lock:
-                fresh = [step for of, step in steps if of not in self._modes]
-                self._modes |= {of: step.mode for of, step in steps}
-                self._carry_out(self._machine.published(version, steps))
-            for step in fresh:
+            with self._turn() as core:
+                new = core.published(*steps_of(raw))
+            for step in new:
                 self._background(partial(self._greet, step))
         except BaseException as error:
             self._trouble = error
@@ -419,7 +340,8 @@ class SlotTask:
         self._coordination.acknowledge(f"measured/{raw['id']}/{self.slot}", answer)
 
     def _measured(self) -> dict[str, Any]:
-        return self._measures.so_far(self._operation.heat, self._partial.measures())
+        core = self._core
+        return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, self._couriers.measures())
 
     def _copies_wanted(self, raw: dict[str, Any]) -> None:
         """From kazoo's thread."""
@@ -429,17 +351,14 @@ class SlotTask:
 
     def message(self, body: dict[str, Any]) -> None:
         """From Flight's thread; see ``transfer.StateClients.tell``."""
-        with self._lock:
-            effects: list[protocol.Effect] = []
-            for unit, version, router, hop in body["wanted"]:
-                effects += self._machine.requested(unit, version, router, hop)
-            for unit, version in body["opened"]:
-                if self._machine.is_lent(unit, version):  # otherwise it was said before
-                    effects += self._machine.opened(unit)
-            self._carry_out(effects)
+        with self._turn() as core:
+            for wanted in body["wanted"]:
+                core.requested(*wanted)
+            for opened in body["opened"]:
+                core.opened(*opened)
 
     def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
-        """From Flight's thread, or one that pulls: builds the states, then hands them to the machine.
+        """From Flight's thread, or one that pulls: builds the states, then hands them to the core.
 
         False for a delta over a copy that is not here. What is not awaited (any more) came twice.
         """
@@ -447,28 +366,27 @@ class SlotTask:
         with self._lock:
             awaited = [parcel for parcel in parcels if self._awaits(parcel)]
         states = {parcel.unit: self._built(parcel) for parcel in awaited}
-        with self._lock:
-            effects: list[protocol.Effect] = []
-            for parcel in awaited:
-                if (state := states[parcel.unit]) is not None and self._awaits(parcel):
-                    effects += self._install(parcel, state, received)
-            try:
-                self._carry_out(effects)
-                self._drained = self._drain()  # now: the step that ends with it does not wait for a row
-                self._note_what_waits()
-            except BaseException as error:
-                self._trouble = error  # what has arrived would not be taken again
-                raise
+        try:
+            with self._turn() as core:
+                for parcel in awaited:
+                    if (state := states[parcel.unit]) is not None and self._awaits(parcel):
+                        home = parcel.home if parcel.partial else None
+                        core.arrived(parcel.unit, parcel.version, parcel.routers, state, home)
+                        self._incoming[parcel.unit] = [received, now_us()]
+                core.drain(now_us(), self._slice_of_time())  # now: the step that ends with it does not wait for a row
+        except BaseException as error:
+            self._trouble = error  # what has arrived would not be taken again
+            raise
         return [states.get(parcel.unit, True) is not None for parcel in parcels]
 
     def _awaits(self, parcel: Parcel) -> bool:
-        return self._machine.awaits(parcel.unit, parcel.version, parcel.hop)
+        return self._core.machine.awaits(parcel.unit, parcel.version, parcel.hop)
 
     def _built(self, parcel: Parcel) -> UnitState | None:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
         if parcel.delta_of is None:
-            state = self._operation.new_state()
+            state = self._operator.new_state()
         else:
             state = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
             if state is None:
@@ -479,17 +397,6 @@ class SlotTask:
         if parcel.timers is not None:
             state.timers.install(parcel.timers)
         return state
-
-    def _install(self, parcel: Parcel, state: UnitState, received_us: int) -> list[protocol.Effect]:
-        if parcel.partial:
-            self._partial.open(parcel, self._modes[parcel.version])
-        effects = self._machine.arrived(parcel.unit, parcel.routers, parcel.partial)
-        self._states[parcel.unit] = state
-        if parcel.partial:
-            self._partial.opened(parcel.unit, state)
-        self._operation.came(parcel.unit)
-        self._incoming[parcel.unit] = [received_us, now_us()]
-        return effects
 
     def _background(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
@@ -502,22 +409,14 @@ class SlotTask:
                 self._trouble = error
                 return
 
-    def _note_what_waits(self) -> None:
-        if self._queued_bytes or self._partial:
-            self._waits.set()
-
     def _go_on(self) -> None:
         """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
         try:
             while self._waits.wait() and not self._closed.wait(ASIDE_S):
-                with self._lock:
+                with self._turn() as core:
                     self._waits.clear()
-                    if self._closed.is_set():
-                        return
-                    self._note_what_waits()
-                    if self._waits.is_set():
-                        self._drained = self._drain()
-                        self._partial.ask()
+                    if not self._closed.is_set() and core.waits:
+                        core.drain(now_us(), self._slice_of_time())
         except BaseException as error:
             self._trouble = error
 
@@ -538,25 +437,6 @@ class SlotTask:
                     self._clients.tell(address, "drop", {"stays": []})
                     self._greeted.add(address)
 
-    def _push(self, destination: int, parcels: Any) -> None:
-        outbox = self._outboxes[destination]
-
-        def sent(parcel: Parcel, size: int) -> None:
-            self._outgoing[parcel.unit] = [size, self._aligned_us[parcel.unit], now_us()]
-
-        def acknowledged(answers: Acknowledged) -> None:
-            known = [(unit, taken, outbox.acknowledged(unit)) for unit, taken in answers]
-            refused = [parcel for _, taken, parcel in known if parcel is not None and not taken]
-            if refused:  # the copies they were to be added to are gone: the whole, then
-                outbox.put(*(replace(parcel, delta_of=None) for parcel in refused))
-            there = [unit for unit, taken, parcel in known if parcel is not None and taken]
-            with self._lock:
-                self._carry_out([effect for unit in there for effect in self._machine.acknowledged(unit)])
-
-        self._clients.push(
-            self._addresses.of(destination), destination, self._host.server.address, parcels, sent, acknowledged
-        )
-
     def _restore(self, units: Sequence[int], savepoint: str) -> None:
         begin_us = now_us()
         self._expected_units(units).restore(SavepointStore(self._config.endpoints, self._config.job), savepoint)
@@ -567,7 +447,7 @@ class SlotTask:
     def _expected_units(self, units: Sequence[int]) -> ExpectedUnits:
         def wanted() -> list[int]:
             with self._lock:
-                return self._machine.wanted
+                return self._core.machine.wanted
 
         config, most = self._config, PULL_GROUPS * self._config.bins
         return ExpectedUnits(self.slot, units, wanted, self.parcels_arrived, self._closed, most, config.deadline_s)

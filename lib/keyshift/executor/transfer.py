@@ -24,13 +24,12 @@ import pyarrow.flight as flight
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.config import Certificate
+from keyshift.runtime.key_access import Stay, Written
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
-Stay = tuple[int, int]  # a unit, and the version with which its ownership left the place where its keys still are
 KeysOf = tuple[int, int, list[int]]  # unit, version, keys
 Acknowledged = list[tuple[int, bool]]  # units, and whether they were taken
-Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and those that have new values
 CopyPart = tuple[int, int]  # of a copy: its epoch, which every beginning has for itself, and a number
 _LENGTH_BYTES = 4
 _SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together

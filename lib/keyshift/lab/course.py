@@ -24,13 +24,13 @@ from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.job import CHECK_S, Job, Savepoint
 from keyshift.executor.leader import StepRecord, Wish
 from keyshift.executor.savepoint import Place, SavepointStore
-from keyshift.executor.tasks import TICK_US
 from keyshift.keys import Assignment, Move, Step
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.results import verdict
 from keyshift.results.manifest import TABLES, Verdict, make_table
+from keyshift.runtime.router import TICK_US
 from keyshift.traffic import topics
 from keyshift.traffic.process import Child
 from keyshift.workloads.times import Times

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyshift.executor import channel
-from keyshift.executor.channel import BARRIER, DATA, Row
 from keyshift.executor.spark import ALONE, PUSHED, PUSHED_AFTER_ALONE, ROWS_PER_BATCH
+from keyshift.runtime.row import BARRIER, DATA, Row
 
 
 def seen_by_python(rows: list[bool]) -> int:
@@ -13,7 +13,7 @@ def seen_by_python(rows: list[bool]) -> int:
 
 def test_a_row_says_to_the_slot_what_the_router_said():
     rows = [Row(DATA, 1, 7, 2**40, 2**50, b"events"), Row(BARRIER, 0, 8, 3, 0)]
-    batch = channel.routed([(3, rows[0].to_bytes()), (5, rows[1].to_bytes())])
+    batch = channel.routed([(3, channel.packed(rows[0])), (5, channel.packed(rows[1]))])
     assert batch["slot"].to_pylist() == [3, 5]
     found = [row._replace(payload=bytes(row.payload)) for row in channel.received(batch.select(["value"]))]
     assert found == rows

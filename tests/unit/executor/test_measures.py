@@ -33,9 +33,8 @@ def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monk
         (2, 20, heat(u1=5, u2=2), {"fetched_bytes": 2, "written_bytes": 0}),
     ):
         made = Measures(UNITS, answer)
-        made.queue_peak_bytes = peak
         now += seconds
-        answer = handed_over(made.so_far(of_batch, sent))
+        answer = handed_over(made.so_far(of_batch, peak, sent))
         now += 100  # until the next batch begins
     assert answer["seconds"] == 16
     assert answer["records"] == [[1, 15], [2, 2], [5, 1]]
@@ -44,14 +43,14 @@ def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monk
 
 
 def test_the_peak_of_memory_is_that_of_the_largest_process():
-    here = Measures(UNITS, None).so_far(heat(), {})
+    here = Measures(UNITS, None).so_far(heat(), 0, {})
     assert here["rss_peak_bytes"] > 1 << 20
     larger = here | {"rss_peak_bytes": 1 << 50}
-    assert Measures(UNITS, larger).so_far(heat(), {})["rss_peak_bytes"] == 1 << 50
+    assert Measures(UNITS, larger).so_far(heat(), 0, {})["rss_peak_bytes"] == 1 << 50
 
 
 def test_asking_does_not_change_the_answer():
     made = Measures(UNITS, {"records": [[3, 4]], "fetched_bytes": 7})
-    first, second = (made.so_far(heat(u3=1), {"fetched_bytes": 1}) for _ in range(2))
+    first, second = (made.so_far(heat(u3=1), 0, {"fetched_bytes": 1}) for _ in range(2))
     assert first["records"] == second["records"] == [[3, 5]]
     assert first["fetched_bytes"] == second["fetched_bytes"] == 8

@@ -10,10 +10,12 @@ from small_job import CONFIG
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import tasks
-from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, TICK, received
+from keyshift.executor.channel import PRIMER, received
 from keyshift.executor.channel import answered as batch_of
-from keyshift.executor.tasks import AWAKE_US, TICK_US, RouterTask
+from keyshift.executor.tasks import RouterTask
 from keyshift.keys import Assignment, SlotId, units_of
+from keyshift.runtime.router import AWAKE_US, TICK_US
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
 CONFIG = replace(CONFIG, slots=SLOTS)

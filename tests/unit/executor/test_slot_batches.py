@@ -8,11 +8,12 @@ from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.errors import KeyshiftError, ServiceUnavailable
-from keyshift.executor import operation, slot_task
+from keyshift.executor import slot_task
 from keyshift.executor.savepoint import Place
 from keyshift.executor.slot_host import Sealed
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Move, Step
+from keyshift.runtime import computation
 from keyshift.workloads.windows import IDLE, WINDOW
 
 KEYS = range(8)
@@ -115,17 +116,17 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     task = job.opened(0, first)
     job.barrier(task)
     job.data(task, KEYS)
-    task._partial._fetched_bytes, task._partial._fetched_keys, task._partial._written_bytes = 1000, 10, 70
-    task._machine.queued_bytes += 12345
+    task._couriers._count(1000, 10, 70)
+    task._core.machine.queued_bytes += 12345
     job.tick(task, BEGIN_US)
-    task._machine.queued_bytes -= 12345
+    task._core.machine.queued_bytes -= 12345
     before = measured(job, "one")
     job.end(task)
     task = job.opened(0, following(job, first), "1")
-    until(lambda: task._machine.settled)
+    until(lambda: task._core.machine.settled)
     job.barrier(task)
     job.data(task, [3])
-    task._partial._fetched_bytes = 5
+    task._couriers._count(5, 0)
     after = measured(job, "two")
     job.end(task)
     assert (after["fetched_bytes"], after["fetched_keys"], after["written_bytes"]) == (1005, 10, 70)
@@ -167,9 +168,9 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     (name,) = job.bucket.objects
     job.end(task)
     task = job.opened(0, following(job, host), "1")
-    until(lambda: task._machine.settled)
+    until(lambda: task._core.machine.settled)
     for unit, key in enumerate(map(job.keys_of, range(4))):  # as nobody does it, but then it is seen what is read
-        task._states[unit].values[key[0]] = (99, b"")
+        task._core.states[unit].values[key[0]] = (99, b"")
     job.barrier(task)
     job.savepoint(task)
     until(lambda: len(job.bucket.objects) == 2)
@@ -185,8 +186,8 @@ def clock(monkeypatch):
     class Clock:
         now_us = 7 * BEGIN_US
 
-    monkeypatch.setattr(operation, "now_us", lambda: Clock.now_us)
-    monkeypatch.setattr(operation, "TIMERS_EVERY_S", 0.0)
+    monkeypatch.setattr(slot_task, "now_us", lambda: Clock.now_us)
+    monkeypatch.setattr(computation, "TIMERS_EVERY_US", 0)
     return Clock
 
 
@@ -200,7 +201,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
     task = job.opened(0, following(job, host), "1")
-    until(lambda: task._machine.settled)
+    until(lambda: task._core.machine.settled)
     clock.now_us += BEGIN_US
     fired = job.barrier(task) + job.savepoint(task) + job.tick(task, BEGIN_US * 2) + job.tick(task, BEGIN_US * 3)
     assert not fired + job.end(task), "all of them are due since long, and belong to the time after the savepoint"
@@ -215,7 +216,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
     job.data(task, KEYS)
     job.end(task)
     task = job.opened(0, following(job, host), "1")
-    until(lambda: task._machine.settled)
+    until(lambda: task._core.machine.settled)
     clock.now_us += BEGIN_US
     for router in (0, 1):
         assert not job.barrier(task, router=router)

@@ -11,11 +11,11 @@ from test_savepoint import store_of
 
 from keyshift import frames
 from keyshift.executor import slot_host, slot_task
-from keyshift.executor.channel import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.executor.config import result_schema, slot_schema
 from keyshift.executor.savepoint import Place
 from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads.windows import ANSWER, IDLE, WINDOW
 
@@ -150,7 +150,7 @@ def test_nothing_happens_behind_a_savepoint_whose_barriers_come_again_in_the_nex
     tables = slot.written("one")
     assert sum((table["kind"] == PROCESSING).sum() for table in tables) == 8
     slot.end()
-    monkeypatch.setattr("keyshift.executor.operation.now_us", lambda: time.time_ns() // 1000 + 120_000 * MS)
+    monkeypatch.setattr("keyshift.executor.slot_task.now_us", lambda: time.time_ns() // 1000 + 120_000 * MS)
     slot.begin()  # two minutes later
     for router in (0, 1):
         slot.stop_at("one", router)

@@ -1,15 +1,15 @@
 """Keys that are elsewhere: what waits, what is asked for once, what may be dropped, and when a unit is whole."""
 
-from keyshift.protocol.remainder import Remainders
+from keyshift.protocol.absent_keys import AbsentKeys
 
 
-def opened() -> Remainders[str]:
-    made: Remainders[str] = Remainders()
+def opened() -> AbsentKeys[str]:
+    made: AbsentKeys[str] = AbsentKeys()
     made.open(4)
     return made
 
 
-def held() -> Remainders[str]:
+def held() -> AbsentKeys[str]:
     """Records a, b for key 1 and c for key 2 wait; both keys were asked for."""
     made = opened()
     for key, record in ((1, "a"), (1, "b"), (2, "c")):

@@ -22,8 +22,8 @@ class _Unit(Generic[Record]):
     whole: bool = False  # and what was asked for, too
 
 
-class Remainders(Generic[Record]):
-    """The partial units of one slot. Like the slot's machine it never sees state or what is in a record."""
+class AbsentKeys(Generic[Record]):
+    """Of the partial units of one slot. Like the slot's machine it never sees state or what is in a record."""
 
     def __init__(self) -> None:
         self._units: dict[int, _Unit[Record]] = {}

@@ -1,5 +1,6 @@
 """Units whose keys are elsewhere, over a real server: every record meets its key once, in order, in every mode."""
 
+import contextlib
 import itertools
 import random
 import threading
@@ -11,11 +12,14 @@ import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
+from keyshift.executor.key_couriers import KeyCouriers
 from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.transfer import Parcel, StateClients
+from keyshift.executor.transfer import StateClients
 from keyshift.keys import Mode
+from keyshift.runtime.arrow import ArrowOperator
+from keyshift.runtime.key_access import RECORD_BYTES, Home, KeyAccess
 from keyshift.state import rows
+from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT
 
 UNIT = 3
@@ -69,45 +73,58 @@ class Slot:
         self.states = {UNIT: state({})}
         self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
         self.sent = 0
-        self.partial = PartialUnits(host, self.clients, self.states, self.lock, uses_time, self.failures.append)
+        operator = ArrowOperator(CONFIG.make_workload().operator(), None, None, MemoryState)
+        operator.uses_time = uses_time
+        self.keys = KeyAccess(operator, self.states)
+        self.couriers = KeyCouriers(self.clients, self.keys, self.turn, self.failures.append)
         self.arrive(mode, there)
+
+    @contextlib.contextmanager
+    def turn(self):
+        with self.lock:
+            yield
+            errands, self.keys.errands = self.keys.errands, []
+            for errand in errands:
+                self.couriers.send(errand)
+
+    def open(self, unit, mode):
+        with self.turn():
+            self.keys.open(Home(self.host.server.address, mode, (unit, self.version)))
 
     def arrive(self, mode, there):
         self.version = next(VERSIONS)
         self.stay = UNIT, self.version
         self.host.lent[self.stay] = state(there)
-        with self.lock:
-            self.partial.open(Parcel(UNIT, self.version, partial=True, home=self.host.server.address), mode)
-            self.partial.opened(UNIT, self.states[UNIT])
+        self.open(UNIT, mode)
 
     def events(self, *keys, watermark=0):
-        with self.lock:
+        with self.turn():
             made = [{"key": key, "unit": UNIT, "number": self.sent + i} for i, key in enumerate(keys)]
             self.sent += len(keys)
             self._process(pa.RecordBatch.from_pylist(made), (0, self.version, 0, watermark))
-            self.partial.ask()
+            self.keys.ask()
 
     def _process(self, events, where, known=False):
-        if not known:
-            events = self.partial.hold_back(events, where, where[3], 0)
+        if not known and (events := self.keys.hold_back(events, where, where[3], 0)) is None:
+            return
         for key, number in zip(events["key"].to_pylist(), events["number"].to_pylist(), strict=True):
             count, payload = self.states[UNIT].values[key] or (0, b"payload")
             self.states[UNIT].values[key] = (count + 1, payload)
             self.done.append((number, key))
-        self.partial.used([UNIT])
+        self.keys.used([UNIT])
 
     def drain(self, most=16):
-        with self.lock:
-            waiting, whole = self.partial.drain(most, 0)
+        with self.turn():
+            waiting, whole = self.keys.drain(most, 0)
             for record in waiting:
                 self._process(*record, known=True)
             self.whole += whole
-            self.partial.ask()
+            self.keys.ask()
 
     def fetch_rest(self):
-        with self.lock:
+        with self.turn():
             if UNIT not in self.whole:
-                self.partial.fetch_rest(UNIT)
+                self.keys.fetch_rest(UNIT)
 
     def until_done(self):
         until(lambda: len(self.done) == self.sent, self.drain)
@@ -116,7 +133,7 @@ class Slot:
         until(lambda: UNIT in self.whole, self.drain)
 
     def until_written(self):
-        until(lambda: not any(self.partial._unwritten.values()))
+        until(lambda: not any(self.keys._unwritten.values()))
 
     def home(self):
         """What lives there, by now."""
@@ -141,7 +158,7 @@ def make(host):
 
     yield slot
     for each in made:
-        each.partial.close()
+        each.couriers.close()
         each.clients.close()
         assert not each.failures
     host.lent.clear()
@@ -175,7 +192,7 @@ def test_every_event_is_counted_once_and_in_order_and_the_unit_is_whole_in_the_e
         assert numbers == sorted(set(numbers))
     if uses_time:
         assert slot.done == sorted(slot.done), "records of a unit do not overtake each other"
-    assert not slot.partial
+    assert not slot.keys
     until(lambda: slot.home() is None)
 
 
@@ -185,9 +202,9 @@ def test_what_waits_for_keys_takes_memory_until_it_is_done(make, uses_time):
     slot.events(1, 2, 1)
     slot.events(2, 2)
     records = 2 if uses_time else 5
-    assert records * RECORD_BYTES <= slot.partial.waiting_bytes < (records + 1) * RECORD_BYTES
+    assert records * RECORD_BYTES <= slot.keys.waiting_bytes < (records + 1) * RECORD_BYTES
     slot.until_done()
-    assert slot.partial.waiting_bytes == 0
+    assert slot.keys.waiting_bytes == 0
 
 
 def test_records_of_other_keys_do_not_wait(make):
@@ -215,8 +232,8 @@ def test_units_that_are_not_partial_are_not_held_back(make):
     slot = make(ACCESS, {})
     slot.states[UNIT + 1] = state({1: 1})
     other = pa.RecordBatch.from_pylist([{"key": 1, "unit": UNIT + 1, "number": 0}])
-    assert slot.partial.hold_back(other, (0, slot.version, 0, 0), 0, 0).equals(other)
-    assert slot.partial.may_advance(UNIT + 1, 10**9, 10**9)
+    assert slot.keys.hold_back(other, (0, slot.version, 0, 0), 0, 0).equals(other)
+    assert slot.keys.may_advance(UNIT + 1, 10**9, 10**9)
 
 
 def test_a_key_is_asked_for_once_and_with_the_others_of_its_time(make):
@@ -233,7 +250,7 @@ def test_what_went_over_the_wire_is_measured(make):
     slot.events(1, 2, 9)
     slot.until_done()
     slot.until_written()
-    measures = slot.partial.measures()
+    measures = slot.couriers.measures()
     assert measures["fetched_keys"] == 2
     assert measures["fetched_bytes"] >= 2 * len(b"payload") and measures["written_bytes"] >= 3 * len(b"payload")
 
@@ -249,7 +266,7 @@ def test_a_key_lives_where_it_was_used_and_the_others_stay(make):
     slot.events(2)
     slot.until_done()
     assert slot.home() == {2: 20, 3: 30}, "the next request says what has moved"
-    assert slot.partial.measures()["written_bytes"] == 0
+    assert slot.couriers.measures()["written_bytes"] == 0
     assert not slot.whole
 
 
@@ -285,8 +302,8 @@ def test_answers_for_an_earlier_stay_are_not_taken(make):
     slot.until_whole()
     slot.states[UNIT] = state({})
     slot.arrive(ACCESS, {1: 50})
-    with slot.lock:
-        assert not slot.partial._arrived(before, [1], [(1, (10, b"payload"))])
+    with slot.turn():
+        assert not slot.keys.arrived(before, [1], [(1, (10, b"payload"))])
     slot.events(1)
     slot.until_done()
     assert counts(slot.states[UNIT]) == {1: 51}
@@ -326,9 +343,9 @@ def test_a_key_that_is_deleted_here_is_deleted_there(make):
     slot.events(1)
     slot.until_done()
     slot.until_written()
-    with slot.lock:
+    with slot.turn():
         slot.states[UNIT].delete(2)
-        slot.partial.used([UNIT])
+        slot.keys.used([UNIT])
     slot.until_written()
     assert slot.home() == {1: 11}
 
@@ -337,8 +354,8 @@ def test_what_only_arrives_is_not_written_back(make):
     slot = make(CACHED, {1: 10})
     slot.fetch_rest()
     slot.until_whole()
-    with slot.lock:
-        slot.partial.used([UNIT])
+    with slot.turn():
+        slot.keys.used([UNIT])
     assert [name for name, _ in slot.clients.calls] == ["rest"]
 
 
@@ -361,11 +378,11 @@ def test_a_copy_is_not_dropped_while_a_later_value_is_on_its_way(make):
 def test_a_timer_that_is_due_waits_for_its_key_and_asks_for_it(make):
     slot = make(ACCESS, {1: 10, 2: 20}, uses_time=True)
     slot.states[UNIT].timers.set(EVENT, 50, 2)
-    with slot.lock:
-        assert slot.partial.may_advance(UNIT, 49, 0)
-        assert not slot.partial.may_advance(UNIT, 50, 0)
-        slot.partial.ask()
-    until(lambda: slot.partial.may_advance(UNIT, 50, 0))
+    with slot.turn():
+        assert slot.keys.may_advance(UNIT, 49, 0)
+        assert not slot.keys.may_advance(UNIT, 50, 0)
+        slot.keys.ask()
+    until(lambda: slot.keys.may_advance(UNIT, 50, 0))
     assert slot.clients.asked() == [2]
     assert slot.states[UNIT].timers.due(EVENT, 50) == [(50, 2)], "nobody has taken it"
 
@@ -379,7 +396,7 @@ def test_records_behind_a_timer_that_misses_its_key_wait_although_their_own_is_h
     assert len(slot.done) == 2
     slot.events(1, watermark=50)
     assert len(slot.done) == 2
-    assert not slot.partial.may_advance(UNIT, 49, 0), "no time passes before they are processed"
+    assert not slot.keys.may_advance(UNIT, 49, 0), "no time passes before they are processed"
     slot.until_done()
     assert slot.clients.asked() == [1, 2]
 
@@ -411,14 +428,14 @@ def test_what_was_written_before_a_failure_counts_as_written_once(make):
         return keys(*arguments)
 
     slot.clients.keys = slow
-    with slot.lock:
+    with slot.turn():
         slot.states[UNIT].values[9] = (1, b"payload")
-        slot.partial.used([UNIT])
+        slot.keys.used([UNIT])
     slot.clients.failing["keys"] = 1
     slot.events(2)
-    with slot.lock:
+    with slot.turn():
         slot.states[UNIT].values[9] = (2, b"payload")
-        slot.partial.used([UNIT])
+        slot.keys.used([UNIT])
     door.set()
     slot.until_done()
     until(lambda: slot.home() == {2: 21, 9: 2})
@@ -438,11 +455,11 @@ def test_what_was_written_is_not_written_again_because_the_rest_does_not_come(ma
 
     slot.clients.keys = slow
     slot.events(2)
-    until(lambda: not next(iter(slot.partial._couriers.values()))._items)
-    with slot.lock:
+    until(lambda: not next(iter(slot.couriers._couriers.values()))._items)
+    with slot.turn():
         slot.states[UNIT].values[9] = (1, b"payload")
-        slot.partial.used([UNIT])
-        slot.partial.fetch_rest(UNIT)
+        slot.keys.used([UNIT])
+        slot.keys.fetch_rest(UNIT)
     slot.clients.failing["rest"] = 1
     door.set()
     slot.until_whole()
@@ -485,7 +502,7 @@ def busy(slot):
 
     slot.clients.keys = slow
     slot.events(999)
-    until(lambda: not next(iter(slot.partial._couriers.values()))._items)
+    until(lambda: not next(iter(slot.couriers._couriers.values()))._items)
     return door
 
 
@@ -497,7 +514,7 @@ def test_what_is_to_be_written_does_not_pile_up_while_a_home_does_not_answer(mak
     door, before = busy(slot), len(slot.clients.calls)
     for _ in range(200):
         slot.events(1, 2)
-    assert len(next(iter(slot.partial._couriers.values()))._items) == 1
+    assert len(next(iter(slot.couriers._couriers.values()))._items) == 1
     door.set()
     slot.until_done()
     slot.until_written()
@@ -508,10 +525,10 @@ def test_what_is_to_be_written_does_not_pile_up_while_a_home_does_not_answer(mak
 
 def test_what_changed_while_it_was_written_is_written_again_a_slice_at_a_time(make):
     slot = make(CACHED, {})
-    with slot.lock:
+    with slot.turn():
         for key in range(600):
             slot.states[UNIT].values[key] = (key, b"payload")
-        slot.partial.used([UNIT])
+        slot.keys.used([UNIT])
     slot.until_written()
     assert slot.home() == {key: key for key in range(600)}
     sizes = [len(found) for name, written in slot.clients.calls if name == "write" for *_, found in written]
@@ -525,13 +542,11 @@ def two(make, host):
     other = UNIT + 1, slot.version
     host.lent[other] = state(dict.fromkeys(range(600), 6))
     slot.states[other[0]] = state({})
-    with slot.lock:
-        slot.partial.open(Parcel(*other, partial=True, home=host.server.address), ACCESS)
-        slot.partial.opened(other[0], slot.states[other[0]])
+    slot.open(other[0], ACCESS)
     slot.door = busy(slot)
-    with slot.lock:
-        slot.partial.fetch_rest(UNIT)
-        slot.partial.fetch_rest(UNIT + 1)
+    with slot.turn():
+        slot.keys.fetch_rest(UNIT)
+        slot.keys.fetch_rest(UNIT + 1)
     return slot
 
 
@@ -578,7 +593,7 @@ def test_what_still_comes_of_a_unit_that_has_become_whole_is_let_go(make):
     slot.fetch_rest()
     slot.until_whole()
     del slot.states[UNIT]
-    slot.partial._rest_arrived(slot.stay, rows.pack(slot.host.state_schema, [(1, (10, b"payload"))]), True)
+    slot.couriers._rest_arrived(slot.stay, rows.pack(slot.host.state_schema, [(1, (10, b"payload"))]), True)
 
 
 def test_a_record_that_waits_keeps_no_others_in_memory(make):
@@ -587,9 +602,9 @@ def test_a_record_that_waits_keeps_no_others_in_memory(make):
     slot.until_done()
     slot.clients.failing["keys"] = 10
     made = [{"key": 2 if number == 7 else 1, "unit": UNIT, "number": number} for number in range(1000)]
-    with slot.lock:
-        slot.partial.hold_back(pa.RecordBatch.from_pylist(made), (0, slot.version, 0, 0), 0, 0)
-        (queue,) = slot.partial._remainders._units[UNIT].queues.values()
+    with slot.turn():
+        slot.keys.hold_back(pa.RecordBatch.from_pylist(made), (0, slot.version, 0, 0), 0, 0)
+        (queue,) = slot.keys._absent._units[UNIT].queues.values()
         ((record, _),) = queue
     assert record["number"].to_pylist() == [7]
     assert record.get_total_buffer_size() < 1000

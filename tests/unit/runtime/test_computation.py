@@ -7,11 +7,13 @@ import pyarrow as pa
 import pytest
 from small_job import CONFIG
 
-from keyshift.executor import operation as module
-from keyshift.executor.config import slot_schema
-from keyshift.executor.operation import Operation, by_unit
+from keyshift.executor.config import result_schema, slot_schema
 from keyshift.keys import Move, SlotId, Step, UnitId
 from keyshift.protocol.slot import SlotMachine
+from keyshift.runtime import computation as module
+from keyshift.runtime.arrow import ArrowOperator
+from keyshift.runtime.computation import Computation
+from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT
 from keyshift.workloads.windows import ANSWER, IDLE, WINDOW
 
@@ -35,15 +37,17 @@ class Partial(list):
         self.touched.update(units)
 
 
+def computation_of(workload, machine, states, *partial):
+    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), MemoryState)
+    made = Computation(operator, machine, Partial(*partial), states, len(UNITS))
+    for unit in UNITS:
+        made.begin(unit)
+    return made
+
+
 @pytest.fixture
 def make():
-    def operation(*partial):
-        made = Operation(CONFIG, {}, Partial(*partial), SlotMachine(0, 1, UNITS, [], 1))
-        for unit in UNITS:
-            made.begin(unit)
-        return made
-
-    return operation
+    return lambda *partial: computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, *partial)
 
 
 def record(*keys, router=0, version=1, offset=0):
@@ -64,48 +68,48 @@ def rows(batches):
 RECORDS = [record(1, 2, 1, offset=4), record(1, router=1, offset=9), record(5, 1, version=2, offset=5)]
 
 
-@pytest.mark.parametrize("now", [None, 1], ids=["queued", "waited for their keys"])
-def test_records_that_waited_are_processed_at_once_with_the_results_of_one_by_one(make, now):
+@pytest.mark.parametrize("keys_here", [False, True], ids=["queued", "waited for their keys"])
+def test_records_that_waited_are_processed_at_once_with_the_results_of_one_by_one(make, keys_here):
     together, apart = make(), make()
-    results = together.process_all(RECORDS, now)
+    results = together.process_all(RECORDS, 1, keys_here)
     assert len(results) == 1
-    assert rows(results) == [row for each in RECORDS for row in rows(apart.process(*each))]
+    assert rows(results) == [row for each in RECORDS for row in rows(apart.process(*each, 1))]
     assert [row["count"] for row in rows(results) if row["key"] == 1] == [1, 2, 3, 4]
     assert together.heat.tolist() == apart.heat.tolist() and together.heat.sum() == 6
 
 
 def test_what_was_done_for_partial_units_is_told(make):
-    operation = make(0)
-    operation.process_all(RECORDS, now=1)
-    assert operation._partial.touched == {int(WORKLOAD.units[key]) for key in (1, 2, 5)}
-    assert not operation._partial.held, "their keys are known to be here"
+    computation = make(0)
+    computation.process_all(RECORDS, 1, keys_here=True)
+    assert computation._keys.touched == {int(WORKLOAD.units[key]) for key in (1, 2, 5)}
+    assert not computation._keys.held, "their keys are known to be here"
 
 
 def test_queued_records_of_units_without_their_keys_are_looked_through_one_by_one(make):
-    operation = make(0)
-    results = operation.process_all(RECORDS)
+    computation = make(0)
+    results = computation.process_all(RECORDS, 1)
     assert [row["key"] for row in rows(results)] == [2, 5]
-    assert operation._partial.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
+    assert computation._keys.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
 
 
 def test_an_event_is_counted_once_however_often_it_waited(make):
     """In a queue for its unit, and then for its key."""
-    operation = make(0)
-    assert len(rows(operation.process_all([record(1, 2, 1)]))) == 1
-    operation.process_all([record(1, 1)], now=1)
-    expected = np.zeros(len(operation.heat), int)
+    computation = make(0)
+    assert len(rows(computation.process_all([record(1, 2, 1)], 1))) == 1
+    computation.process_all([record(1, 1)], 1, keys_here=True)
+    expected = np.zeros(len(computation.heat), int)
     np.add.at(expected, WORKLOAD.units[[1, 2, 1]], 1)
-    assert operation.heat.tolist() == expected.tolist()
+    assert computation.heat.tolist() == expected.tolist()
 
 
 def test_nothing_that_waited_gives_nothing(make):
-    assert make().process_all([]) == []
+    assert make().process_all([], 1) == []
 
 
 def test_a_frame_is_split_by_unit_in_the_order_of_its_events():
     keys = [5, 1, 2, 1, 5, 7]
     events, _ = record(*keys)
-    parts = dict(by_unit(events))
+    parts = dict(ArrowOperator.by_unit(None, events))
     assert list(parts) == sorted({int(WORKLOAD.units[key]) for key in keys})
     for unit, part in parts.items():
         of_unit = [row for row in events.to_pylist() if row["unit"] == unit]
@@ -129,13 +133,10 @@ class TimedSlot:
 
     def __init__(self, monkeypatch):
         self.now_ms = 1000
-        monkeypatch.setattr(module, "now_us", lambda: self.now_ms * MS)
-        monkeypatch.setattr(module, "TIMERS_EVERY_S", 0.0)
+        monkeypatch.setattr(module, "TIMERS_EVERY_US", 0)
         self.machine = SlotMachine(0, 2, UNITS, [], 1)
         self.states = {}
-        self.operation = Operation(TIMED, self.states, Partial(), self.machine)
-        for unit in UNITS:
-            self.operation.begin(unit)
+        self.computation = computation_of(WINDOWS, self.machine, self.states)
 
     def record(self, met_ms, *events, router=0, offset=0):
         """Events (key, at) of one frame that met a watermark."""
@@ -147,10 +148,10 @@ class TimedSlot:
         return batch, (router, 1, offset, met_ms * MS)
 
     def process(self, *record):
-        return rows(self.operation.process(*self.record(*record)))
+        return rows(self.computation.process(*self.record(*record), self.now_ms * MS))
 
     def timers_due(self, watermark_ms):
-        return rows(self.operation.timers_due(watermark_ms * MS))
+        return rows(self.computation.timers_due(watermark_ms * MS, self.now_ms * MS))
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ ONE_OF_EACH = sorted({int(unit): key for key, unit in enumerate(WINDOWS.units)}.
 def test_the_timers_that_are_due_before_a_frame_fire_at_once_and_before_it(slot):
     assert len(ONE_OF_EACH) > 2
     slot.process(1000, *((key, 1000) for key in ONE_OF_EACH))
-    batches = slot.operation.process(*slot.record(1030, *((key, 1030) for key in ONE_OF_EACH)))
+    batches = slot.computation.process(*slot.record(1030, *((key, 1030) for key in ONE_OF_EACH)), slot.now_ms * MS)
     assert [set(batch["kind"].to_pylist()) for batch in batches] == [{WINDOW}, {ANSWER}]
     assert sorted(batches[0]["key"].to_pylist()) == ONE_OF_EACH
     for name, value in (("router", -1), ("offset", -1), ("version", 1), ("position", -1), ("count", 1)):
@@ -177,9 +178,9 @@ def test_only_the_units_whose_timers_are_due_are_looked_at(slot, monkeypatch):
     slot.process(1000, (first, 1000))
     slot.process(1000, *((key, 1020) for key in others))
     looked_at = []
-    advance = slot.operation._operator.advance
+    advance = slot.computation._operator._operator.advance
     monkeypatch.setattr(
-        slot.operation._operator, "advance", lambda states: looked_at.append(len(states)) or advance(states)
+        slot.computation._operator._operator, "advance", lambda states: looked_at.append(len(states)) or advance(states)
     )
     assert slot.timers_due(1029) == [] and looked_at == []
     assert [row["key"] for row in slot.timers_due(1030)] == [first]
@@ -210,7 +211,7 @@ def test_timers_of_a_unit_that_leaves_wait_until_it_is_here_again(slot):
     assert [row["key"] for row in slot.timers_due(1030)] == [keys[other]], "older records of router 1 are to come"
     slot.machine.barrier(1, 2)
     state = slot.states.pop(unit)
-    slot.operation.left(unit)
+    slot.computation.left(unit)
     assert slot.timers_due(1040) == []
     slot.machine.acknowledged(unit)
     slot.machine.prepare(3, Step((Move(UnitId(unit), SlotId(1), SlotId(0)),)))
@@ -218,14 +219,14 @@ def test_timers_of_a_unit_that_leaves_wait_until_it_is_here_again(slot):
     slot.machine.barrier(1, 3)
     slot.machine.arrived(unit)
     slot.states[unit] = state
-    slot.operation.came(unit)
+    slot.computation.came(unit)
     assert [(row["key"], row["version"]) for row in slot.timers_due(1040)] == [(keys[unit], 3)]
 
 
 def test_a_timer_that_is_due_for_the_unit_but_not_yet_for_its_slot_fires(slot):
     slot.states[0].timers.reach(1100 * MS)
     slot.states[0].timers.set(EVENT, 1090 * MS, 0)
-    slot.operation.came(0)
+    slot.computation.came(0)
     slot.timers_due(1000)
     assert not len(slot.states[0].timers)
 
@@ -240,8 +241,8 @@ def test_records_that_waited_meet_each_its_own_watermark(monkeypatch):
         ),
         *(together.record(met, (b, at), offset=met) for met, at in [(1000, 1000), (1010, 1000), (1030, 1019)]),
     ]
-    results = rows(together.operation.process_all(waiting))
-    one_by_one = [row for each in waiting for row in rows(apart.operation.process(*each))]
+    results = rows(together.computation.process_all(waiting, 1000 * MS))
+    one_by_one = [row for each in waiting for row in rows(apart.computation.process(*each, 1000 * MS))]
 
     def of(key, results):
         return [row for row in results if row["key"] == key]
@@ -254,9 +255,9 @@ def test_records_that_waited_meet_each_its_own_watermark(monkeypatch):
         (WINDOW, False),
         (ANSWER, True),
     ]
-    assert together.operation.heat.tolist() == apart.operation.heat.tolist()
+    assert together.computation.heat.tolist() == apart.computation.heat.tolist()
     calls = []
-    process = together.operation._operator.process
-    together.operation._operator.process = lambda *events: calls.append(events) or process(*events)
-    together.operation.process_all(waiting)
+    process = together.computation._operator.process
+    together.computation._operator.process = lambda *events: calls.append(events) or process(*events)
+    together.computation.process_all(waiting, 1000 * MS)
     assert len(calls) == 3, "as many as there are watermarks in a unit"

@@ -1,0 +1,106 @@
+"""Frames as Arrow batches: what routers split, and what operators of workloads work on."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyshift.keys import Assignment, units_of
+from keyshift.runtime.operator import Origin
+from keyshift.state import UnitState
+from keyshift.workloads import Operator
+
+
+class ArrowSplit:
+    """Splits a frame by slot: its events, their position in it and their unit, as bytes, in columns of ``schema``."""
+
+    def __init__(self, schema: pa.Schema, slots: int, key_groups: int, bins: int) -> None:
+        self._schema, self._slots, self._key_groups, self._bins = schema, slots, key_groups, bins
+
+    def __call__(self, events: pa.RecordBatch, assignment: Assignment) -> dict[int, bytes]:
+        """By slot; see ``RouterCore``."""
+        if not events.num_rows:
+            return {}
+        units = units_of(events["key"].to_numpy(), self._key_groups, self._bins)
+        slot_of = assignment.slot_of[units]
+        order = np.argsort(slot_of, kind="stable")
+        edges = np.searchsorted(slot_of[order], np.arange(self._slots + 1))
+        taken = events.take(pa.array(order))
+        ordered = pa.RecordBatch.from_arrays(
+            [*taken.columns, pa.array(order.astype(np.int32)), pa.array(units[order])], schema=self._schema
+        )
+        return {
+            slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
+            for slot in range(self._slots)
+            if edges[slot] < edges[slot + 1]
+        }
+
+
+class ArrowOperator:
+    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out; ``make``: a backend."""
+
+    def __init__(
+        self, operator: Operator, events: pa.Schema, results: pa.Schema, make: Callable[[pa.Schema], UnitState]
+    ) -> None:
+        self.uses_time = operator.uses_time
+        self._operator, self._events, self._results, self._make = operator, events, results, make
+
+    def new_state(self) -> UnitState:  # noqa: D102
+        return self._make(self._operator.state_schema)
+
+    def initial(self, unit: int, state: UnitState) -> None:  # noqa: D102
+        self._operator.initial(unit, state)
+
+    def events(self, payload: pa.Buffer | bytes) -> pa.RecordBatch:  # noqa: D102
+        return pa.ipc.read_record_batch(payload, self._events)
+
+    def units(self, events: pa.RecordBatch) -> npt.NDArray[np.integer[Any]]:  # noqa: D102
+        return events["unit"].to_numpy()  # type: ignore[no-any-return]
+
+    def keys(self, events: pa.RecordBatch) -> npt.NDArray[np.integer[Any]]:  # noqa: D102
+        return events["key"].to_numpy()  # type: ignore[no-any-return]
+
+    def nbytes(self, events: pa.RecordBatch) -> int:  # noqa: D102
+        return events.nbytes  # type: ignore[no-any-return]
+
+    def by_unit(self, events: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:  # noqa: D102
+        units = events["unit"].to_numpy()
+        order = np.argsort(units, kind="stable")
+        sorted_ = events.take(pa.array(order))
+        found, begins = np.unique(units[order], return_index=True)
+        ends = [*begins[1:].tolist(), len(units)]
+        for unit, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
+            yield unit, sorted_.slice(begin, end - begin)
+
+    def one_by_one(self, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        return (events.slice(row, 1) for row in range(events.num_rows))
+
+    def filter(self, events: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> pa.RecordBatch:  # noqa: D102
+        return events.filter(pa.array(which))
+
+    def together(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:  # noqa: D102
+        return pa.concat_batches(parts)
+
+    def process(  # noqa: D102
+        self, events: pa.RecordBatch, origin: Origin, state_of: Callable[[int], UnitState]
+    ) -> pa.RecordBatch:
+        router, version, offset = origin
+        return self._labelled(self._operator.process(events, state_of), router=router, version=version, offset=offset)
+
+    def advance(self, states: Iterable[UnitState], version: int) -> pa.RecordBatch | None:  # noqa: D102
+        fired = self._operator.advance(states)
+        return None if fired is None else self._labelled(fired, router=-1, offset=-1, version=version)
+
+    def _labelled(self, out: pa.RecordBatch, **labels: int | npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """``out`` with more columns, of one value for all rows or one for each."""
+        columns = []
+        for field in self._results:
+            if field.name not in labels:
+                columns.append(out[field.name])
+            elif isinstance(label := labels[field.name], int):
+                columns.append(pa.repeat(pa.scalar(label, field.type), out.num_rows))
+            else:
+                columns.append(pa.array(label, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._results)

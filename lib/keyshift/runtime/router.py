@@ -1,0 +1,83 @@
+"""The router: what it says to each slot about a frame, what it keeps back, and when it may take another frame."""
+
+from collections.abc import Callable, Mapping, Sized
+from typing import Generic, TypeVar
+
+from keyshift.keys import Assignment
+from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
+
+Events = TypeVar("Events")
+Routed = tuple[int, Row]  # a row, and the slot it goes to
+
+# A slot for which a frame has no events gets a row all the same so often, and with every frame so long after a switch:
+# it acts on what came for it beside its rows, and learns how far time has come, when a row comes.
+TICK_US, AWAKE_US = 50_000, 2_000_000
+
+
+class RouterCore(Generic[Events]):
+    """One router. ``split(events, assignment)``: what each slot gets of them, if it gets anything."""
+
+    def __init__(
+        self,
+        machine: RouterMachine,
+        slots: int,
+        queue_bytes: int,
+        split: Callable[[Events, Assignment], Mapping[int, Sized]],
+    ) -> None:
+        self.machine = machine
+        self.watermark = 0  # of the last frame, in microseconds
+        self._split, self._queue_bytes = split, queue_bytes
+        self._kept: list[Routed] = []  # for paused slots
+        self._kept_bytes = 0
+        self._last_us = [0] * slots  # the watermark of the last frame that each slot got something of
+        self._awake_us = 0  # until this watermark each slot gets something of every frame
+
+    def frame(self, router: int, offset: int, events: Events, watermark: int) -> tuple[list[Routed], str | None]:
+        """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick.
+
+        And the savepoint whose barrier is among them, if there is one: this frame is the first one behind it.
+        """
+        self.watermark = max(self.watermark, watermark)  # a cut frame has it once
+        effects = self.machine.boundary()
+        assignment, paused, slots = self.machine.assignment, self.machine.paused, range(len(self._last_us))
+        rows: list[Routed] = []
+        reached: str | None = None
+
+        def row(kind: int, watermark: int = 0, payload: Sized = b"") -> Row:
+            return Row(kind, router, assignment.version, offset, watermark, payload)
+
+        for effect in effects:
+            match effect:
+                case Resume():
+                    rows += self.resume()
+                case Barrier():
+                    self._awake_us = self.watermark + AWAKE_US
+                    barrier = row(BARRIER)
+                    rows += [(slot, barrier) for slot in slots]
+                case SavepointBarrier(reached):
+                    barrier = row(SAVEPOINT, payload=reached.encode())
+                    rows += [(slot, barrier) for slot in slots]
+        parts = self._split(events, assignment) if self.machine.stopped_for is None else {}
+        tick, bare_tick = row(TICK, self.watermark), row(TICK)
+        for slot, last_us in enumerate(self._last_us):
+            if slot not in parts and self.watermark - last_us < TICK_US and self.watermark > self._awake_us:
+                continue
+            self._last_us[slot] = self.watermark
+            said = row(DATA, self.watermark, parts[slot]) if slot in parts else tick
+            if slot in paused:  # what it gets is a row to act on, and no time passes
+                self._kept.append((slot, said))
+                self._kept_bytes += len(said.payload)
+                said = bare_tick
+            rows.append((slot, said))
+        return rows, reached
+
+    def resume(self) -> list[Routed]:
+        """What was kept back, in its order."""
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        return kept
+
+    @property
+    def full(self) -> bool:
+        """Whether more is kept back than should be: no further frame is to be taken, they wait where they come from."""
+        return self._kept_bytes > self._queue_bytes and not self.machine.may_resume

@@ -1,0 +1,243 @@
+"""The slot: which records are processed now and which wait, what becomes of the protocol's effects, when it is full.
+
+After each call its driver carries out ``take_effects()``, and gives out ``take_results()`` when it can.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from keyshift.keys import Mode, Step
+from keyshift.protocol import slot as protocol
+from keyshift.runtime.computation import Computation
+from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
+from keyshift.runtime.operator import FrameOperator, Record, Where
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, Row
+from keyshift.state import UnitState
+
+Events = TypeVar("Events")
+Result = TypeVar("Result")
+
+# A slice of queued work: records of a unit, or events that waited for a key.
+DRAIN_RECORDS, DRAIN_EVENTS = 16, 256
+KEYS_STAY = ("access", "remote")  # transfers with which a unit leaves without its keys
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """``state`` has left the slot, to be sent as ``send`` says. ``keys_stay``: only its timers travel."""
+
+    send: protocol.Send
+    state: UnitState
+    keys_stay: bool
+
+
+Effect = (
+    Leave
+    | Errand
+    | protocol.Prepared
+    | protocol.Open
+    | protocol.Request
+    | protocol.Hurry
+    | protocol.Forget
+    | protocol.Installed
+    | protocol.Released
+    | protocol.Freeze
+)
+
+
+class SlotCore(Generic[Events, Result]):
+    """One slot during one batch. ``states``: of its units, the dictionary that ``keys`` and ``computation`` have, too.
+
+    ``watermarks``: by router, and ``savepoint``: the last at which this slot has stood, both of the batch before.
+    ``now_us``: microseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        machine: protocol.SlotMachine[Record[Events]],
+        operator: FrameOperator[Events, Result],
+        keys: KeyAccess[Events],
+        computation: Computation[Events, Result],
+        states: dict[int, UnitState],
+        queue_bytes: int,
+        watermarks: Sequence[int],
+        savepoint: str = "",
+        slices: tuple[int, int] = (DRAIN_RECORDS, DRAIN_EVENTS),
+    ) -> None:
+        self.machine, self.keys, self.computation, self.states = machine, keys, computation, states
+        self.watermarks = list(watermarks)
+        self.savepoint = savepoint
+        self.modes: dict[int, Mode] = {}  # of the steps that were published, by version
+        self.queue_peak_bytes = 0
+        self.results: list[Result] = []  # that were not given out yet
+        self._effects: list[Effect] = []
+        self._operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
+        self._told: set[int] = set()  # routers that have said in this batch how far time has come
+        self._undrained_bytes = 0  # in the queues after the last slice
+        self._now_us = 0  # as it was told last
+
+    # -- what comes out -----------------------------------------------------------------------------------------------
+
+    def take_results(self) -> list[Result]:
+        """Results since the last call, in their order."""
+        results, self.results = self.results, []
+        return results
+
+    def take_effects(self) -> list[Effect]:
+        """What is to be done since the last call, in its order."""
+        effects, self._effects = self._effects, []
+        if self.keys.errands:
+            effects += self.keys.errands
+            self.keys.errands = []
+        return effects
+
+    @property
+    def queued_bytes(self) -> int:
+        """Memory of the records that wait, for their units or for keys."""
+        return self.machine.queued_bytes + self.keys.waiting_bytes
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything does: then ``drain`` is to be called now and then, whether rows come or not."""
+        return bool(self.queued_bytes or self.keys)
+
+    @property
+    def full(self) -> bool:
+        """Whether more is queued here than should be: no further row is to be taken, they wait where they come from.
+
+        Keys come whatever this slot reads; for whole units the machine knows.
+        """
+        most = self._queue_bytes
+        return self.keys.waiting_bytes >= most or (self.queued_bytes > most and self.machine.may_stall)
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is under way or waits to go out: the state can stay here and somebody else may continue."""
+        return self.machine.settled and not self.results
+
+    # -- rows and time ------------------------------------------------------------------------------------------------
+
+    def on_rows(self, rows: Iterable[Row], now_us: int, in_time: Callable[[], bool]) -> None:
+        """Rows of routers have come; what has waited goes first (see ``drain``)."""
+        machine = self.machine
+        self.drain(now_us, in_time)
+        for kind, router, version, offset, watermark, payload in rows:
+            if kind == BARRIER:
+                self._follow(machine.barrier(router, version))
+            elif kind == SAVEPOINT:
+                self._follow(machine.savepoint_barrier(router, bytes(payload).decode()))
+            elif not machine.stopped(router):
+                if kind == DATA:
+                    met = min(self.watermarks)
+                    self._admit(self._operator.events(payload), (router, version, offset, met))
+                self.watermarks[router] = max(self.watermarks[router], watermark)  # for what comes behind
+                if watermark:
+                    self._told.add(router)
+        # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again, before
+        # its router tells how far time has come.
+        if not machine.stopping and len(self._told) == len(self.watermarks):
+            self.results += self.computation.timers_due(min(self.watermarks), now_us)
+        self.queue_peak_bytes = max(self.queue_peak_bytes, self.queued_bytes)
+        if self.queued_bytes > self._queue_bytes:
+            self._follow(machine.urge())
+        self.keys.ask()
+
+    def drain(self, now_us: int, in_time: Callable[[], bool]) -> None:
+        """Slices of what has waited: until ``in_time()`` says that it was long enough, and twice as much is done as
+        came since the last call, so that the queues become shorter whatever comes.
+        """
+        self._now_us = now_us
+        came = max(0, self.queued_bytes - self._undrained_bytes)
+        goal = self.queued_bytes - 2 * came
+        most_records, most_events = self._slices
+        while True:
+            # Each row of a record may have to wait for its key: not more of them than there is room for.
+            room = self.keys.waiting_bytes < self._queue_bytes
+            records, effects = self.machine.drain(most_records if room else 0)
+            self.results += self.computation.process_all(records, now_us)
+            self._follow(effects)
+            waiting, whole = self.keys.drain(most_events, now_us)
+            self.results += self.computation.process_all(waiting, now_us, keys_here=True)
+            for unit in whole:
+                self._follow(self.machine.completed(unit))
+            done = self.queued_bytes <= goal and not in_time()
+            if done or not (records or waiting):
+                break
+        self._undrained_bytes = self.queued_bytes
+        self.keys.ask()
+
+    def end_of_input(self) -> None:
+        """No row will come any more in this batch."""
+        self._follow(self.machine.end_of_input())
+
+    def _admit(self, events: Events, where: Where) -> None:
+        router, version, _, _ = where
+        units = self._operator.units(events)
+        held = self.machine.admit(router, version, set(units.tolist()))
+        if held:
+            waits = np.isin(units, list(held))
+            effects: list[protocol.Effect] = []
+            for unit, part in self._operator.by_unit(self._operator.filter(events, waits)):
+                size = self._operator.nbytes(part) + RECORD_BYTES
+                effects += self.machine.hold(unit, router, (part, where), size)
+            self._follow(effects)
+            if waits.all():
+                return
+            events = self._operator.filter(events, ~waits)
+        self.results += self.computation.process(events, where, self._now_us)
+
+    # -- steps and state ----------------------------------------------------------------------------------------------
+
+    def published(self, version: int, steps: Sequence[tuple[int, Step]]) -> list[Step]:
+        """See ``SlotMachine.published``. Gives the steps that were not known."""
+        new = [step for of, step in steps if of not in self.modes]
+        self.modes |= {of: step.mode for of, step in steps}
+        self._follow(self.machine.published(version, steps))
+        return new
+
+    def arrived(self, unit: int, version: int, routers: frozenset[int] | None, state: UnitState, home: object) -> None:
+        """The state of ``unit``, which the machine awaits; see ``SlotMachine.arrived``. ``home``: where its keys are,
+        None if it has them.
+        """
+        effects = self.machine.arrived(unit, routers, home is not None)
+        self.states[unit] = state
+        if home is not None:
+            self.keys.open(Home(home, self.modes[version], (unit, version)))
+        self.computation.came(unit)
+        self._follow(effects)
+
+    def acknowledged(self, unit: int) -> None:
+        """See ``SlotMachine.acknowledged``."""
+        self._follow(self.machine.acknowledged(unit))
+
+    def requested(self, unit: int, version: int, router: int, hop: int) -> None:
+        """See ``SlotMachine.requested``."""
+        self._follow(self.machine.requested(unit, version, router, hop))
+
+    def opened(self, unit: int, version: int) -> None:
+        """See ``SlotMachine.opened``; what was said before changes nothing."""
+        if self.machine.is_lent(unit, version):
+            self._follow(self.machine.opened(unit))
+
+    def _follow(self, effects: Iterable[protocol.Effect]) -> None:
+        """Do what can be done here; the rest is for the driver."""
+        for effect in effects:
+            match effect:
+                case protocol.Send():
+                    self._effects.append(self._leave(effect))
+                case protocol.Complete(unit):
+                    self.keys.fetch_rest(unit)
+                case protocol.Freeze(savepoint):
+                    if savepoint != self.savepoint:  # once, also if the barriers come again in the next batch
+                        self.results += self.computation.timers_due(min(self.watermarks), self._now_us, at_once=True)
+                    self.savepoint = savepoint
+                    self._effects.append(effect)
+                case _:
+                    self._effects.append(effect)
+
+    def _leave(self, send: protocol.Send) -> Leave:
+        self.computation.left(send.unit)
+        return Leave(send, self.states.pop(send.unit), self.modes[send.version].transfer in KEYS_STAY)

@@ -1,0 +1,125 @@
+"""What a slot decides around the protocol's machine: how much it drains, when it is full, what it asks for again."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.keys import Mode, Move, Step
+from keyshift.protocol.slot import Request, SlotMachine
+from keyshift.runtime.slot import DRAIN_RECORDS, SlotCore
+
+COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at least
+MOST = 1 << 20
+
+
+class Slot(SlotCore):
+    """Slot 1 of a job, to which unit 0 is on its way; all it does with records is to count them."""
+
+    def __init__(self):
+        keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
+        computation = SimpleNamespace(
+            process_all=lambda records, now, keys_here=False: self.done.extend(records) or [],
+            came=lambda unit: None,
+            timers_due=lambda watermark, now: [],
+        )
+        super().__init__(SlotMachine(1, routers=1, version=1), None, keys, computation, {}, MOST, [0])
+        self.done, self.sent = [], 0
+        self.published(2, [(2, Step((Move(0, 0, 1),)))])
+        self.machine.barrier(0, 2)
+
+    def go_on(self):
+        self.drain(0, lambda: False)  # no time at all
+
+    def row(self):
+        self.go_on()
+        for _ in range(COME):
+            if self.machine.admit(0, 2, {0}):
+                self.machine.hold(0, 0, self.sent, 100)
+            else:
+                self.done.append(self.sent)
+            self.sent += 1
+
+
+@pytest.fixture
+def slot():
+    return Slot()
+
+
+def test_what_has_waited_is_done_in_the_end_even_if_more_comes_than_there_is_time_for(slot):
+    for _ in range(10):
+        slot.row()
+    assert slot.done == []
+    slot.machine.arrived(0)
+    for _ in range(11):
+        slot.row()
+    assert slot.machine.queued_bytes == 0
+    assert slot.done == list(range(21 * COME))
+
+
+def test_as_long_as_there_is_time_more_of_what_has_waited_is_done(slot):
+    slot.row()
+    slot.go_on()
+    slot.machine.arrived(0)
+    time = iter([True, False, False])
+    slot.drain(0, lambda: next(time))
+    assert slot.done == list(range(2 * DRAIN_RECORDS))
+
+
+def test_records_whose_rows_would_have_to_wait_for_keys_stay_where_they_are_while_there_is_no_room(slot):
+    slot.row()
+    slot.machine.arrived(0)
+    slot.keys.waiting_bytes = MOST
+    slot.go_on()
+    assert slot.done == []
+    slot.keys.waiting_bytes = 0
+    for _ in range(COME // DRAIN_RECORDS):
+        slot.go_on()
+    assert slot.done == list(range(COME))
+
+
+def test_a_unit_is_not_kept_for_good_because_of_what_was_said_of_an_earlier_step(slot):
+    slot.machine = SlotMachine(1, routers=2, version=4)
+    slot.published(5, [(5, Step((Move(0, 0, 1),), Mode(transfer="fetch", fetch_back=2)))])
+    slot.machine.barrier(0, 5)
+    slot.machine.arrived(0, frozenset({0}))
+    slot.opened(0, 2)
+    assert slot.machine.is_lent(0, 5)
+    slot.opened(0, 5)
+    assert not slot.machine.is_lent(0, 5)
+
+
+def test_a_slot_is_full_while_more_waits_than_there_is_room_for(slot):
+    slot.row()
+    assert not slot.full
+    slot.machine.hold(0, 0, slot.sent, MOST)
+    assert slot.full
+    slot.machine.arrived(0)
+    slot.drain(0, lambda: True)
+    assert not slot.full
+
+
+def test_records_that_wait_for_keys_fill_a_slot_whatever_step_is_prepared(slot):
+    """Their keys come from where nobody reads, and the next step may be long in coming."""
+    slot.machine.arrived(0)
+    slot.published(3, [(3, Step((Move(0, 1, 0),)))])
+    assert not slot.machine.may_stall
+    slot.keys.waiting_bytes = MOST
+    assert slot.full
+    slot.keys.waiting_bytes -= 1
+    assert not slot.full
+
+
+def test_a_slot_that_is_full_asks_for_what_records_wait_for_also_if_it_was_fuller_before(slot):
+    def requests():
+        slot.on_rows([], 0, lambda: False)
+        return [effect.unit for effect in slot.take_effects() if isinstance(effect, Request)]
+
+    slot.machine.hold(0, 0, slot.sent, 2 * MOST)
+    assert requests() == [0]
+    slot.arrived(0, 2, None, object(), None)
+    slot.drain(0, lambda: True)
+    assert slot.machine.settled and slot.queue_peak_bytes == 2 * MOST
+    slot.published(3, [(3, Step((Move(1, 0, 1),)))])
+    slot.machine.barrier(0, 3)
+    slot.machine.hold(1, 0, slot.sent, MOST + 1)
+    assert requests() == [1]
