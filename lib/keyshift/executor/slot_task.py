@@ -173,7 +173,7 @@ class SlotTask:
             for messenger in self._messengers.values():
                 messenger.close()
             self._partial.close()
-            self._coordination.close()
+            self._coordination.close(prepare_next=True)
             self._clients.close()
             self._replicator.close()
 
