@@ -96,7 +96,7 @@ class Session:
     def check(self):
         pass
 
-    def close(self):
+    def close(self, prepare_next=False):
         self._closed = True
 
 

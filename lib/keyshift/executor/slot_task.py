@@ -181,8 +181,11 @@ class SlotTask:
 
     def _disconnect(self) -> None:
         if hasattr(self, "_replicator"):
-            for each in (self._departures, self._couriers, self._coordination, self._clients, self._replicator):
-                each.close()
+            self._departures.close()
+            self._couriers.close()
+            self._coordination.close(prepare_next=True)
+            self._clients.close()
+            self._replicator.close()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Step
 
+ANSWER_S = 10.0  # for a new session
 GIVE_UP_S = 30.0  # without a connection; kazoo alone would keep every caller waiting for ever
 PATIENT = {"max_tries": -1, "max_delay": 1.0}  # kazoo's own pauses grow to an hour
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
@@ -62,6 +63,54 @@ def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
     return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
 
 
+def _client(hosts: str, secret: str) -> KazooClient:
+    return KazooClient(
+        hosts=hosts,
+        timeout=ANSWER_S,
+        connection_retry=PATIENT,
+        command_retry=PATIENT,
+        **_only_for(secret) if secret else {},
+    )
+
+
+class _Ahead:
+    """At most one session that was begun before anybody needs it, for one ``hosts`` and ``secret``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: tuple[str, str] | None = None
+        self._client: KazooClient | None = None
+        self._there: Any = None  # an event
+
+    def begin(self, hosts: str, secret: str) -> None:
+        """Does not wait for the session. One for another job ends."""
+        with self._lock:
+            if self._of == (hosts, secret):
+                return
+            other, self._of, self._client = self._client, (hosts, secret), _client(hosts, secret)
+            self._there = self._client.start_async()
+        if other is not None:
+            _end(other)
+
+    def take(self, hosts: str, secret: str) -> KazooClient | None:
+        """The session, if there is one; it is the caller's now."""
+        with self._lock:
+            if self._of != (hosts, secret):
+                return None
+            client, there, self._of, self._client = self._client, self._there, None, None
+        there.wait(ANSWER_S)
+        return client
+
+
+_ahead = _Ahead()
+
+
+def _end(client: KazooClient) -> None:
+    with contextlib.suppress(KazooException):  # closing what is already broken
+        client.stop()
+        client.close()
+
+
 class Coordination:
     """One participant, seen from the root of one job, who alone reads and writes what is made here with its ``secret``.
 
@@ -71,14 +120,9 @@ class Coordination:
     """
 
     def __init__(self, hosts: str, root: str, secret: str = "") -> None:
-        self._client = KazooClient(
-            hosts=hosts,
-            timeout=10.0,
-            connection_retry=PATIENT,
-            command_retry=PATIENT,
-            **_only_for(secret) if secret else {},
-        )
-        self._hosts = hosts
+        ahead = _ahead.take(hosts, secret)
+        self._client = ahead or _client(hosts, secret)
+        self._hosts, self._secret = hosts, secret
         self.root = root
         self._timer: threading.Timer | None = None
         self._expired = False  # the session, and there is no other one yet
@@ -90,12 +134,14 @@ class Coordination:
         self._in_parts: dict[str, bytes] = {}  # published nodes -> what they hold
         self._term: int | None = None  # the version of ``leader`` while this one leads
         try:
-            self._client.start(timeout=10)
+            self._client.start(timeout=ANSWER_S)  # does nothing for a session that is there
         except KazooTimeoutError as error:
             self._client.close()
-            raise ServiceUnavailable(f"ZooKeeper at {hosts} did not answer within 10 s: is it running?") from error
+            raise ServiceUnavailable(
+                f"ZooKeeper at {hosts} did not answer within {ANSWER_S:g} s: is it running?"
+            ) from error
         self._client.add_listener(self._connection_changed)
-        if secret:
+        if secret and ahead is None:
             with self._talking():
                 self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
 
@@ -156,16 +202,19 @@ class Coordination:
                 or f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
             ) from error
 
-    def close(self) -> None:
-        """End the session, when what was acknowledged is there; ephemeral nodes go at once."""
+    def close(self, prepare_next: bool = False) -> None:
+        """End the session, when what was acknowledged is there; ephemeral nodes go at once.
+
+        With ``prepare_next`` the session of the next participant in this process begins now, when nobody waits for it.
+        """
+        if prepare_next:
+            _ahead.begin(self._hosts, self._secret)
         with contextlib.suppress(ServiceUnavailable):  # then it never will be
             self._confirm()
         self._client.remove_listener(self._connection_changed)
         if self._timer is not None:
             self._timer.cancel()
-        with contextlib.suppress(KazooException):  # closing what is already broken
-            self._client.stop()
-            self._client.close()
+        _end(self._client)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
