@@ -1,14 +1,20 @@
 """Machines and shells with one bug each, and the check of the simulation that finds it."""
 
-from collections import deque
 from typing import Any
+from unittest.mock import patch
 
-from shells import RouterShell, SlotShell, State
+from counting import State, Timers
+from counting import WatchedComputation as Computation
+from shells import RouterShell, SlotShell
 
 from keyshift.keys import Mode
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, router
 from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.coordinator import PublishAssignment, PublishSteps
+from keyshift.runtime.key_access import KeyAccess
+from keyshift.runtime.router import RouterCore
+from keyshift.runtime.row import DATA
+from keyshift.runtime.slot import SlotCore
 
 Slot = SlotMachine[Any]
 
@@ -259,12 +265,12 @@ class DropsCopiesWhileTheRestComes(AbsentKeys[Any]):
         return first
 
 
-class DropsCopiesBeforeTheyAreWritten(SlotShell):
-    """The copy goes although a later value is on its way, and what is fetched next is the older one."""
+class DropsCopiesBeforeTheyAreWritten(KeyAccess[Any]):
+    """The copy goes although a later value is to be written, and what is fetched next is the older one."""
 
-    def write_acknowledged(self, stay: Any, key: int) -> None:
-        self.writing[stay[0], key] = min(self.writing[stay[0], key], 1)
-        super().write_acknowledged(stay, key)
+    def written(self, stay: Any, changes: Any) -> None:
+        now = self._unwritten.get(stay, {})
+        super().written(stay, {key: now[key] for key in changes if key in now})
 
 
 # -- timers ------------------------------------------------------------------------------------------------------------
@@ -284,48 +290,70 @@ class LetsTimePassWhileItLeaves(Slot):
         return False
 
 
-class MeetsTheTimeOfTheDrain(SlotShell):
+class MeetsTheTimeOfTheDrain(SlotCore[Any, Any]):
     """A queued record meets the watermark that there is when it is processed."""
 
-    def drain(self) -> None:
-        for queue in self.machine._queues.values():
-            for at, (router_, (*record, _), size) in enumerate(queue):
-                queue[at] = router_, (*record, min(self.watermarks)), size
-        super().drain()
+    def drain(self, now_us: int, in_time: Any) -> None:
+        plain, met = self.machine.drain, min(self.watermarks)
+
+        def drain(most: int) -> Any:
+            records, effects = plain(most)
+            return [(events, (*where, met)) for events, (*where, _) in records], effects
+
+        with patch.object(self.machine, "drain", drain):
+            super().drain(now_us, in_time)
 
 
-class OvertakesInAUnitThatMissesKeys(SlotShell):
+class OvertakesInAUnitThatMissesKeys(KeyAccess[Any]):
     """Time passes with a record whose key is here, while an older one of the unit waits for its own."""
 
-    def process(self, events: Any, router_: int, version: int, met: int) -> None:
-        for event in events:
-            unit = event[1] % self.sim.shape.units
-            stalled = self.stalled.pop(unit, None)
-            super().process([event], router_, version, met)
-            if stalled:
-                self.stalled[unit] = stalled + self.stalled.pop(unit, deque())
+    def may_advance(self, unit: int, watermark: int, now_us: int) -> bool:
+        return not self._misses_timers(unit, watermark, now_us)
 
 
-class FiresForKeysThatAreElsewhere(SlotShell):
+class FiresForKeysThatAreElsewhere(KeyAccess[Any]):
     """A timer changes what it finds, and its key is not here yet."""
 
-    def lacks(self, unit: int, watermark: int, key: int | None = None) -> bool:
-        return super().lacks(unit, 0, key)
+    def _misses_timers(self, unit: int, watermark: int, now_us: int) -> bool:
+        return False
+
+
+class LetsTimePassForAllRecords(Computation):
+    """Also for those of a unit that stands."""
+
+    def _advance(self, watermarks: dict[int, int], now_us: int) -> Any:
+        met = max(watermarks.values(), default=0)
+        return super()._advance(dict.fromkeys(watermarks, met), now_us)
+
+
+class ProcessesRecordsOfOneUnitInOneRound(Computation):
+    """Although they met different watermarks."""
+
+    def _rounds(self, records: Any) -> Any:
+        return [records] if records else []
+
+
+class TellsTheTimeOfOneRouter(SlotCore[Any, Any]):
+    """A slot's timers fire before all routers have come so far."""
+
+    def on_rows(self, rows: Any, now_us: int, in_time: Any) -> None:
+        super().on_rows(rows, now_us, in_time)
+        if len(self._told) == len(self.watermarks) and not self.machine.stopping:
+            self.results += self.computation.timers_due(max(self.watermarks), now_us, at_once=True)
 
 
 class LosesATimerOnTheWay(SlotShell):
-    def parcel(self, unit: int, version: int) -> State:
-        state = super().parcel(unit, version)
-        return State(state.values, dict(list(state.timers.items())[1:]), state.watermark)
+    def parcel(self, leave: Any) -> State:
+        state = super().parcel(leave)
+        return State(state.values, Timers(list(state.timers.items())[1:], state.timers.watermark))
 
 
 class KeepsTheTimersWithTheKeys(SlotShell):
     """Timers of a unit whose keys stay behind stay, too."""
 
-    def parcel(self, unit: int, version: int) -> State:
-        state = super().parcel(unit, version)
-        remains = self.modes[version].transfer in ("access", "remote")
-        return State({}, {}, state.watermark) if remains else state
+    def parcel(self, leave: Any) -> State:
+        state = super().parcel(leave)
+        return State((), Timers((), state.timers.watermark)) if leave.keys_stay else state
 
 
 class SendsTheTimersOfItsCopy(SlotShell):
@@ -335,15 +363,16 @@ class SendsTheTimersOfItsCopy(SlotShell):
         super().steps_published(value)
         self.copies = {unit: dict(state.timers) for unit, state in self.states.items()}
 
-    def parcel(self, unit: int, version: int) -> State:
-        state = super().parcel(unit, version)
-        return State(state.values, self.copies.get(unit, {}) | state.timers, state.watermark)
+    def parcel(self, leave: Any) -> State:
+        state = super().parcel(leave)
+        copy = self.copies.get(leave.send.unit, {})
+        return State(state.values, Timers(copy | state.timers, state.timers.watermark))
 
 
 class ForgetsHowFarTheUnitHasCome(SlotShell):
-    def parcel(self, unit: int, version: int) -> State:
-        state = super().parcel(unit, version)
-        return State(state.values, state.timers)
+    def parcel(self, leave: Any) -> State:
+        state = super().parcel(leave)
+        return State(state.values, Timers(state.timers))
 
 
 # -- routers -----------------------------------------------------------------------------------------------------------
@@ -387,20 +416,32 @@ class WaitsForRoomWhenItsBatchIsOver(RouterShell):
 
     @property
     def waits(self) -> bool:
-        return self.full
+        return self.core.full
 
 
-class ResumesAfterNewRecords(RouterShell):
-    def frame(self) -> None:
-        kept, self.kept = self.kept, []
-        super().frame()
-        self.kept = kept + self.kept
-        if self.machine.may_resume:
-            super().resume()
+class ResumesAfterNewRecords(RouterCore[Any]):
+    def frame(self, *arguments: Any) -> Any:
+        self._late: Any = []
+        rows, reached = super().frame(*arguments)
+        late, self._late = self._late, None
+        return rows + late, reached
 
-    def resume(self) -> None:
-        if self.sim.ending:
-            super().resume()
+    def resume(self) -> Any:
+        kept = super().resume()
+        if getattr(self, "_late", None) is None:
+            return kept
+        self._late = kept
+        return []
+
+
+class LetsTimePassInPausedSlots(RouterCore[Any]):
+    """What is kept back meets a watermark that comes behind it."""
+
+    def frame(self, *arguments: Any) -> Any:
+        rows, reached = super().frame(*arguments)
+        return [
+            (slot, row if row.kind == DATA else row._replace(watermark=self.watermark)) for slot, row in rows
+        ], reached
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------
@@ -490,20 +531,25 @@ class AcknowledgesTwice(SlotShell):
         super().acknowledge(unit, source)
 
 
-class CarriesEffectsOutBeforeTheRecords(SlotShell):
+class CarriesEffectsOutBeforeTheRecords(SlotCore[Any, Any]):
     """The state of a unit goes before its last queued records are in it."""
 
-    def drain(self) -> None:
-        records, effects = self.machine.drain(self.sim.shape.drain)
-        self.carry_out(effects)
-        for record in records:
-            self.process(*record)
+    def drain(self, now_us: int, in_time: Any) -> None:
+        plain = self.machine.drain
+
+        def drain(most: int) -> Any:
+            records, effects = plain(most)
+            self._follow(effects)
+            return records, []
+
+        with patch.object(self.machine, "drain", drain):
+            super().drain(now_us, in_time)
 
 
 class InstallsTheStateOfAnotherUnit(SlotShell):
-    def state_arrived(self, unit: int, state: State, routers: Any = None, partial: bool = False) -> None:
+    def state_arrived(self, unit: int, state: State, *more: Any) -> None:
         moved = {key + 1: numbers for key, numbers in state.values.items()}
-        super().state_arrived(unit, State(moved, state.timers, state.watermark), routers, partial)
+        super().state_arrived(unit, State(moved, state.timers), *more)
 
 
 class WorksOnlyWhenRowsCome(SlotShell):
@@ -511,19 +557,19 @@ class WorksOnlyWhenRowsCome(SlotShell):
         pass
 
 
-class TakesRowsWhileRecordsWaitForKeys(SlotShell):
+class TakesRowsWhileRecordsWaitForKeys(SlotCore[Any, Any]):
     @property
     def full(self) -> bool:
-        return self.machine.queued_bytes > self.sim.shape.queue_bytes and self.machine.may_stall
+        return self.machine.queued_bytes > self._queue_bytes and self.machine.may_stall
 
 
 class DropsTheKeysThatStayed(SlotShell):
     """Nobody can fetch them any more."""
 
-    def parcel(self, unit: int, version: int) -> State:
-        state = super().parcel(unit, version)
-        if self.modes[version] == Mode(transfer="access", background=True):
-            self.left[unit, version] = {}
+    def parcel(self, leave: Any) -> State:
+        state = super().parcel(leave)
+        if self.core.modes[leave.send.version] == Mode(transfer="access", background=True):
+            self.left[leave.send.unit, leave.send.version] = State()
         return state
 
 
@@ -568,30 +614,34 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("slot_machine", HandsPartialUnitsOn, "lost", {}),
         ("slot_machine", FiresBeforeTheQueue, "late", {}),
         ("slot_machine", LetsTimePassWhileItLeaves, "late", {}),
-        ("remainders", ForgetsToHoldForAKey, "lost", {}),
-        ("remainders", OvertakesRecordsOfTheSameKey, "reordered", {}),
-        ("remainders", InstallsWhatIsOlder, "wrong", REMOTE),
-        ("remainders", DropsCopiesWhileTheRestComes, "wrong", REMOTE),
-        ("slot_shell", DropsCopiesBeforeTheyAreWritten, "wrong", {}),
-        ("slot_shell", MeetsTheTimeOfTheDrain, "late", {}),
-        ("slot_shell", OvertakesInAUnitThatMissesKeys, "late", {}),
-        ("slot_shell", FiresForKeysThatAreElsewhere, "wrong", {}),
+        ("absent_keys", ForgetsToHoldForAKey, "lost", {}),
+        ("absent_keys", OvertakesRecordsOfTheSameKey, "reordered", {}),
+        ("absent_keys", InstallsWhatIsOlder, "wrong", REMOTE),
+        ("absent_keys", DropsCopiesWhileTheRestComes, "wrong", REMOTE),
+        ("key_access", DropsCopiesBeforeTheyAreWritten, "wrong", {}),
+        ("slot_core", MeetsTheTimeOfTheDrain, "late", {}),
+        ("key_access", OvertakesInAUnitThatMissesKeys, "late", {}),
+        ("key_access", FiresForKeysThatAreElsewhere, "wrong", {}),
+        ("computation", LetsTimePassForAllRecords, "late", {}),
+        ("computation", ProcessesRecordsOfOneUnitInOneRound, "late", {}),
+        ("slot_core", TellsTheTimeOfOneRouter, "early", {}),
         ("slot_shell", LosesATimerOnTheWay, "timer lost", {}),
         ("slot_shell", KeepsTheTimersWithTheKeys, "timer lost", {}),
         ("slot_shell", SendsTheTimersOfItsCopy, "timer doubled", {}),
         ("slot_shell", ForgetsHowFarTheUnitHasCome, "time", {}),
         ("slot_shell", AcknowledgesTwice, "violation", {}),
-        ("slot_shell", CarriesEffectsOutBeforeTheRecords, "ownerless", {}),
+        ("slot_core", CarriesEffectsOutBeforeTheRecords, "ownerless", {}),
         ("slot_shell", InstallsTheStateOfAnotherUnit, "wrong", {}),
         ("slot_shell", DropsTheKeysThatStayed, "wrong", {}),
         ("slot_shell", WorksOnlyWhenRowsCome, "stuck", {}),
-        ("slot_shell", TakesRowsWhileRecordsWaitForKeys, "unbounded", {}),
+        ("slot_core", TakesRowsWhileRecordsWaitForKeys, "unbounded", {}),
         ("router_machine", AdoptsOneFrameAfterItsBarrier, "violation", {}),
         ("router_machine", AdoptsWithoutBarrier, "violation", {}),
         ("router_machine", PausesForOneFrame, "gate", {}),
-        ("router_machine", StopsForASavepointWhilePaused, "lost", {}),
+        ("router_machine", StopsForASavepointWhilePaused, "lost", {"modes": [Mode(gate="router")]}),
         ("router_shell", WaitsForRoomWhenItsBatchIsOver, "stuck", {"modes": [Mode(gate="router")]}),
-        ("router_shell", ResumesAfterNewRecords, "reordered", {}),
+        ("router_core", ResumesAfterNewRecords, "reordered", {}),
+        ("router_core", LetsTimePassInPausedSlots, "late", {"modes": [Mode(gate="router")]}),
         ("coordinator_machine", PublishesBeforeAllArePrepared, "violation", {}),
         ("coordinator_machine", SwitchesToTheStepAheadAsSoonAsItIsPrepared, "violation", {}),
         ("coordinator_machine", ForgetsTheStepAheadWhenItTakesOver, "violation", {}),

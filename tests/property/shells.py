@@ -1,44 +1,25 @@
-"""What ``executor.tasks``, ``slot_task`` and ``partial_units`` do around the machines, without threads.
+"""What drives the cores of ``runtime`` in the simulation, as Spark's tasks do: channels, delivery, batches, time.
 
-Every callback is one turn under the slot's lock. If timers count, each event sets one for its key, a few frames ahead:
-event time is the number of frames that were seen of every router.
+Every callback is one turn under the slot's lock.
 """
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from keyshift.keys import Mode, Step
-from keyshift.protocol import SlotMachine, router, slot
-from keyshift.protocol.absent_keys import AbsentKeys
+from counting import FRAME_US, Counting, Events, State
+
+from keyshift.keys import Assignment, Step
+from keyshift.protocol import SlotMachine, slot
+from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
+from keyshift.runtime.row import BARRIER, DATA, Row
+from keyshift.runtime.slot import Leave
 
 if TYPE_CHECKING:
     from simulation import Simulation
 
-Events = list[tuple[int, int]]  # (number, key)
-Stay = tuple[int, int]  # a unit, and the version with which its ownership left
-Values = dict[int, list[int]]  # key -> numbers of its events and, as ~number, of timers that fired; in their order
-Waiting = tuple[tuple[int, int], int, int, int]  # event, router, version, watermark that it met
-Packet = tuple["SlotShell", list[tuple[Any, ...]]]
+Packet = tuple["SlotShell", list[Row]]
 ASIDE_MS = 50.0  # virtual
-AHEAD = 4  # timers are set so many frames ahead at the most
-
-
-@dataclass
-class State:
-    """What there is of one unit. With transfer ``access`` or ``remote`` the values stay behind, the rest travels."""
-
-    values: Values = field(default_factory=dict)
-    timers: dict[int, int] = field(default_factory=dict)  # number of the event that set it -> when it is due
-    watermark: int = 0
-
-    def copy(self) -> "State":
-        return State(copied(self.values), dict(self.timers), self.watermark)
-
-
-def copied(values: Values) -> Values:
-    return {key: list(numbers) for key, numbers in values.items()}
 
 
 class RouterShell:
@@ -49,20 +30,28 @@ class RouterShell:
         self.stopped = False
         self.batch = 0
         self.out: deque[Packet] = deque()  # not in their channels yet
-        self.kept: list[Packet] = []
-        self.machine = sim.router_machine(*sim.published["assignment"][-1])
+        self.make_core()
+
+    def make_core(self) -> None:
+        shape = self.sim.shape
+        machine = self.sim.router_machine(*self.sim.published["assignment"][-1])
+        self.core = self.sim.router_core(machine, len(self.sim.slots), shape.queue_bytes, self.split)
 
     def open(self) -> None:
         self.batch += 1
         batch = self.batch
-        self.machine = self.sim.router_machine(*self.sim.published["assignment"][-1])
-        self.sim.watch("assignment", lambda value: self.machine.announce(*value), lambda: batch == self.batch)
-        self.sim.watch("savepoint", lambda value: self.machine.request_savepoint(value), lambda: batch == self.batch)
+        self.make_core()
+        machine = self.core.machine
+        self.sim.watch("assignment", lambda value: machine.announce(*value), lambda: batch == self.batch)
+        self.sim.watch("savepoint", lambda value: machine.request_savepoint(value), lambda: batch == self.batch)
         self.sim.at(self.sim.rng.random() * self.sim.shape.frame_ms, self.frame)
 
-    def resume(self) -> None:
-        self.out += self.kept
-        self.kept = []
+    def split(self, events: Events, assignment: Assignment) -> dict[int, Events]:
+        parts: dict[int, Events] = {}
+        for number, key in events:
+            parts.setdefault(assignment.owner[key % self.sim.shape.units], []).append((number, key))
+        self.sim.seen["paused"] += len(parts.keys() & self.core.machine.paused)
+        return parts
 
     def put(self, then: Callable[[], None]) -> None:
         """Row by row into the channels. One that is full holds up all others, also if only half of them know of a
@@ -87,74 +76,154 @@ class RouterShell:
         self.sim.at(self.sim.shape.frame_ms * (0.5 + self.sim.rng.random()), self.frame)
 
     @property
-    def full(self) -> bool:
-        records = sum(len(events) for _, rows in self.kept for *_, events, _ in rows)
-        return records > self.sim.shape.queue_bytes and not self.machine.may_resume
-
-    @property
     def waits(self) -> bool:
         """Not when its batch is over: routers that have ended say nothing any more, and slots wait for its end."""
-        return self.full and not self.sim.ending
+        return self.core.full and not self.sim.ending
 
     def frame(self) -> None:
-        sim, machine = self.sim, self.machine
+        sim = self.sim
         if self.waits:
             sim.seen["router is full"] += 1
             return self.next_frame()
         if sim.ending:
-            self.resume()
+            self.send(self.core.resume())
             return self.put(self.end)
-        rows: list[tuple[Any, ...]] = []
-        for effect in machine.boundary():
-            match effect:
-                case router.Resume():
-                    self.resume()
-                case router.Barrier(version):
-                    rows.append(("barrier", self.number, version))
-                case router.SavepointBarrier(savepoint):
-                    rows.append(("savepoint", self.number, savepoint))
-                    sim.acknowledge_savepoint(sim.shape.ack_ms, f"router-{self.number}", self.offset)
-            sim.log("router", self.number, "before frame", self.offset, effect)
-        parts: dict[int, Events] = defaultdict(list)
-        if machine.stopped_for is None:
-            for number, key in sim.read(self.number, self.offset):
-                parts[machine.assignment.owner[key % sim.shape.units]].append((number, key))
+        events = sim.read(self.number, self.offset)
+        rows, savepoint = self.core.frame(self.number, self.offset, events, (self.offset + 1) * FRAME_US)
+        if savepoint is not None:
+            sim.acknowledge_savepoint(sim.shape.ack_ms, f"router-{self.number}", self.offset)
+            sim.log("router", self.number, "stands before frame", self.offset, "at", savepoint)
         self.offset += 1
-        if rows and sim.rng.random() < 0.5:
-            self.out += [(shell, rows) for shell in sim.slots]
-            rows = []
-        for shell in sim.slots:
-            data = [("data", self.number, machine.assignment.version, parts.get(shell.slot, []), self.offset)]
-            if shell.slot in machine.paused:
-                sim.seen["paused"] += bool(parts.get(shell.slot))
-                self.kept.append((shell, data))
-                data = [("tick", self.number, 0)]  # that brings no time
-            self.out.append((shell, rows + data))
+        self.send(rows)
         return self.put(self.next_frame)
+
+    def send(self, rows: list[tuple[int, Row]]) -> None:
+        """Row after row, or for each slot all of them."""
+        if self.sim.rng.random() < 0.5:
+            self.out += [(self.sim.slots[to], [row]) for to, row in rows]
+        else:
+            for to in dict.fromkeys(to for to, _ in rows):
+                self.out.append((self.sim.slots[to], [row for other, row in rows if other == to]))
+
+
+class Courier:
+    """Carries errands of one batch of a slot to one home, and waits for the answer before it leaves again."""
+
+    def __init__(self, shell: "SlotShell", home: "SlotShell") -> None:
+        self.shell, self.home, self.sim, self.keys = shell, home, shell.sim, shell.core.keys
+        self.errands: list[Errand] = []
+        self.moved: list[tuple[Stay, list[int]]] = []  # keys that the home need not keep
+        self.away = False
+
+    def send(self, errand: Errand) -> None:
+        self.errands.append(errand)
+        if not self.away:
+            self.away = True
+            self.sim.at(0.0, self.leave)
+
+    def leave(self) -> None:
+        self.away = bool(self.errands)
+        if not self.away:
+            return
+        errands, self.errands = self.errands, []
+        asked = [(errand.home.stay, list(errand.keys)) for errand in errands if errand.what == "fetch"]
+        news = list(self.keys.unwritten(dict.fromkeys(e.home.stay for e in errands if e.what == "write")))
+        rest = [errand for errand in errands if errand.what in ("rest", "drop")]
+        if asked or news:
+            moved, self.moved = self.moved, []
+            self.sim.message(self.at_home, moved, news, asked, rest)
+        else:
+            self.go_on(rest)
+
+    def at_home(self, moved: Any, news: Any, asked: Any, rest: list[Errand]) -> None:
+        for stay, keys in moved:
+            self.home.forget(stay, keys)
+        for (stay, deleted, found), _ in news:
+            self.home.written(stay, found, deleted)
+        found = [[(key, value) for key in keys if (value := self.home.value(stay, key))] for stay, keys in asked]
+        self.sim.message(self.back, news, asked, found, rest)
+
+    def back(self, news: Any, asked: Any, found: Any, rest: list[Errand]) -> None:
+        for (stay, *_), changes in news:
+            before = self.shell.waiting_copies(stay)
+            self.keys.written(stay, changes)
+            self.sim.seen["copy dropped"] += before - self.shell.waiting_copies(stay)
+        for (stay, keys), each in zip(asked, found, strict=True):
+            self.sim.seen["keys fetched"] += 1
+            if self.keys.arrived(stay, keys, each):
+                self.moved.append((stay, keys))
+        self.shell.carry_out()
+        self.go_on(rest)
+
+    def go_on(self, rest: list[Errand]) -> None:
+        """One errand after the other: rests, a slice at a time, then what is dropped."""
+        if not rest:
+            return self.leave()
+        errand, *others = rest
+        stay = errand.home.stay
+        if errand.what == "drop":
+            return self.sim.message(self.drop, stay, others)
+        if not self.keys.rests([stay]):
+            return self.go_on(others)
+        return self.sim.message(self.read_rest, stay, others)
+
+    def drop(self, stay: Stay, others: list[Errand]) -> None:
+        self.home.left.pop(stay, None)
+        self.go_on(others)
+
+    def read_rest(self, stay: Stay, others: list[Errand]) -> None:
+        left = self.home.left.get(stay)
+        ((_, after),) = self.keys.rests([stay])
+        keys = sorted(key for key in (left.values if left else ()) if after is None or key > after)
+        some = keys[: self.sim.rng.randint(1, 3)]
+        found = [(key, left.values[key]) for key in some] if left else []
+        self.sim.message(self.rest_came, stay, some, found, some == keys, others)
+
+    def rest_came(self, stay: Stay, keys: list[int], found: Any, last: bool, others: list[Errand]) -> None:
+        self.keys.rest_arrived(stay, keys, found, last)
+        self.shell.carry_out()
+        if last:
+            self.go_on(others)
+        else:
+            self.sim.message(self.read_rest, stay, others)
 
 
 class SlotShell:
-    """One slot; its state outlives the machine, which is new in each batch."""
+    """One slot; its state outlives the core, which is new in each batch."""
 
     def __init__(self, sim: "Simulation", number: int) -> None:
         self.sim, self.slot = sim, number
         self.states: dict[int, State] = {}
         self.sending: dict[int, State] = {}
-        self.left: dict[Stay, Values] = {}  # of units that others own: keys that were not fetched yet
-        self.homes: dict[int, tuple[SlotShell, Mode, Stay]] = {}  # partial units -> where the other keys are
-        self.stalled: dict[int, deque[Waiting]] = {}  # partial units, if timers count: records in their order
-        self.writing: Counter[tuple[int, int]] = Counter()  # (unit, key) -> copies on their way back to their home
-        self.modes: dict[int, Mode] = {}
+        self.left: dict[Stay, State] = {}  # of units that others own: keys that were not fetched yet
+        self.couriers: dict[SlotShell, Courier] = {}  # of this batch
         self.unmade: dict[int, set[int]] = {}  # version of a step -> own units that have not moved yet
         self.backlog: deque[Any] = deque()  # rows and messages that came before the slot was open
         self.flying = 0  # packets on their way, and in the channel while the slot takes none
-        self.channel: deque[list[tuple[Any, ...]]] = deque()
+        self.channel: deque[list[Row]] = deque()
         self.looking = False  # whether it will look there again
         self.batch = 0
-        self.version = 0  # handed over from batch to batch
+        self.version = 0  # handed over from batch to batch, as are
+        self.watermarks, self.savepoint = [0] * sim.shape.routers, ""
+        self.heard = [0] * sim.shape.routers
         self.opened = self.ended = False
-        self.machine: SlotMachine[Any] = sim.slot_machine(number, sim.shape.routers)
-        self.remainders: AbsentKeys[Any] = sim.remainders()
+        self.make_core([])
+
+    @property
+    def machine(self) -> SlotMachine[Any]:
+        return self.core.machine
+
+    def make_core(self, expected: list[int]) -> None:
+        sim, shape = self.sim, self.sim.shape
+        machine = sim.slot_machine(self.slot, shape.routers, self.states.keys(), expected, self.version)
+        operator: Any = Counting(self)
+        states: Any = self.states
+        keys = sim.key_access(operator, states, sim.absent_keys())
+        computation = sim.computation(operator, machine, keys, states, shape.units)
+        most, slices = shape.queue_bytes * RECORD_BYTES, (shape.drain, shape.drain)
+        self.core = sim.slot_core(
+            machine, operator, keys, computation, states, most, self.watermarks, self.savepoint, slices
+        )
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -167,10 +236,10 @@ class SlotShell:
             source, self.states = self.states, {}
             sim.seen["moved process"] += 1
         expected: list[int] = sorted(source or ())
-        self.machine = sim.slot_machine(self.slot, sim.shape.routers, self.states.keys(), expected, self.version)
-        self.remainders, self.stalled = sim.remainders(), {}
-        self.watermarks = [0] * sim.shape.routers
+        self.couriers = {}
+        self.left.clear()  # all batches before are over
         self.heard = [0] * sim.shape.routers
+        self.make_core(expected)
         sim.log("slot", self.slot, "opens with", sorted(self.states), "expects", expected, "at", self.version)
         for unit in self.states:
             sim.check_owner(unit, self)
@@ -183,6 +252,14 @@ class SlotShell:
             call()
         self.go_on(batch)
         sim.maybe_end(self)
+
+    def drain(self) -> None:
+        self.core.drain(self.now_us, lambda: False)
+        self.carry_out()
+
+    @property
+    def now_us(self) -> int:
+        return int(self.sim.now * 1000) + 1
 
     def go_on(self, batch: int) -> None:
         """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
@@ -199,13 +276,15 @@ class SlotShell:
     def end(self) -> None:
         self.ended = True
         self.sim.log("slot", self.slot, "end of input")
-        self.carry_out(self.machine.end_of_input())
+        self.core.end_of_input()
+        self.carry_out()
         self.settle()
 
     def settle(self) -> None:
-        if self.machine.settled:
+        if self.core.settled:
             self.opened = False
             self.version = self.machine.version
+            self.watermarks, self.savepoint = self.core.watermarks, self.core.savepoint
             if rest := self.states.keys() ^ self.machine.serving:
                 self.sim.problem("leftover", f"slot {self.slot} seals units {sorted(rest)}, which it does not serve")
             self.states = {unit: self.states[unit] for unit in self.machine.serving}
@@ -226,17 +305,7 @@ class SlotShell:
         else:
             self.backlog.append(call)
 
-    @property
-    def waiting_for_keys(self) -> int:
-        return self.remainders.waiting + sum(map(len, self.stalled.values()))
-
-    @property
-    def full(self) -> bool:
-        """Whether no row is to be taken."""
-        keys, most = self.waiting_for_keys, self.sim.shape.queue_bytes
-        return keys >= most or (self.machine.queued_bytes + keys > most and self.machine.may_stall)
-
-    def came(self, rows: list[tuple[Any, ...]]) -> None:
+    def came(self, rows: list[Row]) -> None:
         self.channel.append(rows)
         if not self.looking:
             self.look()
@@ -244,7 +313,7 @@ class SlotShell:
     def look(self) -> None:
         """Take what is in the channel, or do what can be done without."""
         self.looking = False
-        while self.channel and not self.full:
+        while self.channel and not self.core.full:
             self.on_rows(self.channel.popleft())
         if self.channel:
             self.sim.seen["stopped reading"] += 1
@@ -252,50 +321,36 @@ class SlotShell:
             self.drain()
             self.sim.at(1.0, self.look)
 
-    def check_room(self, units: int, keys: int, drained: bool) -> None:
-        """So many records wait. If all routers are at one version here, no slot waits for a barrier behind them."""
-        most, same = self.sim.shape.queue_bytes, len(set(self.heard)) == 1
-        if keys >= most or (units > most and same and not drained):
-            what = f"{units} records wait for units, {keys} for keys"
-            self.sim.problem("unbounded", f"slot {self.slot} takes more although {what}")
+    def check_room(self) -> None:
+        """Whether more waits than should. If all routers are at one version here, no slot waits for a barrier behind
+        the rows that are not taken.
+        """
+        most, units, keys = self.core._queue_bytes, self.machine.queued_bytes, self.core.keys.waiting_bytes
+        if units > most or keys >= most:
+            self.drain()
+            drained, same = self.machine.queued_bytes < units, len(set(self.heard)) == 1
+            if keys >= most or (same and not drained):
+                what = f"{units} bytes wait for units, {keys} for keys"
+                self.sim.problem("unbounded", f"slot {self.slot} takes more although {what}")
 
-    def on_rows(self, rows: list[tuple[Any, ...]]) -> None:
+    def on_rows(self, rows: list[Row]) -> None:
+        sim = self.sim
         self.flying -= 1
-        self.sim.in_channel[rows[0][1], self.slot] -= 1
-        units, keys = self.machine.queued_bytes, self.waiting_for_keys
-        self.drain()
-        self.check_room(units, keys, drained=self.machine.queued_bytes < units)
-        for kind, router_, value, *rest in rows:
-            if kind == "barrier":
-                self.heard[router_] = value
-                self.sim.log("slot", self.slot, "barrier", value, "of router", router_)
-                self.carry_out(self.machine.barrier(router_, value))
-            elif kind == "savepoint":
-                self.carry_out(self.machine.savepoint_barrier(router_, value))
-            elif kind == "data" and not self.machine.stopped(router_):
-                events, watermark = rest
-                if events:
-                    self.admit(events, router_, value, min(self.watermarks))
-                self.watermarks[router_] = max(self.watermarks[router_], watermark)  # holds for what comes behind
-        if self.sim.shape.timers and not self.machine.stopping:
-            self.timers_due()
-        if self.machine.queued_bytes > self.sim.shape.queue_bytes:
-            self.sim.seen["urged"] += 1
-            self.carry_out(self.machine.urge())
-        self.ask()
-        self.sim.maybe_end(self)
-
-    def admit(self, events: Events, router_: int, version: int, met: int) -> None:
-        units = self.sim.shape.units
-        self.sim.log("slot", self.slot, "gets", events, "of router", router_, "under", version, "at", met)
-        if not self.sim.ending and version not in self.sim.let_go:  # then the routers keep nothing back
-            self.gate(version, "router")
-        held = self.machine.admit(router_, version, {key % units for _, key in events})
-        for unit in held:
-            self.sim.seen["held"] += 1
-            part = [event for event in events if event[1] % units == unit]
-            self.carry_out(self.machine.hold(unit, router_, (part, router_, version, met), len(part)))
-        self.process([event for event in events if event[1] % units not in held], router_, version, met)
+        sim.in_channel[rows[0].router, self.slot] -= 1
+        self.check_room()
+        for row in rows:
+            sim.log("slot", self.slot, "gets", row)
+            if row.kind == BARRIER:
+                self.heard[row.router] = row.version
+            elif row.kind == DATA and not (self.machine.stopped(row.router) or sim.ending or row.version in sim.let_go):
+                self.gate(row.version, "router")  # else the routers keep nothing back
+        units, keys = self.machine.queued_bytes, self.core.keys.waiting_bytes
+        self.core.on_rows(rows, self.now_us, lambda: False)
+        sim.seen["held"] += self.machine.queued_bytes > units
+        sim.seen["stalled" if sim.shape.timers else "waits for its key"] += self.core.keys.waiting_bytes > keys
+        sim.seen["urged"] += self.core.queued_bytes > self.core._queue_bytes
+        self.carry_out()
+        sim.maybe_end(self)
 
     def made(self, unit: int) -> None:
         for units in self.unmade.values():
@@ -303,114 +358,8 @@ class SlotShell:
 
     def gate(self, version: int, gate: str) -> None:
         """No record of the new version comes past its gate before the moves behind it are made."""
-        if self.unmade.get(version) and self.modes[version].gate == gate:
+        if self.unmade.get(version) and self.core.modes[version].gate == gate:
             self.sim.problem("gate", f"slot {self.slot} works on, units {sorted(self.unmade[version])} move")
-
-    def process(self, events: Events, router_: int, version: int, met: int) -> None:
-        """What misses its key waits; if time counts, behind it all that is younger in its unit."""
-        for event in events:
-            unit = event[1] % self.sim.shape.units
-            if unit not in self.remainders:
-                self.process_one(event, router_, version, met)
-            elif not self.sim.shape.timers:
-                if self.remainders.admit(unit, [event[1]]):
-                    self.sim.seen["waits for its key"] += 1
-                    self.remainders.hold(unit, event[1], (event, router_, version, met))
-                else:
-                    self.process_one(event, router_, version, met)
-            elif unit in self.stalled or self.waits(event, met):
-                self.sim.seen["stalled"] += 1
-                self.stalled.setdefault(unit, deque()).append((event, router_, version, met))
-            else:
-                self.process_one(event, router_, version, met)
-
-    def process_one(self, event: tuple[int, int], router_: int, version: int, met: int) -> None:
-        number, key = event
-        unit = key % self.sim.shape.units
-        self.gate(version, "slots")
-        if unit not in self.states:
-            self.sim.problem("ownerless", f"slot {self.slot} processes event {number} without state of unit {unit}")
-            self.states[unit] = State()
-        if self.sim.shape.timers:
-            if not self.machine.stands(unit):
-                self.reach(unit, met)
-            self.set_timer(unit, number)
-        self.note(number, key, router_, version)
-
-    def note(self, number: int, key: int, router_: int, version: int) -> None:
-        """An event or a timer (~number) changes its key, and a result comes out."""
-        unit = key % self.sim.shape.units
-        numbers = self.states[unit].values.setdefault(key, [])
-        numbers.append(number)
-        self.sim.results.append((number, key, router_, self.sim.attempt, version, self.slot, len(numbers)))
-        if unit in self.remainders and self.homes[unit][1].transfer == "remote":
-            self.write_back(unit, key, list(numbers))
-
-    def drain(self) -> None:
-        room = self.waiting_for_keys < self.sim.shape.queue_bytes
-        records, effects = self.machine.drain(self.sim.shape.drain if room else 0)
-        for record in records:
-            self.sim.log("slot", self.slot, "drains", record)
-            self.process(*record)
-        self.carry_out(effects)
-        waiting, whole = self.remainders.drain(self.sim.shape.drain)
-        for record in waiting:
-            self.sim.log("slot", self.slot, "drains", record, "whose key has come")
-            self.process_one(*record)
-        for unit, queue in list(self.stalled.items()):
-            while queue and not self.waits(queue[0][0], queue[0][3]):
-                self.process_one(*queue.popleft())
-            if not queue:
-                del self.stalled[unit]
-        for unit in whole:
-            home, _, stay = self.homes[unit]
-            home.drop(stay)
-            self.carry_out(self.machine.completed(unit))
-        self.ask()
-
-    # -- timers -------------------------------------------------------------------------------------------------------
-
-    def set_timer(self, unit: int, number: int) -> None:
-        state, frame = self.states[unit], self.sim.events[number][2]
-        if state.watermark > frame:
-            what = f"event {number} of frame {frame} finds unit {unit} of slot {self.slot} at {state.watermark}"
-            self.sim.problem("late", what)
-        state.timers[number] = frame + 1 + number % AHEAD
-
-    def reach(self, unit: int, watermark: int) -> None:
-        """Event time comes to ``watermark`` for ``unit``, and what is due happens."""
-        state = self.states[unit]
-        state.watermark = max(state.watermark, watermark)
-        if state.watermark < self.sim.reached[unit]:
-            self.sim.problem("time", f"unit {unit} of slot {self.slot} is at {state.watermark} again")
-        self.sim.reached[unit] = max(self.sim.reached[unit], state.watermark)
-        for number in [number for number, due in state.timers.items() if due <= state.watermark]:
-            if min(router_.offset for router_ in self.sim.routers) < state.timers.pop(number):
-                self.sim.problem("early", f"timer {number} of unit {unit} fires at {state.watermark}")
-            self.sim.seen["timers fired"] += 1
-            self.note(~number, self.sim.events[number][1], -1, self.machine.version_of(unit))
-
-    def lacks(self, unit: int, watermark: int, key: int | None = None) -> bool:
-        """Whether the key of a timer that is due, or this one, is elsewhere; it is asked for then."""
-        if unit not in self.remainders:
-            return False
-        due = {self.sim.events[number][1] for number, at in self.states[unit].timers.items() if at <= watermark}
-        missing = self.remainders.lacks(unit, due if key is None else due | {key})
-        for lacking in sorted(missing):
-            self.remainders.want(unit, lacking)
-        return bool(missing)
-
-    def waits(self, event: tuple[int, int], met: int) -> bool:
-        return self.lacks(event[1] % self.sim.shape.units, met, event[1])
-
-    def timers_due(self) -> None:
-        """Of units that got no record."""
-        now = min(self.watermarks)
-        for unit in self.machine.idle([unit for unit, state in self.states.items() if state.timers]):
-            if unit not in self.stalled and not self.lacks(unit, now):
-                for version in set(self.heard):
-                    self.gate(version, "slots")
-                self.reach(unit, now)
 
     # -- state that comes ---------------------------------------------------------------------------------------------
 
@@ -421,32 +370,31 @@ class SlotShell:
         self.sim.log("slot", self.slot, "sees until", last, *((version, step.to_json()) for version, step in steps))
         unmade = {}
         for version, step in steps:
-            self.modes[version] = step.mode
             moves = step.moves if version > self.machine.version else ()  # otherwise made in a batch before
             ours = {m.unit for m in moves if self.slot in (m.source, m.destination)}
             unmade[version] = self.unmade.get(version, ours)
         self.unmade = unmade
-        self.carry_out(self.machine.published(last, steps))
+        self.core.published(last, steps)
+        self.carry_out()
 
     def state_arrived(
-        self, unit: int, state: State, routers: frozenset[int] | None = None, partial: bool = False
+        self,
+        unit: int,
+        state: State,
+        version: int = 0,
+        routers: frozenset[int] | None = None,
+        home: "SlotShell | None" = None,
     ) -> None:
-        self.sim.log("slot", self.slot, "state of unit", unit, "for", routers, "partial" if partial else "")
-        effects = self.machine.arrived(unit, routers, partial)
-        self.states[unit] = state
+        self.sim.log("slot", self.slot, "state of unit", unit, "for", routers, "partial" if home else "")
+        arrived: Any = state
+        self.core.arrived(unit, version, routers, arrived, home)
         self.made(unit)
         self.sim.check_owner(unit, self)
-        self.carry_out(effects)
+        self.carry_out()
 
-    def pushed(self, send: slot.Send, state: State, source: "SlotShell", mode: Mode, answer: bool) -> None:
+    def pushed(self, send: slot.Send, state: State, source: "SlotShell", keys_stay: bool, answer: bool) -> None:
         if self.machine.awaits(send.unit, send.version, send.hop):
-            partial = mode.transfer in ("access", "remote")
-            if partial:
-                self.remainders.open(send.unit)
-                self.homes[send.unit] = source, mode, (send.unit, send.version)
-            self.state_arrived(send.unit, state.copy(), send.routers, partial)
-            if partial and mode.background:
-                self.fetch_rest(send.unit)
+            self.state_arrived(send.unit, state.copy(), send.version, send.routers, source if keys_stay else None)
         else:
             self.sim.seen["came twice"] += 1
         if answer:
@@ -458,110 +406,68 @@ class SlotShell:
         )
 
     def acknowledged(self, unit: int) -> None:
-        self.carry_out(self.machine.acknowledged(unit))
+        self.core.acknowledged(unit)
+        self.carry_out()
 
     def opened_for_good(self, unit: int, version: int, source: "SlotShell", answer: bool) -> None:
-        if self.machine.is_lent(unit, version):
-            self.carry_out(self.machine.opened(unit))
+        self.core.opened(unit, version)
+        self.carry_out()
         if answer:
             self.acknowledge(unit, source)
 
     def requested(self, request: slot.Request, answer: bool) -> None:
-        self.carry_out(self.machine.requested(request.unit, request.version, request.router, request.hop))
+        self.core.requested(request.unit, request.version, request.router, request.hop)
+        self.carry_out()
 
-    # -- keys that are elsewhere --------------------------------------------------------------------------------------
+    # -- keys that others ask for -------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
-        for unit, keys in self.remainders.requests().items():
-            home, _, stay = self.homes[unit]
-            self.sim.message(home.give_keys, stay, keys, self)
-
-    def give_keys(self, stay: Stay, keys: list[int], to: "SlotShell") -> None:
-        left = self.left.get(stay, {})
-        self.sim.message(to.keys_arrived, stay, keys, {key: list(left[key]) for key in keys if key in left})
-
-    def keys_arrived(self, stay: Stay, keys: list[int], found: Values) -> None:
-        unit = stay[0]
-        if unit not in self.remainders or self.homes[unit][2] != stay:
-            return
-        self.sim.seen["keys fetched"] += 1
-        lacking = self.remainders.lacks(unit, keys)
-        self.states[unit].values |= {key: numbers for key, numbers in found.items() if key in lacking}
-        self.remainders.arrived(unit, keys)
-        if self.homes[unit][1].transfer == "access":  # otherwise they go on living there
-            self.sim.message(self.homes[unit][0].forget, stay, keys)
+    def value(self, stay: Stay, key: int) -> list[int] | None:
+        return self.left[stay].values[key] if stay in self.left else None
 
     def forget(self, stay: Stay, keys: list[int]) -> None:
-        for key in keys:
-            self.left.get(stay, {}).pop(key, None)
-
-    def fetch_rest(self, unit: int) -> None:
-        if self.remainders.fetch_rest(unit):
-            home, _, stay = self.homes[unit]
-            self.sim.message(home.give_rest, stay, self)
-
-    def give_rest(self, stay: Stay, to: "SlotShell") -> None:
-        self.sim.message(to.rest_arrived, stay, copied(self.left.get(stay, {})))
-
-    def rest_arrived(self, stay: Stay, rest: Values) -> None:
-        unit = stay[0]
-        if unit in self.remainders and self.homes[unit][2] == stay:
-            lacking = self.remainders.lacks(unit, rest)
-            self.states[unit].values |= {key: numbers for key, numbers in rest.items() if key in lacking}
-            self.remainders.arrived_whole(unit)
-
-    def write_back(self, unit: int, key: int, numbers: list[int]) -> None:
-        self.writing[unit, key] += 1
-        home, _, stay = self.homes[unit]
-        due = max(
-            self.sim.now + self.sim.delay(self.sim.shape.state_ms), self.sim.channel_due[-1 - self.slot, home.slot]
-        )
-        self.sim.channel_due[-1 - self.slot, home.slot] = due
-        self.sim.at_time(due, home.written, stay, key, numbers, self)
-
-    def written(self, stay: Stay, key: int, numbers: list[int], by: "SlotShell") -> None:
         if stay in self.left:
-            self.left[stay][key] = numbers
-        self.sim.message(by.write_acknowledged, stay, key)
+            for key in keys:
+                self.left[stay].delete(key)
 
-    def write_acknowledged(self, stay: Stay, key: int) -> None:
-        unit = stay[0]
-        self.writing[unit, key] -= 1
-        if unit not in self.remainders or self.homes[unit][2] != stay or self.homes[unit][1].cache:
-            return
-        if not self.writing[unit, key]:
-            for gone in self.remainders.evict(unit, [key]):
-                self.sim.seen["copy dropped"] += 1
-                del self.states[unit].values[gone]
+    def written(self, stay: Stay, found: list[tuple[int, Any]], deleted: list[int]) -> None:
+        if stay in self.left:
+            self.left[stay].values.update(found)
+            self.forget(stay, deleted)
 
-    def drop(self, stay: Stay) -> None:
-        del self.left[stay]
+    def waiting_copies(self, stay: Stay) -> int:
+        return len(self.states[stay[0]].values) if stay[0] in self.states else 0
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
-    def parcel(self, unit: int, version: int) -> State:
-        """What leaves of ``unit``; its keys stay here if that is how the step moves it."""
-        state = self.states.pop(unit)
-        if self.modes[version].transfer in ("access", "remote"):
+    def parcel(self, leave: Leave) -> State:
+        """What leaves of a unit; its keys stay here if that is how the step moves it."""
+        state: Any = leave.state
+        if leave.keys_stay:
             self.sim.seen["left behind"] += 1
-            self.left[unit, version] = state.values
-            return State({}, state.timers, state.watermark)
-        return state
+            self.left[leave.send.unit, leave.send.version] = state
+            return state.bare()  # type: ignore[no-any-return]
+        return state  # type: ignore[no-any-return]
 
-    def carry_out(self, effects: Iterable[slot.Effect]) -> None:
+    def carry_out(self) -> None:
         sim = self.sim
-        for effect in effects:
+        for result in self.core.take_results():
+            sim.results += result
+        for effect in self.core.take_effects():
             sim.log("slot", self.slot, effect)
             match effect:
-                case slot.Prepared(version):
-                    sim.acknowledge("prepared", version, self.slot)
-                case slot.Send(unit, destination, version, routers):
-                    state = self.sending[unit] = self.parcel(unit, version)
-                    sim.deliver(sim.slots[destination].pushed, effect, state, self, self.modes[version])
+                case Leave(slot.Send(unit, destination, _, routers) as send):
+                    state = self.sending[unit] = self.parcel(effect)
+                    sim.deliver(sim.slots[destination].pushed, send, state, self, effect.keys_stay)
                     sim.seen["empty unit sent"] += not state.values
                     sim.seen["timers sent"] += len(state.timers)
                     sim.seen["lent"] += bool(routers)
                     sim.seen["fetched back"] += routers == frozenset()
+                case Errand(home):
+                    if home.place not in self.couriers:
+                        self.couriers[home.place] = Courier(self, home.place)
+                    self.couriers[home.place].send(effect)
+                case slot.Prepared(version):
+                    sim.acknowledge("prepared", version, self.slot)
                 case slot.Open(unit, destination, version):
                     sim.seen["opened"] += 1
                     self.sending[unit] = State()
@@ -572,8 +478,6 @@ class SlotShell:
                 case slot.Forget(unit):
                     del self.sending[unit]
                     self.made(unit)
-                case slot.Complete(unit):
-                    self.fetch_rest(unit)
                 case slot.Installed(version, units):
                     waiting = {unit for unit, queue in self.machine._queues.items() if queue}
                     if early := (units - self.states.keys()) | (units & (waiting | self.machine._open.keys())):

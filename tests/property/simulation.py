@@ -1,4 +1,4 @@
-"""The protocol machines in one event loop with one seed and virtual time: ``simulate(seed)`` replays a run exactly.
+"""Protocol and runtime in one event loop with one seed and virtual time: ``simulate(seed)`` replays a run exactly.
 
 Channels router -> slot are FIFO and have an end: a slot that takes nothing stops the routers, and they all others.
 Everything else overtakes: watches (a watcher may miss intermediate values, as in ZooKeeper), acknowledgements, state
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shells import Events, RouterShell, SlotShell, State
+from counting import Events, State, WatchedComputation
+from shells import RouterShell, SlotShell
 
 from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Mode, SlotId, Step
@@ -23,6 +24,11 @@ from keyshift.planner.targets import scale, shuffle
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, coordinator
 from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.router import NOBODY
+from keyshift.runtime.computation import Computation
+from keyshift.runtime.key_access import KeyAccess
+from keyshift.runtime.router import RouterCore
+from keyshift.runtime.row import Row
+from keyshift.runtime.slot import SlotCore
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
 # Every way to carry a step out; the runs draw one for each step, whatever the strategy's own is.
@@ -149,7 +155,11 @@ class Simulation:
         coordinator_machine: type[CoordinatorMachine] = CoordinatorMachine,
         slot_shell: type[SlotShell] = SlotShell,
         router_shell: type[RouterShell] = RouterShell,
-        remainders: type[AbsentKeys[Any]] = AbsentKeys,
+        slot_core: type[SlotCore[Any, Any]] = SlotCore,
+        router_core: type[RouterCore[Any]] = RouterCore,
+        computation: type[Computation[Any, Any]] = WatchedComputation,
+        key_access: type[KeyAccess[Any]] = KeyAccess,
+        absent_keys: type[AbsentKeys[Any]] = AbsentKeys,
         strategy: str | None = None,
         modes: Sequence[Mode] = MODES,
         deadline_ms: float | None = None,
@@ -167,7 +177,9 @@ class Simulation:
         self.slot_machine, self.router_machine = slot_machine, router_machine
         self.coordinator_machine = coordinator_machine
         self.slot_shell, self.router_shell = slot_shell, router_shell
-        self.remainders, self.strategy, self.modes = remainders, strategy, modes
+        self.slot_core, self.router_core, self.computation = slot_core, router_core, computation
+        self.key_access, self.absent_keys = key_access, absent_keys
+        self.strategy, self.modes = strategy, modes
         self.deadline_ms = deadline_ms
         self.now = 0.0
         self.turns: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -255,7 +267,7 @@ class Simulation:
             frames.append(frame)
         return frames[offset]
 
-    def send(self, router: int, to: SlotShell, rows: list[tuple[Any, ...]]) -> None:
+    def send(self, router: int, to: SlotShell, rows: list[Row]) -> None:
         packets = [[row] for row in rows] if len(rows) > 1 and self.rng.random() < 0.5 else [rows]
         for packet in packets:
             due = max(self.now + self.delay(self.shape.channel_ms[router]), self.channel_due[router, to.slot])
@@ -286,8 +298,8 @@ class Simulation:
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
         self.in_channel: Counter[tuple[int, int]] = Counter()
         self.aim: tuple[int, ...] | None = None  # owners, when the migration is over
-        self.routers = [self.router_shell(self, number, offset) for number, offset in enumerate(offsets)]
         self.slots = [self.slot_shell(self, number) for number in range(slots)]
+        self.routers = [self.router_shell(self, number, offset) for number, offset in enumerate(offsets)]
         sources: list[dict[int, State] | None] = [None] * slots
         for shell in self.slots:
             shell.version = assignment.version
@@ -326,6 +338,8 @@ class Simulation:
                 for router in self.routers:
                     router.batch += 1
                 self.next_batch([None] * len(self.slots))
+            elif any(courier.away for shell in self.slots for courier in shell.couriers.values()):
+                self.at(1.0, self.maybe_next_batch)
             else:
                 self.finished = True
 
@@ -375,7 +389,7 @@ class Simulation:
     def behind(self) -> bool:
         """Whether a router has not heard yet of the assignment that was published last."""
         newest = self.coordinator.assignment.version
-        return any(router.machine.assignment.version < newest for router in self.routers)
+        return any(router.core.machine.assignment.version < newest for router in self.routers)
 
     def finish(self) -> None:
         if self.behind:
@@ -653,8 +667,8 @@ class Simulation:
         if twice := [number for number in done if times[~number] + waiting[number] > 1]:
             self.problem("timer doubled", f"of events {twice[:5]}")
         for state in units:
-            if overdue := [number for number, due in state.timers.items() if due <= state.watermark]:
-                self.problem("timer overdue", f"{overdue[:5]} at {state.watermark}")
+            if overdue := [number for number, (due, _) in state.timers.items() if due <= state.timers.watermark]:
+                self.problem("timer overdue", f"{overdue[:5]} at {state.timers.watermark}")
         self.seen["timers waiting at the end"] += waiting.total()
 
 

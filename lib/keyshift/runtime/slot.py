@@ -150,6 +150,9 @@ class SlotCore(Generic[Events, Result]):
         came since the last call, so that the queues become shorter whatever comes.
         """
         self._now_us = now_us
+        if not self.waits:
+            self._undrained_bytes = 0
+            return
         came = max(0, self.queued_bytes - self._undrained_bytes)
         goal = self.queued_bytes - 2 * came
         most_records, most_events = self._slices
