@@ -70,6 +70,9 @@ class State:
     def __init__(self, values: Any = (), timers: Timers | None = None) -> None:
         self.values, self.timers = Values(values), Timers() if timers is None else timers
 
+    def __repr__(self) -> str:
+        return f"State({dict(self.values)}, {dict(self.timers)} at {self.timers.watermark})"
+
     def copy(self) -> "State":
         return State(self.values, Timers(self.timers, self.timers.watermark))
 

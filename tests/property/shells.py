@@ -191,6 +191,9 @@ class Courier:
 class SlotShell:
     """One slot; its state outlives the core, which is new in each batch."""
 
+    def __repr__(self) -> str:
+        return f"slot {self.slot}"
+
     def __init__(self, sim: "Simulation", number: int) -> None:
         self.sim, self.slot = sim, number
         self.states: dict[int, State] = {}

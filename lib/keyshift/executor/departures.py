@@ -5,17 +5,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-
 from keyshift.executor.addresses import Addresses
+from keyshift.executor.cores import ArrowCore
 from keyshift.executor.outbox import Courier, Outbox
 from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
 from keyshift.keys import Mode
 from keyshift.protocol.slot import Open, Request
-from keyshift.runtime.slot import SlotCore
 
 Message = Request | Open
-Turn = Callable[[], AbstractContextManager[SlotCore[pa.RecordBatch, pa.RecordBatch]]]  # the core, for a moment
+Turn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
 
 
 class Departures:

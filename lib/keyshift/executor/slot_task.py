@@ -20,7 +20,8 @@ from keyshift import frames
 from keyshift.errors import KeyshiftError, MigrationFailed
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import PRIMER
-from keyshift.executor.config import JobConfig, result_schema, slot_schema
+from keyshift.executor.config import JobConfig, result_schema
+from keyshift.executor.cores import ArrowCore, make_core
 from keyshift.executor.departures import Departures, Message
 from keyshift.executor.expected_units import ExpectedUnits
 from keyshift.executor.key_couriers import KeyCouriers
@@ -31,14 +32,11 @@ from keyshift.executor.slot_host import host_for
 from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment, Step
-from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
-from keyshift.runtime.arrow import ArrowOperator
-from keyshift.runtime.computation import Computation
-from keyshift.runtime.key_access import Errand, KeyAccess
+from keyshift.runtime.key_access import Errand
 from keyshift.runtime.row import Row
-from keyshift.runtime.slot import Leave, SlotCore
-from keyshift.state import UnitState, backends
+from keyshift.runtime.slot import Leave
+from keyshift.state import UnitState
 
 DRAIN_S = 0.003  # so long queued work is processed between two rows, at least
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
@@ -59,6 +57,7 @@ class SlotTask:
         self._config = config
         self._batch_id = batch_id
         self._host = host_for(config)
+        self._result_schema = result_schema(config.make_workload())
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()
@@ -102,7 +101,9 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
-        self._core = self._make_core(states, fresh, expected, version, handover or {})
+        self._core = make_core(config, self.slot, states, fresh, expected, version)
+        if handover is not None:  # time goes on where it was: routers do not say again what they said before
+            self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
         self._connect(states)
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         host.open(self)
@@ -114,29 +115,6 @@ class SlotTask:
             self._background(self._warm_up)
         for work in (self._work, self._listen, self._go_on):
             threading.Thread(target=work, name=f"keyshift-slot-{self.slot}", daemon=True).start()
-
-    def _make_core(
-        self,
-        states: dict[int, UnitState],
-        fresh: Sequence[int],
-        expected: Sequence[int],
-        version: int,
-        handover: dict[str, Any],
-    ) -> SlotCore[pa.RecordBatch, pa.RecordBatch]:
-        config, workload = self._config, self._config.make_workload()
-        self._result_schema = result_schema(workload)
-        make_state = backends.get(config.backend)[0]
-        self._operator = ArrowOperator(workload.operator(), slot_schema(workload), self._result_schema, make_state)
-        machine: protocol.SlotMachine[Any] = faults.machines.get(config.fault)(
-            self.slot, config.routers, {*states, *fresh}, expected, version
-        )
-        keys = KeyAccess(self._operator, states)
-        computation = Computation(self._operator, machine, keys, states, config.key_groups * config.bins)
-        for unit in fresh:
-            computation.begin(unit)
-        # Time goes on where it was: routers do not say again what they said before.
-        watermarks, savepoint = handover.get("watermarks", [0] * config.routers), handover.get("savepoint", "")
-        return SlotCore(machine, self._operator, keys, computation, states, config.queue_bytes, watermarks, savepoint)
 
     def _connect(self, states: dict[int, UnitState]) -> None:
         """Those who carry out what the core decides."""
@@ -190,7 +168,7 @@ class SlotTask:
     # -- turns --------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[SlotCore[pa.RecordBatch, pa.RecordBatch]]:
+    def _turn(self) -> Iterator[ArrowCore]:
         """The core, under the lock; at the end what follows is carried out."""
         with self._lock:
             yield self._core
@@ -389,7 +367,7 @@ class SlotTask:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
         if parcel.delta_of is None:
-            state = self._operator.new_state()
+            state = self._core.operator.new_state()
         else:
             state = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
             if state is None:

@@ -74,7 +74,7 @@ class SlotCore(Generic[Events, Result]):
         self.queue_peak_bytes = 0
         self.results: list[Result] = []  # that were not given out yet
         self._effects: list[Effect] = []
-        self._operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
+        self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
         self._undrained_bytes = 0  # in the queues after the last slice
         self._now_us = 0  # as it was told last
@@ -132,7 +132,7 @@ class SlotCore(Generic[Events, Result]):
             elif not machine.stopped(router):
                 if kind == DATA:
                     met = min(self.watermarks)
-                    self._admit(self._operator.events(payload), (router, version, offset, met))
+                    self._admit(self.operator.events(payload), (router, version, offset, met))
                 self.watermarks[router] = max(self.watermarks[router], watermark)  # for what comes behind
                 if watermark:
                     self._told.add(router)
@@ -178,18 +178,18 @@ class SlotCore(Generic[Events, Result]):
 
     def _admit(self, events: Events, where: Where) -> None:
         router, version, _, _ = where
-        units = self._operator.units(events)
+        units = self.operator.units(events)
         held = self.machine.admit(router, version, set(units.tolist()))
         if held:
             waits = np.isin(units, list(held))
             effects: list[protocol.Effect] = []
-            for unit, part in self._operator.by_unit(self._operator.filter(events, waits)):
-                size = self._operator.nbytes(part) + RECORD_BYTES
+            for unit, part in self.operator.by_unit(self.operator.filter(events, waits)):
+                size = self.operator.nbytes(part) + RECORD_BYTES
                 effects += self.machine.hold(unit, router, (part, where), size)
             self._follow(effects)
             if waits.all():
                 return
-            events = self._operator.filter(events, ~waits)
+            events = self.operator.filter(events, ~waits)
         self.results += self.computation.process(events, where, self._now_us)
 
     # -- steps and state ----------------------------------------------------------------------------------------------

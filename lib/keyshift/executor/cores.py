@@ -1,0 +1,40 @@
+"""The core of a slot in a job, over Arrow frames."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.executor.config import JobConfig, result_schema, slot_schema
+from keyshift.protocol import faults
+from keyshift.protocol.slot import SlotMachine
+from keyshift.runtime.arrow import ArrowOperator
+from keyshift.runtime.computation import Computation
+from keyshift.runtime.key_access import KeyAccess
+from keyshift.runtime.slot import SlotCore
+from keyshift.state import UnitState, backends
+
+ArrowCore = SlotCore[pa.RecordBatch, pa.RecordBatch]
+
+
+def make_core(
+    config: JobConfig,
+    slot: int,
+    states: dict[int, UnitState],
+    fresh: Sequence[int],
+    expected: Sequence[int],
+    version: int,
+) -> ArrowCore:
+    """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones whose state is elsewhere."""
+    workload = config.make_workload()
+    make_state = backends.get(config.backend)[0]
+    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), make_state)
+    machine: SlotMachine[Any] = faults.machines.get(config.fault)(
+        slot, config.routers, {*states, *fresh}, expected, version
+    )
+    keys = KeyAccess(operator, states)
+    computation = Computation(operator, machine, keys, states, config.key_groups * config.bins)
+    for unit in fresh:
+        computation.begin(unit)
+    watermarks = [0] * config.routers
+    return SlotCore(machine, operator, keys, computation, states, config.queue_bytes, watermarks)
