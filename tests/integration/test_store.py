@@ -80,10 +80,12 @@ def run(number: int = 0, strategy: str = "fluid", status: str = "ok", **changes:
 def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     page = tmp_path / "page.html"
     page.write_text("<p>hello")
-    stored = store.put_run(run(), TABLES, {"figures/latency.png": b"\x89PNG", "page.html": page})
+    run_id = store.put_run(run(), TABLES).run_id
+    store.put_file(run_id, "figures/latency.png", b"\x89PNG")
+    store.put_file(run_id, "page.html", page)
+    stored = store.get_manifest(run_id)
     tables = ["latency.parquet", "metrics.parquet", "migration.parquet"]
     assert stored.files == ["decisions.parquet", "figures/latency.png", *tables, "page.html"]
-    assert store.get_manifest(stored.run_id) == stored
     assert stored.model_copy(update={"files": []}) == run()
     for name, table in TABLES.items():
         assert store.get_table(stored.run_id, name).equals(table.to_pandas())
@@ -132,7 +134,7 @@ def test_an_empty_store_lists_nothing_and_says_so(store):
         store.get_manifest("2026")
 
 
-@pytest.mark.parametrize("stops_at", ["latency.parquet", "page.html", "manifest.json"])
+@pytest.mark.parametrize("stops_at", ["decisions.parquet", "latency.parquet", "manifest.json"])
 @pytest.mark.parametrize("arrived", [False, True])
 def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, arrived):
     upload = store._put
@@ -145,7 +147,7 @@ def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, a
 
     monkeypatch.setattr(store, "_put", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        store.put_run(run(), TABLES, {"page.html": b"x"})
+        store.put_run(run(), TABLES)
     assert keys() == set()
 
 
@@ -168,34 +170,50 @@ def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("tables", "files", "message"),
+    ("tables", "message"),
     [
-        ({"latency": TABLES["latency"]}, {}, "has no table metrics, migration"),
-        (TABLES | {"latency": TABLES["metrics"]}, {}, "table latency: columns are"),
-        (TABLES | {"extra": TABLES["metrics"]}, {}, "unknown table 'extra'"),
-        (TABLES, {"../escape": b""}, r"file name '\.\./escape'"),
-        (TABLES, {"/absolute": b""}, "file name '/absolute'"),
-        (TABLES, {"manifest.json": b"{}"}, "is kept for the run itself"),
-        (TABLES, {"latency.parquet": b""}, "is kept for the run itself"),
+        ({"latency": TABLES["latency"]}, "has no table metrics, migration"),
+        (TABLES | {"latency": TABLES["metrics"]}, "table latency: columns are"),
+        (TABLES | {"extra": TABLES["metrics"]}, "unknown table 'extra'"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_before_anything_is_written(store, keys, tables, files, message):
+def test_tables_that_cannot_be_stored_are_refused_before_anything_is_written(store, keys, tables, message):
     with pytest.raises(BadInput, match=message):
-        store.put_run(run(), tables, files)
+        store.put_run(run(), tables)
     assert keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../escape", r"file name '\.\./escape'"),
+        ("/absolute", "file name '/absolute'"),
+        ("manifest.json", "is kept for the run itself"),
+        ("latency.parquet", "is kept for the run itself"),
+    ],
+)
+def test_a_file_with_a_name_that_cannot_be_used_is_refused_before_it_is_written(store, keys, name, message):
+    stored = store.put_run(run(), TABLES)
+    before = keys()
+    with pytest.raises(BadInput, match=message):
+        store.put_file(stored.run_id, name, b"")
+    assert keys() == before
+    assert store.get_manifest(stored.run_id) == stored
 
 
 def test_a_missing_file_is_named_before_anything_is_written(store, keys, tmp_path):
+    stored = store.put_run(run(), TABLES)
+    before = keys()
     with pytest.raises(BadInput, match=r"page\.html' cannot be stored: No such file"):
-        store.put_run(run(), TABLES, {"page.html": tmp_path / "page.html"})
-    assert keys() == set()
+        store.put_file(stored.run_id, "page.html", tmp_path / "page.html")
+    assert keys() == before
 
 
 def test_a_stored_run_is_not_overwritten(store):
     store.put_run(run(), TABLES)
     with pytest.raises(BadInput, match="is stored already"):
-        store.put_run(run(), TABLES, {"other.txt": b"x"})
-    assert "other.txt" not in store.get_manifest(run().run_id).files
+        store.put_run(run(), TABLES | {"decisions": TABLES["decisions"].slice(0, 0)})
+    assert len(store.get_table(run().run_id, "decisions")) == 1
 
 
 def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(store):

@@ -64,16 +64,11 @@ class ResultStore:
 
     # Writing
 
-    def put_run(
-        self,
-        manifest: Manifest,
-        tables: Mapping[str, pa.Table],
-        extra_files: Mapping[str, bytes | Path] | None = None,
-    ) -> Manifest:
+    def put_run(self, manifest: Manifest, tables: Mapping[str, pa.Table]) -> Manifest:
         """Store a run whole or not at all, and return its manifest as stored (``files`` filled in).
 
-        A run that died may lack tables. Raises BadInput, with nothing written, if a table does not have its columns,
-        a file name cannot be used, or the run is there already.
+        A run that died may lack tables. Raises BadInput, with nothing written, if a table does not have its columns or
+        the run is there already.
         """
         files = {f"{name}.parquet": _parquet(name, table) for name, table in tables.items()}
         missing = [name for name in TABLES if name not in tables]
@@ -81,8 +76,6 @@ class ResultStore:
             raise BadInput(
                 f"run {manifest.run_id} has no table {', '.join(missing)}; only a run that died may lack one"
             )
-        for name, content in (extra_files or {}).items():
-            files[_file_name(name)] = _content(content)
         stored = validate(manifest.model_dump(mode="json") | {"files": sorted(files)})
         if stored.run_id in self._run_ids(stored.run_id):
             raise BadInput(f"run {stored.run_id} is stored already: take a new id, or delete the run first")

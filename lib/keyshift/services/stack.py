@@ -79,13 +79,6 @@ class Stack:
         """The state folder."""
         return self._home
 
-    def log_path(self, name: str) -> Path:
-        """The log of a service; that of the start before has ``.1`` appended. Raises BadInput for an unknown name."""
-        logs = {service.name: service.log for service in self._services}
-        if name not in logs:
-            raise unknown("service", name, list(logs))
-        return logs[name]
-
     def up(self, say: Say = silent) -> Endpoints:
         """Start what does not run, leave alone what runs well, restart what is unhealthy. May be called at any time.
 
