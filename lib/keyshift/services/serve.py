@@ -19,8 +19,9 @@ from minio.error import MinioException, S3Error
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.folders import require_room, state_folder
+from keyshift.program import run_program
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO, make_bucket
 from keyshift.services.service import ANSWER_S, EVERYWHERE, Binding, Service
@@ -156,14 +157,5 @@ def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def main() -> None:
-    """Errors become one line and an exit status: 2 bad input, 3 a service that cannot be had."""
-    try:
-        app()
-    except KeyshiftError as error:
-        _tell(f"keyshift: {error}")
-        sys.exit(2 if isinstance(error, BadInput) else 3)
-
-
 if __name__ == "__main__":
-    main()
+    run_program(app)
