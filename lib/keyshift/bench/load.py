@@ -1,5 +1,6 @@
 """A query under test, fed in bursts: one generator per burst, one collector for all of them."""
 
+import contextlib
 import math
 import queue
 import secrets
@@ -23,6 +24,7 @@ from keyshift.keys import Assignment, SlotId
 from keyshift.lab.spec import RunSpec
 from keyshift.traffic import topics
 from keyshift.traffic.process import Child
+from keyshift.waiting import wait_until
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 READY_S = 120.0
@@ -187,28 +189,25 @@ class Subject:
 
     def _await_results(self, offered: int, generator: Child) -> bool:
         deadline = time.monotonic() + ANSWER_S
-        last, heard_at = self._received, time.monotonic()
-        while self._received < offered:
+
+        def over() -> bool:
             self._check(generator)
-            if self._received != last:
-                last, heard_at = self._received, time.monotonic()
-            if time.monotonic() > min(deadline, heard_at + QUIET_S):
-                return False
-            time.sleep(0.1)
-        return True
+            return self._received >= offered or time.monotonic() > deadline
+
+        wait_until(over, QUIET_S, progress=lambda: self._received)
+        return self._received >= offered
 
     def _await_ready(self) -> None:
-        deadline = time.monotonic() + READY_S
         missing = set(range(self.config.slots))
-        while missing:
-            if time.monotonic() > deadline:
-                raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
-            try:
-                marker = self._markers.get(timeout=0.2)
-            except queue.Empty:
-                self._check(None)
-                continue
-            missing.discard(marker["slot"])
+
+        def ready() -> bool:
+            self._check(None)
+            with contextlib.suppress(queue.Empty):
+                missing.discard(self._markers.get(timeout=0.2)["slot"])
+            return not missing
+
+        if not wait_until(ready, READY_S, 0.0):
+            raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
 
     def _check(self, generator: Child | None) -> None:
         self._check_query()
@@ -272,13 +271,15 @@ class PlainSubject(Subject):
 
 
 def _answer(said: "queue.Queue[dict[str, Any]]", state: str, generator: Child) -> dict[str, Any]:
-    deadline = time.monotonic() + ANSWER_S
-    while time.monotonic() < deadline:
+    report: dict[str, Any] = {}
+
+    def heard() -> bool:
+        nonlocal report
         generator.check()
-        try:
+        with contextlib.suppress(queue.Empty):
             report = said.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        if report.get("state") == state:
-            return report
-    raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
+        return report.get("state") == state
+
+    if not wait_until(heard, ANSWER_S, 0.0):
+        raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
+    return report

@@ -12,6 +12,7 @@ from urllib3.exceptions import HTTPError
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.folders import Say
 from keyshift.place.profile import KUBERNETES, Spark
+from keyshift.waiting import wait_until
 
 ANSWER_S = 5.0
 START_S = 300.0  # until all executors are there: nodes may have to be added, and a large image pulled
@@ -102,8 +103,12 @@ class Pods:
         """
         wanted, begin = self._spark.executors, time.monotonic()
         hopeless_since: dict[str, float] = {}
-        told, last = begin, "no pod was made"
-        while (here := registered()) < wanted:
+        here, told, last = 0, begin, "no pod was made"
+
+        def all_here() -> bool:
+            nonlocal here, told, last, hopeless_since
+            if (here := registered()) >= wanted:
+                return True
             now = time.monotonic()
             troubles = self._troubles(application)
             last = next((words for words, _ in troubles.values()), last)
@@ -112,12 +117,13 @@ class Pods:
             for pod, since in hopeless_since.items():
                 if now - since >= HOPELESS_S:
                     raise ServiceUnavailable(f"executor pod {pod} does not start: {hopeless[pod]}")
-            if now - begin > START_S:
-                raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
             if now - told >= TELL_S:
                 told = now
                 say(f"executors: {here} of {wanted} after {now - begin:.0f} s" + (f"; {last}" if troubles else ""))
-            time.sleep(POLL_S)
+            return False
+
+        if not wait_until(all_here, START_S, POLL_S):
+            raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
 
     def _troubles(self, application: str) -> dict[str, tuple[str, bool]]:
         """Pods that do not run: what they say, and whether it will stay so."""
