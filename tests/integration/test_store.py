@@ -95,7 +95,7 @@ def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     assert keys() == {f"{stored.run_id}/{name}" for name in [*stored.files, "manifest.json"]}
 
 
-def test_a_large_table_comes_back_and_was_sent_in_one_request(store, keys):
+def test_a_large_table_comes_back_and_was_sent_in_one_request(store, keys, stack, prefix):
     rows = 2_000_000
     random = np.random.default_rng(0)
     columns = {
@@ -104,7 +104,7 @@ def test_a_large_table_comes_back_and_was_sent_in_one_request(store, keys):
         "slot": np.zeros(rows, "i2"),
     }
     stored = store.put_run(run(), TABLES | {"latency": make_table("latency", columns)})
-    found = keys.client.stat_object(store._bucket, f"{store._prefix}/{stored.run_id}/latency.parquet")
+    found = keys.client.stat_object(stack.bucket, f"{prefix}/{stored.run_id}/latency.parquet")
     assert found.size > 10 * 2**20
     assert "-" not in found.etag, "sent in parts, which an interruption leaves behind"
     assert store.get_table(stored.run_id, "latency")["created_s"].sum() == pytest.approx(columns["created_s"].sum())
@@ -151,7 +151,7 @@ def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, a
     assert keys() == set()
 
 
-def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch):
+def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch, stack, prefix):
     seen = []
     upload = store._put
 
@@ -165,7 +165,7 @@ def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatc
     assert {count for _, count in seen} == {0}
     assert len(store.list_runs()) == 1
     # Files without a manifest, as a killed process leaves them, are not a run.
-    keys.client.remove_object(store._bucket, f"{store._prefix}/{stored.run_id}/manifest.json")
+    keys.client.remove_object(stack.bucket, f"{prefix}/{stored.run_id}/manifest.json")
     assert len(keys()) == len(TABLES) and store.list_runs().empty
 
 
@@ -263,11 +263,13 @@ def test_a_file_can_be_added_later_but_not_in_place_of_a_table(store):
         (lambda raw: raw[:100], "is not JSON"),
     ],
 )
-def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(store, keys, spoil, message):
+def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(
+    store, keys, stack, prefix, spoil, message
+):
     bad, fine = (store.put_run(run(number), TABLES).run_id for number in (1, 0))
-    name = f"{store._prefix}/{bad}/manifest.json"
+    name = f"{prefix}/{bad}/manifest.json"
     content = spoil(store.get_file(bad, "manifest.json"))
-    keys.client.put_object(store._bucket, name, io.BytesIO(content), len(content))
+    keys.client.put_object(stack.bucket, name, io.BytesIO(content), len(content))
     with pytest.raises(KeyshiftError, match=message):
         store.get_manifest(bad)
     listed = store.list_runs().set_index("run_id")

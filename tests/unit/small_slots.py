@@ -116,7 +116,7 @@ class SmallJob:
 
     def store(self):
         made = SavepointStore(self.config.endpoints, self.config.job)
-        made._client = self.bucket
+        made._bucket._client = self.bucket
         return made
 
     def process(self):

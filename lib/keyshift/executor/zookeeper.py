@@ -34,7 +34,7 @@ from kazoo.retry import ForceRetryError
 from kazoo.security import make_acl, make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import ServiceUnavailable, service_errors
 from keyshift.keys import Step
 
 GIVE_UP_S = 30.0  # without a connection; kazoo alone would keep every caller waiting for ever
@@ -148,13 +148,12 @@ class Coordination:
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
         self.check()
-        try:
+        with service_errors(KazooException, self._explained):
             yield
-        except KazooException as error:
-            raise ServiceUnavailable(
-                self._failure
-                or f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
-            ) from error
+
+    def _explained(self, error: KazooException) -> str:
+        said = f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
+        return self._failure or said
 
     def close(self) -> None:
         """End the session, when what was acknowledged is there; ephemeral nodes go at once."""

@@ -1,15 +1,15 @@
 """What a Kubernetes cluster says about executors: whether they may be made at all, and why they do not come."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.folders import Say
 from keyshift.place.profile import KUBERNETES, Spark
 from keyshift.waiting import wait_until
@@ -61,21 +61,15 @@ class Pods:
         self._api = client.ApiClient(settings)
         self._core = client.CoreV1Api(self._api)
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        try:
-            yield
-        except ApiException as error:
-            raise ServiceUnavailable(
-                f"the Kubernetes API server {self._api.configuration.host} said {error.status} {error.reason} "
-                f"(namespace {self._spark.namespace})"
-            ) from error
-        except HTTPError as error:
-            reason = getattr(error, "reason", None) or error
-            raise ServiceUnavailable(
-                f"the Kubernetes API server {self._api.configuration.host} cannot be reached: {reason}; "
-                "is spark.master of the profile right?"
-            ) from error
+    def _asking(self) -> AbstractContextManager[None]:
+        return service_errors((ApiException, HTTPError), self._explained)
+
+    def _explained(self, error: ApiException | HTTPError) -> str:
+        server = f"the Kubernetes API server {self._api.configuration.host}"
+        if isinstance(error, ApiException):
+            return f"{server} said {error.status} {error.reason} (namespace {self._spark.namespace})"
+        reason = getattr(error, "reason", None) or error
+        return f"{server} cannot be reached: {reason}; is spark.master of the profile right?"
 
     def require_rights(self) -> None:
         """Raises ServiceUnavailable naming each verb on pods that is refused to us."""

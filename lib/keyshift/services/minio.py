@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import minio
-import urllib3
-
+from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
 from keyshift.folders import Say, write_whole
+from keyshift.objects import Bucket
 from keyshift.services.go_programs import GoProgram, go_program
 from keyshift.services.service import ANSWER_S, HOST, LOCAL, Binding, Command, Env, Service
 
@@ -74,19 +73,6 @@ class MinIO(Service):
             ) from error
 
     def check(self, port: int) -> None:
-        """It lives, takes our credentials, and has the bucket: made if it is not there."""
-        # The client's own pool waits for minutes and retries five times.
-        pool = urllib3.PoolManager(timeout=ANSWER_S, retries=False)
-        answer = pool.request("GET", f"http://{HOST}:{port}/minio/health/live")
-        if answer.status != 200:
-            raise ServiceUnavailable(f"MinIO says it is not live (HTTP {answer.status})")
-        access_key, secret_key = self.credentials()
-        make_bucket(minio.Minio(f"{HOST}:{port}", access_key, secret_key, secure=False, http_client=pool), BUCKET)
-
-
-def make_bucket(client: minio.Minio, bucket: str) -> bool:
-    """Make the bucket if it is not there; says whether it did."""
-    if client.bucket_exists(bucket):  # a signed request: also proves that the credentials fit
-        return False
-    client.make_bucket(bucket)
-    return True
+        """It takes our credentials and has the bucket: made if it is not there."""
+        here = Endpoints("", "", f"{HOST}:{port}", *self.credentials(), bucket=BUCKET)
+        Bucket(here, answer_s=ANSWER_S, retries=0).make()
