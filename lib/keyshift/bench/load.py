@@ -23,7 +23,7 @@ from keyshift.executor.job import Job, telling_line
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab.spec import RunSpec
 from keyshift.traffic import topics
-from keyshift.traffic.process import Child
+from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
@@ -86,7 +86,7 @@ class Subject:
         self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._seconds: list[dict[str, Any]] = []
         self._received = 0
-        self._collector: Child | None = None
+        self._collector: JsonProcess | None = None
 
     def __enter__(self) -> "Subject":
         try:
@@ -101,9 +101,9 @@ class Subject:
         topics.create_topic(kafka, config.events_topic, config.routers)
         topics.create_topic(kafka, config.results_topic, config.slots)
         sink = {"topic": config.results_topic, "partitions": config.slots, "output": str(self._output)}
-        self._collector = Child("keyshift.traffic.collector", self._common() | sink, self._heard)
+        self._collector = JsonProcess("keyshift.traffic.collector", self._common() | sink, self._heard)
         self._start()
-        generator, _ = self._generator(self._spec.rate, self._spec.frame_ms)  # only ticks
+        generator = self._generator(self._spec.rate, self._spec.frame_ms)  # only ticks
         try:
             self._await_ready()
         finally:
@@ -159,9 +159,9 @@ class Subject:
         a process dies.
         """
         self._seconds, self._received = [], 0
-        generator, said = self._generator(rate, frame_ms)
+        generator = self._generator(rate, frame_ms)
         try:
-            _answer(said, "ready", generator)
+            _answer(generator, "ready")
             start = time.time() + LEAD_S
             generator.tell({"start_at_us": int(start * 1e6), "seconds": seconds})
             first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
@@ -170,7 +170,7 @@ class Subject:
                 self._check(generator)
             if time.time() < start + seconds:
                 generator.tell({"stop": True})
-            offered = _answer(said, "done", generator)["events"]
+            offered = _answer(generator, "done")["events"]
             complete = self._await_results(offered, generator)
         finally:
             generator.kill()
@@ -181,13 +181,12 @@ class Subject:
     def _hopeless(self, first: int) -> bool:
         return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in self._seconds)
 
-    def _generator(self, rate: float, frame_ms: float) -> tuple[Child, "queue.Queue[dict[str, Any]]"]:
-        said: queue.Queue[dict[str, Any]] = queue.Queue()
+    def _generator(self, rate: float, frame_ms: float) -> JsonProcess:
         config = self.config
         load = {"topic": config.events_topic, "rate": rate, "routers": config.routers, "frame_ms": frame_ms}
-        return Child("keyshift.traffic.generator", self._common() | load, said.put), said
+        return JsonProcess("keyshift.traffic.generator", self._common() | load)
 
-    def _await_results(self, offered: int, generator: Child) -> bool:
+    def _await_results(self, offered: int, generator: JsonProcess) -> bool:
         deadline = time.monotonic() + ANSWER_S
 
         def over() -> bool:
@@ -209,7 +208,7 @@ class Subject:
         if not wait_until(ready, READY_S, 0.0):
             raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
 
-    def _check(self, generator: Child | None) -> None:
+    def _check(self, generator: JsonProcess | None) -> None:
         self._check_query()
         if self._collector:
             self._collector.check()
@@ -270,14 +269,12 @@ class PlainSubject(Subject):
             raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
 
 
-def _answer(said: "queue.Queue[dict[str, Any]]", state: str, generator: Child) -> dict[str, Any]:
+def _answer(generator: JsonProcess, state: str) -> dict[str, Any]:
     report: dict[str, Any] = {}
 
     def heard() -> bool:
         nonlocal report
-        generator.check()
-        with contextlib.suppress(queue.Empty):
-            report = said.get(timeout=0.2)
+        report = generator.report(ANSWER_S)
         return report.get("state") == state
 
     if not wait_until(heard, ANSWER_S, 0.0):

@@ -19,9 +19,9 @@ from keyshift.analysis.style import save
 from keyshift.analysis.tables import tradeoffs
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, moved_minimum_bytes, preset_table
 from keyshift.bench.figures import table
-from keyshift.bench.ring_copy import open_ring
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.folders import write_whole
+from keyshift.lab.bare_copy import open_ring
 from keyshift.lab.connect import open_lab
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec, make_spec

@@ -32,7 +32,7 @@ from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.results import verdict
 from keyshift.results.manifest import TABLES, Verdict, make_table
 from keyshift.traffic import topics
-from keyshift.traffic.process import Child
+from keyshift.traffic.process import JsonProcess
 from keyshift.workloads.times import Times
 
 READY_S = 120.0  # until every router and slot has put a first row through
@@ -100,7 +100,7 @@ class Course:
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
         self._phase = "warming up"
-        self._children: list[Child] = []
+        self._children: list[JsonProcess] = []
         self._trigger_us = 0
 
     @property
@@ -267,14 +267,14 @@ class Course:
             unprocessed=self._offered - judged,
         )
 
-    def _start_children(self) -> tuple[Child, Child]:
+    def _start_children(self) -> tuple[JsonProcess, JsonProcess]:
         spec, config = self._spec, self._config
         common = {"workload": spec.workload, "parameters": config.parameters}
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
         load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
-        self._children.append(Child("keyshift.traffic.generator", common | load, self._heard_generator))
-        self._children.append(Child("keyshift.traffic.collector", common | sink, self._heard_collector))
+        self._children.append(JsonProcess("keyshift.traffic.generator", common | load, self._heard_generator))
+        self._children.append(JsonProcess("keyshift.traffic.collector", common | sink, self._heard_collector))
         return self._children[0], self._children[1]
 
     def _copy_ahead(self) -> None:

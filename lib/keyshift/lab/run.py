@@ -64,7 +64,7 @@ class Lab:
             self._spark = self._start_spark()
             stack.callback(self._spark.stop)
             self.await_executors()
-            self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "floor.json")
+            self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
             self._closing = stack.pop_all()
         return self
 
