@@ -1,4 +1,4 @@
-"""Objects in a bucket of an S3 store, which is MinIO unless a profile names another: who speaks with it does it here."""
+"""Objects in a bucket of an S3 store: MinIO, unless a profile names another. The only module that knows its client."""
 
 import io
 from collections.abc import Iterable
@@ -85,7 +85,7 @@ class Bucket:
                 self._client.remove_object(self._name, self._prefix + name)
 
     def make(self) -> bool:
-        """Make the bucket unless it is there; says whether it did. Raises BadInput for a name that S3 does not allow."""
+        """Make the bucket unless it is there; says whether it did. Raises BadInput for a name S3 does not allow."""
         try:
             with self._talking(f"bucket {self._name!r} cannot be made"):
                 if self._client.bucket_exists(self._name):
@@ -97,9 +97,7 @@ class Bucket:
                         raise
                     return False
         except ValueError as error:
-            raise BadInput(
-                f"bucket {self._name!r}: {error}; 3 to 63 small letters, digits, dots and dashes"
-            ) from None
+            raise BadInput(f"bucket {self._name!r}: {error}; 3 to 63 small letters, digits, dots and dashes") from None
         return True
 
     def _talking(self, trouble: str) -> AbstractContextManager[None]:

@@ -15,8 +15,8 @@ def wait_until(
 ) -> T:
     """Call ``done`` until it gives something true, for at most ``within_s`` seconds; returns what it gave last.
 
-    It is called at least once, and ``every_s`` seconds lie between two calls. The time allowed begins anew whenever ``progress`` gives something else.
-    What ``done`` or ``progress`` raises ends the wait.
+    It is called at least once, and ``every_s`` seconds lie between two calls. The time allowed begins anew whenever
+    ``progress`` gives something else. What ``done`` or ``progress`` raises ends the wait.
     """
     seen, since = progress(), time.monotonic()
 
@@ -30,6 +30,6 @@ def wait_until(
         assert state.outcome is not None
         return state.outcome.result()
 
-    return Retrying(
-        retry=retry_if_result(not_), stop=too_late, wait=wait_fixed(every_s), retry_error_callback=last
-    )(done)
+    return Retrying(retry=retry_if_result(not_), stop=too_late, wait=wait_fixed(every_s), retry_error_callback=last)(
+        done
+    )

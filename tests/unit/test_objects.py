@@ -125,7 +125,9 @@ def test_whatever_goes_wrong_is_one_line_that_names_the_object_the_address_and_w
 def test_refused_credentials_and_a_missing_object_are_told_from_a_store_that_is_away():
     with pytest.raises(Refused):
         bucket(Client(s3("AccessDenied"))).names()
-    with pytest.raises(NotThere, match="runs/a/1 cannot be read: it does not exist in bucket 'results' of MinIO at store"):
+    with pytest.raises(
+        NotThere, match="runs/a/1 cannot be read: it does not exist in bucket 'results' of MinIO at store"
+    ):
         bucket(Client(s3("NoSuchKey"))).get("a/1")
 
 

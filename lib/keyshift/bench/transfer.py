@@ -11,8 +11,10 @@ import pyarrow.flight as flight
 
 from keyshift.bench.figures import Row
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Acknowledged, Parcel
+from keyshift.executor.flight.server import Holder, StateServer
 from keyshift.executor.spark import WORKER_ENVIRONMENT
-from keyshift.executor.transfer import Acknowledged, Holder, Parcel, StateClients, StateServer
 from keyshift.lab.bare_copy import Sink, copy_s
 from keyshift.lab.spec import make_spec
 from keyshift.state import UnitState, backends
@@ -35,7 +37,7 @@ def _workload() -> KeyCount:
 
 
 class _Destination:
-    """The holder at the other end, as far as it is asked; see ``executor.transfer.Holder``."""
+    """The holder at the other end, as far as it is asked; see ``executor.flight.server.Holder``."""
 
     def __init__(self) -> None:
         operator = _workload().operator()
@@ -53,7 +55,7 @@ class _Destination:
 
 
 def _serve() -> None:
-    """The other process: says where it listens; then, each time it is asked, how many keys have come, and drops them."""
+    """The other process: says where it listens; then, when it is asked, how many keys have come; drops them."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     token = json.loads(sys.stdin.readline())["token"]

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Iterable
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.outbox import again
 from keyshift.executor.savepoint import Place, SavepointStore
-from keyshift.executor.transfer import Parcel, StateClients
 
 
 class ExpectedUnits:

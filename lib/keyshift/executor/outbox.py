@@ -20,7 +20,7 @@ from tenacity import (
 )
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.transfer import Parcel
+from keyshift.executor.flight.messages import Parcel
 
 Item = TypeVar("Item")
 RETRY_MOST_S = 2.0

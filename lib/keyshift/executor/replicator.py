@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.slot_host import SLICE_KEYS
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.state import UnitState, rows
 
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from keyshift.errors import KeyshiftError
 from keyshift.executor.config import JobConfig
-from keyshift.executor.transfer import CopyPart, Parcel, StateServer, Stay
+from keyshift.executor.flight.messages import CopyPart, Parcel, Stay
+from keyshift.executor.flight.server import StateServer
 from keyshift.state import UnitState, backends, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -22,10 +23,10 @@ class Tenant(Protocol):
     slot: int
 
     def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
-        """See ``transfer.Holder.receive``."""
+        """See ``flight.server.Holder.receive``."""
 
     def message(self, body: dict[str, Any]) -> None:
-        """See ``transfer.StateClients.tell``, kind ``units``."""
+        """See ``StateClients.tell``, kind ``units``."""
 
 
 class Sealed:
@@ -60,7 +61,7 @@ class Copies:
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
     def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
-        """See ``transfer.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
+        """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
         epoch, number = part
         with self._lock:
             if number:
@@ -92,7 +93,7 @@ class Copies:
 
 
 class SlotHost:
-    """One per worker process and attempt of a job; see ``transfer.Holder`` for most methods."""
+    """One per worker process and attempt of a job; see ``flight.server.Holder`` for most methods."""
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)

@@ -23,6 +23,8 @@ from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Acknowledged, Parcel
 from keyshift.executor.measures import Measures
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
@@ -30,7 +32,6 @@ from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
-from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment, Mode, Step
 from keyshift.protocol import faults
@@ -428,7 +429,7 @@ class SlotTask:
             self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
 
     def message(self, body: dict[str, Any]) -> None:
-        """From Flight's thread; see ``transfer.StateClients.tell``."""
+        """From Flight's thread; see ``StateClients.tell``."""
         with self._lock:
             effects: list[protocol.Effect] = []
             for unit, version, router, hop in body["wanted"]:

@@ -22,7 +22,7 @@ FRESH_S = 24 * 3600.0
 
 
 class Sink(flight.FlightServerBase):  # type: ignore[misc]
-    """Takes copies. What arrives stays, as state does, until ``kept`` is emptied; or goes at once, without ``keeps``."""
+    """Takes copies. What arrives stays, as state does, until ``kept`` is emptied; without ``keeps`` it goes at once."""
 
     def __init__(self, keeps: bool = True) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -125,7 +125,7 @@ def bytes_per_s(cache: Path) -> float:
 
 
 def _take_part() -> None:
-    """One process: says where it listens; gets ready for a copy when it is told of one, and copies at the word to go."""
+    """One process: says where it listens, gets ready when it is told of a copy, and copies at the word to go."""
     sink = Sink(json.loads(sys.stdin.readline())["keeps"])
     say({"address": sink.address})
     clients: dict[str, flight.FlightClient] = {}

@@ -18,7 +18,7 @@ STOP_S = 20.0
 
 
 class JsonProcess:
-    """``python -m module``, which is told ``config`` first; ``heard`` gets each of its reports, or ``report`` gives them.
+    """``python -m module``, which is told ``config`` first. ``heard`` gets its reports; without it ``report`` gives them.
 
     ``more_env``: what it has in its environment beside ours.
     """

@@ -159,7 +159,9 @@ def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_uni
     places = {
         slot: store.write("one", slot, [(unit, state(unit)) for unit in (slot, slot + 2)], 100) for slot in (0, 1)
     }
-    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"):
+    with pytest.raises(
+        ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"
+    ):
         store.places("one")
     store.commit("one", manifest(places, 4))
     found = store.places("one")

@@ -9,9 +9,10 @@ from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor import operation, slot_task
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.savepoint import Place
 from keyshift.executor.slot_host import Sealed
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Move, Step
 from keyshift.workloads.windows import IDLE, WINDOW
 
