@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.bench import pipeline, transfer
-from keyshift.bench.figures import Row, table
+from keyshift.bench.figures import Measurement, table
 from keyshift.errors import BadInput
 from keyshift.folders import write_whole
 from keyshift.lab.connect import open_services
@@ -50,7 +50,7 @@ def bench(
     parts = {p.value for p in part or list(Part)}
     effort = pipeline.QUICK if quick else pipeline.Effort()
     started = datetime.now(UTC)
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     if "b" in parts:
         tell("b: state transfer between two processes")
         rows += transfer.measure(3 if quick else 15)

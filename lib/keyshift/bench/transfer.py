@@ -9,7 +9,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from keyshift.bench.figures import Row
+from keyshift.bench.figures import Measurement
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Acknowledged, Parcel
@@ -93,7 +93,7 @@ def _arrived(states: Units) -> Units:
     return again
 
 
-def measure(repetitions: int) -> list[Row]:
+def measure(repetitions: int) -> list[Measurement]:
     """Part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
     chunk_bytes, token = SPEC.chunk_bytes, secrets.token_urlsafe(16)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -140,7 +140,7 @@ def measure(repetitions: int) -> list[Row]:
     finally:
         other.kill()
     what = f"{STATE_BYTES >> 20} MiB in {UNITS} units"
-    return [Row("b", f"transfer of {what}, {kind}", "ms", ours[kind], bare[kind], AIM) for kind in kinds]
+    return [Measurement("b", f"transfer of {what}, {kind}", "ms", ours[kind], bare[kind], AIM) for kind in kinds]
 
 
 if __name__ == "__main__":

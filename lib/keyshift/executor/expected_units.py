@@ -12,7 +12,7 @@ from keyshift.errors import ServiceUnavailable
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.outbox import again
-from keyshift.executor.savepoint import Place, SavepointStore
+from keyshift.executor.savepoint import Location, SavepointStore
 
 
 class ExpectedUnits:
@@ -49,7 +49,7 @@ class ExpectedUnits:
 
     def restore(self, store: SavepointStore, savepoint: str) -> None:
         """From a savepoint."""
-        places: dict[int, Place] = {}
+        places: dict[int, Location] = {}
 
         def get(units: list[int]) -> None:
             places.update(places or store.places(savepoint))

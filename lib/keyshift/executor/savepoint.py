@@ -27,8 +27,8 @@ _LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the state of one unit is."""
+class Location:
+    """Where the state of one unit is: a stretch of a segment."""
 
     unit: int
     segment: str
@@ -45,13 +45,13 @@ class SavepointStore:
 
     def write(
         self, savepoint: str, slot: int, states: Iterable[tuple[int, UnitState]], chunk_bytes: int
-    ) -> list[Place]:
+    ) -> list[Location]:
         """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable.
 
         A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
         is written has names of its own each time.
         """
-        places: list[Place] = []
+        places: list[Location] = []
         segment = bytearray()
         prefix = f"{savepoint}/slot-{slot}-{secrets.token_hex(4)}"
         name = f"{prefix}-0"
@@ -60,13 +60,13 @@ class SavepointStore:
                 self._bucket.put(name, segment, in_parts=True)
                 segment, name = bytearray(), f"{prefix}-{len(places)}"
             data = _to_bytes(state, chunk_bytes)
-            places.append(Place(unit, name, len(segment), len(data), zlib.crc32(data)))
+            places.append(Location(unit, name, len(segment), len(data), zlib.crc32(data)))
             segment += data
         if segment:
             self._bucket.put(name, segment, in_parts=True)
         return places
 
-    def read(self, place: Place) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
+    def read(self, place: Location) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
         """The values and the timers of one unit. Raises ServiceUnavailable if it is not there as it was written."""
         data = self._bucket.get(place.segment, place.offset, place.length)
         if zlib.crc32(data) != place.crc:
@@ -90,10 +90,10 @@ class SavepointStore:
         """What was committed. Raises ServiceUnavailable if there is no such savepoint."""
         return json.loads(self._bucket.get(f"{savepoint}/manifest.json"))  # type: ignore[no-any-return]
 
-    def places(self, savepoint: str) -> dict[int, Place]:
+    def places(self, savepoint: str) -> dict[int, Location]:
         """Where the state of each unit is."""
         rows = self.manifest(savepoint)["places"]
-        return {row[0]: Place(*row) for slot_rows in rows.values() for row in slot_rows}
+        return {row[0]: Location(*row) for slot_rows in rows.values() for row in slot_rows}
 
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""

@@ -23,7 +23,7 @@ from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.job import CHECK_S, Job, Savepoint
 from keyshift.executor.leader import StepRecord, Wish
-from keyshift.executor.savepoint import Place, SavepointStore
+from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.executor.tasks import TICK_US
 from keyshift.keys import Assignment, Move, Step
 from keyshift.lab.sampler import Sampler
@@ -201,7 +201,7 @@ class Course:
         results: pd.DataFrame,
         final: Savepoint,
         left_behind: set[tuple[int, int]],
-    ) -> verdict.Verdict:
+    ) -> verdict.Judgement:
         job, store = self._job, SavepointStore(self._endpoints, self._config.job)
         timers: list[pd.DataFrame] = []
         times = Times(
@@ -580,7 +580,7 @@ def _final_state(store: SavepointStore, savepoint: Savepoint, timers: list[pd.Da
     """The values of a savepoint, unit by unit; their timers go into ``timers``."""
     for slot, rows in store.manifest(savepoint.name)["places"].items():
         for row in rows:
-            values, timed = store.read(Place(*row))
+            values, timed = store.read(Location(*row))
             timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
             for batch in values:
                 yield batch.to_pandas().assign(unit=row[0], slot=int(slot))
@@ -631,7 +631,7 @@ def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, 
     return columns
 
 
-def _as_manifest(found: verdict.Verdict) -> Verdict:
+def _as_manifest(found: verdict.Judgement) -> Verdict:
     return Verdict(
         lost=found.lost,
         duplicated=found.duplicated,

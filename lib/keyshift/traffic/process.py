@@ -18,7 +18,7 @@ STOP_S = 20.0
 
 
 class JsonProcess:
-    """``python -m module``, which is told ``config`` first. ``heard`` gets its reports; without it ``report`` gives them.
+    """``python -m module``, which is told ``config`` first. ``heard`` gets its reports; without it, see ``report``.
 
     ``more_env``: what it has in its environment beside ours.
     """
