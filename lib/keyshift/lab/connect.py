@@ -37,12 +37,14 @@ def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpo
 
 def _reached(endpoints: Endpoints) -> Endpoints:
     for name in ("kafka", "zookeeper", "minio"):
-        address = getattr(endpoints, name)
-        host, port = address.rsplit(":", 1)
-        line = f"{name} at {address} cannot be reached"
-        with service_errors((OSError, OverflowError), lambda error, line=line: f"{line}: {error}"):
-            socket.create_connection((host, int(port)), ANSWER_S).close()
+        _reach(name, getattr(endpoints, name))
     return endpoints
+
+
+def _reach(name: str, address: str) -> None:
+    host, port = address.rsplit(":", 1)
+    with service_errors((OSError, OverflowError), lambda error: f"{name} at {address} cannot be reached: {error}"):
+        socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 @contextmanager
