@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from small_bucket import store_of
 from small_job import CONFIG
 from small_slots import Nodes, Session
-from test_savepoint import store_of
 
 from keyshift import frames
 from keyshift.executor import slot_host, slot_task
