@@ -1,4 +1,4 @@
-"""What the runs of ``bench.strategies`` say: a line per preset, the aims, hand-over by dirty bytes."""
+"""Tables of the runs of ``bench.strategies``: a line per preset, the aims, hand-over by dirty bytes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

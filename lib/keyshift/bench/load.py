@@ -37,7 +37,7 @@ HOPELESS_P99_MS = 2 * SUSTAINED_P99_MS  # a burst that is to show whether the ra
 
 @dataclass(frozen=True)
 class Burst:
-    """What one burst showed: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
+    """The result of one burst: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
 
     p50s_ms: list[float]
     p99s_ms: list[float]

@@ -1,4 +1,4 @@
-"""What every task of a job has to know; travels inside the query's closures, never through results or logs."""
+"""The configuration of every task of a job. It travels in the query's closures, never through results or logs."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

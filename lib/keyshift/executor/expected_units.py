@@ -18,8 +18,8 @@ from keyshift.executor.savepoint import Location, SavepointStore
 class ExpectedUnits:
     """Fetches the state of ``units`` for one slot, up to ``most`` of them in one call.
 
-    ``wanted()``: units whose state the slot waits for, what it needs first in front; ``arrived``: takes what has come.
-    What fails is tried again. Raises ServiceUnavailable if nothing has come for ``deadline_s``.
+    ``wanted()``: units whose state the slot waits for, the most urgent first; ``arrived``: takes units that have come.
+    A call that fails is repeated. Raises ServiceUnavailable if nothing has come for ``deadline_s``.
     """
 
     def __init__(

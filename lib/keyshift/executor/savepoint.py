@@ -1,8 +1,8 @@
 """Savepoints in MinIO: segments of state written by the slots, a manifest written last by the coordinator.
 
 A segment holds many units, one after the other: the length of an Arrow IPC stream with the unit's timers, that stream,
-and one with its values if it has any. The slot's index says where each begins, how long
-it is and its CRC, so that a query with another number of slots reads just the units it owns.
+and one with its values if it has any. The slot's index has beginning, length and CRC of each unit, so that the slots of
+a query with another number of slots read just the units they own.
 """
 
 import json

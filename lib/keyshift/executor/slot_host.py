@@ -1,4 +1,4 @@
-"""What outlives a batch in a Python worker: its Flight server, and the state that is here for others to fetch."""
+"""The part of a Python worker that outlives a batch: its Flight server, and the state that others fetch from here."""
 
 import os
 import threading
@@ -30,10 +30,10 @@ class Tenant(Protocol):
 
 
 class Sealed:
-    """A slot whose batch is over: it says that it has what came before, for those who did not hear of that.
+    """A slot whose batch is over: it acknowledges again what arrived before, as an acknowledgement may have been lost.
 
-    What is newer is for the next holder, who may be in another process. Whoever still asks here is told so, and asks
-    again.
+    Newer messages are for the next holder of the slot, who may be in another process: they are refused here, and
+    repeated there.
     """
 
     def __init__(self, slot: int, version: int) -> None:
@@ -112,7 +112,7 @@ class SlotHost:
         self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
 
     def open(self, tenant: Tenant) -> None:
-        """A slot begins a batch here. All batches before are over: nobody needs the keys of units that left then."""
+        """A slot begins a batch here. Earlier batches are over: nobody needs the keys of units that left in them."""
         self.tenants[tenant.slot] = tenant
         with self._lock:
             self.lent.clear()

@@ -1,4 +1,4 @@
-"""ZooKeeper, through kazoo: what the participants of a job tell each other.
+"""ZooKeeper, through kazoo: the messages between the participants of a job.
 
 Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
 (for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
@@ -97,7 +97,7 @@ class Coordination:
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """To be called now and then by those who only watch and acknowledge: nothing else tells them."""
+        """Raises ServiceUnavailable if ZooKeeper is gone for good. Watching and acknowledging do not tell."""
         if self._failure:
             raise ServiceUnavailable(self._failure)
 
@@ -215,7 +215,7 @@ class Coordination:
             raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {GIVE_UP_S:g} s")
 
     def _writes(self, node: str, value: Any) -> list[Write]:
-        """What has to be written for ``node`` to hold ``value``, the node itself last."""
+        """The writes after which ``node`` holds ``value``, that of the node itself last."""
         data = json.dumps(value).encode()
         if len(data) <= PART_BYTES:
             return [(node, data)]

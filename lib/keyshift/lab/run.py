@@ -169,7 +169,7 @@ class Lab:
 
 
 def pace_notes(spec: RunSpec, figures: Mapping[str, Any]) -> list[str]:
-    """What is to be said if generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
+    """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
     notes, load_s, offered = [], spec.warmup_s + spec.seconds, figures["offered_per_s"]
     missing = math.ceil(spec.rate * load_s) - figures["events"]
     if missing > 0 or offered * load_s < spec.rate * (load_s - BEHIND_S):

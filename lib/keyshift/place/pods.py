@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster says about executors: whether they may be made at all, and why they do not come."""
+"""Executors in a Kubernetes cluster: whether the driver may create them, and why they do not start."""
 
 import time
 from collections.abc import Callable
@@ -120,7 +120,7 @@ class Pods:
             raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
 
     def _troubles(self, application: str) -> dict[str, tuple[str, bool]]:
-        """Pods that do not run: what they say, and whether it will stay so."""
+        """Pods that do not run: their message, and whether it will stay so."""
         with self._asking():
             pods = self._core.list_namespaced_pod(
                 self._spark.namespace,

@@ -31,7 +31,7 @@ class PublishSteps:
 
 @dataclass(frozen=True, slots=True)
 class PublishAssignment:
-    """Let the routers switch, and keep back what is for ``paused`` slots until this is published without them."""
+    """Let the routers switch, and keep back records for ``paused`` slots until this is published without them."""
 
     assignment: Assignment
     paused: frozenset[int] = frozenset()
@@ -63,10 +63,10 @@ class MigrationDone:
 
 @dataclass(frozen=True, slots=True)
 class StepLate:
-    """A phase passed its deadline; later steps and the requests that waited are dropped and the job goes on.
+    """A phase passed its deadline; later steps and waiting requests are dropped, and the job goes on.
 
-    Rolled back: nothing was switched. Otherwise the step goes forward: what has not moved yet still waits, the routers
-    keep nothing back any more, and a later migration begins when this step is complete.
+    Rolled back: nothing was switched. Otherwise the step goes forward: records of units that have not moved still wait,
+    the routers keep nothing back any more, and a later migration begins when this step is complete.
     """
 
     version: int

@@ -1,7 +1,7 @@
 """One service in the foreground, for others to use: ``python -m keyshift.services.serve kafka|zookeeper|minio|bucket``.
 
 What a container of the image runs. The configuration is that of the embedded stack; only addresses, the data folder and
-(MinIO) the credentials differ. In the end this process is the service: signals reach it, and its output is our output.
+(MinIO) the credentials differ. This process then becomes the service: signals reach it, and its output is our output.
 """
 
 import os

@@ -20,7 +20,7 @@ from keyshift.state import rows
 
 
 class Answer(NamedTuple):
-    """What came for each of those that were asked for, the bytes of all of it, and those of what was written."""
+    """The rows found for each request, their bytes, and the bytes that were written."""
 
     found: list[list[rows.Row]]
     nbytes: int
@@ -206,9 +206,9 @@ class StateClients:
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
     ) -> Answer:
-        """Ask for single keys: those of ``stays`` that are there come. They are there until it is said, by a later
-        call, that they have ``moved``; values that were ``written`` here are there before the answer is made. If it
-        fails, later calls have to write these keys again, with the same values or newer ones.
+        """Request single keys: those of ``stays`` that exist at ``address``. They stay there until a later call names
+        them as ``moved``. The values in ``written`` are stored there before the answer is made. If the call fails, a
+        later one has to write these keys again, with the same values or newer ones.
         """
         given, sizes = rows.join(self._schema, [part for *_, part in written])
         about = [(*stay, deleted) for stay, deleted, _ in written]
@@ -237,8 +237,8 @@ class StateClients:
         stays: Iterable[tuple[Stay, int | None]],
         arrived: Callable[[Stay, pa.RecordBatch, bool], None],
     ) -> None:
-        """Ask for all keys of these units that are still there, ascending: of each those behind the key that is said,
-        if one is. Calls ``arrived(stay, rows, whether these are the last)`` as they come.
+        """Request all keys of these units that are still there, ascending, each unit from behind the given key on.
+        Calls ``arrived(stay, rows, whether these are the last)`` as they come.
         """
         request = {"kind": "rest", "stays": [(*stay, after) for stay, after in stays]}
         for chunk in self._get(address, request):

@@ -43,7 +43,7 @@ class Parcel:
     timers: pa.RecordBatch | None = None
 
     def about(self, home: str) -> dict[str, Any]:
-        """What is said of it, beside its state."""
+        """Its description, which travels with its state."""
         routers = None if self.routers is None else sorted(self.routers)
         return {
             "unit": self.unit,
@@ -56,7 +56,7 @@ class Parcel:
         }
 
     def values(self, schema: pa.Schema, chunk_bytes: int) -> tuple[Iterable[pa.RecordBatch], list[int]]:
-        """What has to travel, and which keys are there no more."""
+        """The batches that have to travel, and the keys that were deleted."""
         assert self.state is not None
         if self.partial:
             return (), []
@@ -67,7 +67,7 @@ class Parcel:
 
     @classmethod
     def arrived(cls, about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Parcel":
-        """What ``about`` said, with the state that came: the other end of ``about`` and ``values``."""
+        """A unit that has arrived: the inverse of ``about`` and ``values``."""
         about["routers"] = None if about["routers"] is None else frozenset(about["routers"])
         about["deleted"] = tuple(about["deleted"])
         about["delta_of"] = about["delta_of"] and tuple(about["delta_of"])
@@ -75,7 +75,7 @@ class Parcel:
 
 
 class Part(NamedTuple):
-    """A batch of the state of one unit, what is said of the unit, and with the last one its timers if they travel."""
+    """A batch of the state of one unit, with the unit's description; the last one has the timers, if they travel."""
 
     batch: pa.RecordBatch
     nbytes: int
@@ -91,7 +91,7 @@ Chunk = tuple[pa.RecordBatch, pa.Buffer]  # state, metadata
 def parts(
     about: dict[str, Any], batches: Iterable[pa.RecordBatch], schema: pa.Schema, timers: pa.RecordBatch | None = None
 ) -> Iterator[Part]:
-    """One unit; a part without rows if there is no batch. Of the same state always the same parts."""
+    """The parts of one unit; a part without rows if there is no batch. The same state always gives the same parts."""
     number = 0
     held: pa.RecordBatch | None = None
     for batch in batches:
@@ -105,7 +105,7 @@ def parts(
 
 
 def journey(about: dict[str, Any]) -> str:
-    """What tells a unit on its way from all others, and from itself at another time."""
+    """A name for this transfer of this unit, and for no other."""
     return json.dumps(about, sort_keys=True)
 
 
@@ -128,7 +128,7 @@ def chunks(parts: Iterable[Part], chunk_bytes: int) -> Iterator[Chunk]:
 
 
 def pack(parts: list[Part]) -> Chunk:
-    """The parts as one message: their rows, and what is said of each."""
+    """The parts as one message: their rows, and a description of each."""
     timers = [part.timers for part in parts if part.timers is not None]
     heads = [(part.about, part.batch.num_rows, len(part.timers or ()), part.number, part.last) for part in parts]
     head = json.dumps(heads).encode()
@@ -150,7 +150,7 @@ def unpack(chunk: Any) -> Iterator[Part]:
         row, timer = row + rows_, timer + timers_
 
 
-Unit = tuple[dict[str, Any], list[pa.RecordBatch], pa.RecordBatch | None]  # what is said of it, state, timers
+Unit = tuple[dict[str, Any], list[pa.RecordBatch], pa.RecordBatch | None]  # description, state, timers
 Begun = dict[int, tuple[str, list[pa.RecordBatch]]]  # unit that is not complete -> its name, and what has come of it
 
 

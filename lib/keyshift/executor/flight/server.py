@@ -16,7 +16,7 @@ from keyshift.state import UnitState, rows
 
 
 class Holder(Protocol):
-    """Who the server asks: the process that holds slots. Every method is called from Flight's threads."""
+    """The process that holds slots, as the server needs it. Every method is called from Flight's threads."""
 
     state_schema: pa.Schema  # with the key
 
@@ -76,7 +76,7 @@ class StateServer(flight.FlightServerBase):
         self.moved_at = 0.0  # when state came last; by the monotonic clock
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Whatever goes to and fro: its kind is said at the beginning."""
+        """Any stream; the first message names its kind."""
         request = json.loads(descriptor.command)
         if not reader.schema.equals(self._holder.state_schema):
             raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
@@ -91,8 +91,8 @@ class StateServer(flight.FlightServerBase):
                 self._answer(reader, writer)
 
     def _take(self, request: dict[str, Any], reader: Any, writer: Any) -> None:
-        """Units for one slot, or parts of copies for it; each is acknowledged when it is there. First it is said how
-        many parts have come of units that are not complete (of copies none: they may have changed since).
+        """Units for one slot, or parts of copies for it; each is acknowledged when it is there. The first answer says
+        how many parts of incomplete units are here (of copies none: they may have changed since).
         """
         slot = request["slot"]
         begun = self._begun.setdefault(slot, {}) if request["kind"] == "units" else {}

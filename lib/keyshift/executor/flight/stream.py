@@ -16,7 +16,7 @@ BROKEN = (*AWAY, pa.ArrowException)  # and if what it says breaks off
 
 
 class Stream:
-    """One call in both directions. Nothing that is written raises: who reads hears why it has ended."""
+    """One call in both directions. Writing never raises an error: reading tells why the call has ended."""
 
     def __init__(self, kind: str, address: str, writer: Any, reader: Any) -> None:
         self._name = f"stream of {kind} with {address}"
@@ -62,11 +62,11 @@ class Stream:
             yield json.loads(chunk.app_metadata.to_pybytes())
 
     def end(self) -> None:
-        """Whether it has ended or not; whoever reads hears of it."""
+        """End the call; it may have ended already. Readers get an error."""
         self._reader.cancel()
 
     def close(self) -> None:
-        """To be called when nobody reads any more; or Arrow does it, and complains."""
+        """Call this when nobody reads any more, or Arrow closes it and complains."""
         self.end()
         with contextlib.suppress(*BROKEN):
             self._writer.close()
