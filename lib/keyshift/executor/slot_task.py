@@ -34,7 +34,6 @@ from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment, Mode, Step
-from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
 from keyshift.state import UnitState
 
@@ -120,8 +119,7 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
-        machine = faults.machines.get(config.fault)
-        self._machine: protocol.SlotMachine[Waiting] = machine(
+        self._machine: protocol.SlotMachine[Waiting] = protocol.SlotMachine(
             self.slot, config.routers, {*self._states, *fresh}, expected, version
         )
         self._operation = Operation(config, self._states, self._partial, self._machine)

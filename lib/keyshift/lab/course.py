@@ -85,7 +85,6 @@ class Course:
             certificate=certificate,
             chunk_bytes=spec.chunk_bytes,
             deadline_s=spec.deadline_s,
-            fault=spec.fault,
         )
         self._job = Job(spark, self._config, work, spec.batch_s)
         self._output = work / f"{run_id}.parquet"
