@@ -1,4 +1,4 @@
-"""Where keyshift keeps things on this machine: the state folder, the cache, their locks and the room they need."""
+"""Folders and files on this machine: the state folder, the cache, what is installed; locks, and room on the disk."""
 
 import fcntl
 import os
@@ -12,11 +12,12 @@ from typing import IO
 
 import platformdirs
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.waiting import wait_until
 
 Say = Callable[[str], None]
 MIB = 1024 * 1024
+_PACKAGE = Path(__file__).parent
 
 
 def silent(line: str) -> None:
@@ -37,6 +38,14 @@ def cache_folder() -> Path:
     """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder."""
     chosen = os.environ.get("KEYSHIFT_CACHE") or platformdirs.user_cache_dir("keyshift", appauthor=False)
     return Path(chosen).expanduser().resolve()
+
+
+def resource(name: str) -> Path:
+    """A file of the repository's ``cluster`` folder: inside an installed package, else beside ``lib``."""
+    for folder in (_PACKAGE / "cluster", _PACKAGE.parents[1] / "cluster"):
+        if (folder / name).is_file():
+            return folder / name
+    raise KeyshiftError(f"the installation lacks cluster/{name}; install keyshift again")
 
 
 def require_room(folder: Path, needed_bytes: int, remedy: str) -> None:

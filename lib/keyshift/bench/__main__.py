@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.bench import pipeline, transfer
-from keyshift.bench.figures import Measurement, table
+from keyshift.bench.measurements import Measurement, table
 from keyshift.errors import BadInput
 from keyshift.folders import write_whole
 from keyshift.lab.connect import open_services

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keyshift.bench.figures import Measurement, aligned, spread
+from keyshift.bench.measurements import Measurement, aligned, spread
 
 CALM = ("fluid", "matched", "meces", "lazy")  # presets that users should hardly notice
 AT_MOST_BEFORE = 2.0  # their spike, times the P99 before

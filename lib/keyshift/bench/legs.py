@@ -11,8 +11,8 @@ import psutil
 from pyspark.sql import SparkSession
 
 from keyshift import trace
-from keyshift.bench.figures import Measurement
 from keyshift.bench.load import UNMEASURED_S, KeyshiftSubject
+from keyshift.bench.measurements import Measurement
 from keyshift.endpoints import Endpoints
 from keyshift.lab.spec import RunSpec
 

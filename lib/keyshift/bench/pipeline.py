@@ -10,8 +10,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from keyshift.bench import legs
-from keyshift.bench.figures import Measurement, staircase
 from keyshift.bench.load import KeyshiftSubject, PlainSubject, Subject
+from keyshift.bench.measurements import Measurement, staircase
 from keyshift.endpoints import Endpoints
 from keyshift.executor.spark import session
 from keyshift.folders import Say

@@ -18,7 +18,7 @@ from keyshift.analysis.figures import pareto
 from keyshift.analysis.style import save
 from keyshift.analysis.tables import tradeoffs
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, moved_minimum_bytes, preset_table
-from keyshift.bench.figures import table
+from keyshift.bench.measurements import table
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.folders import write_whole
 from keyshift.lab.bare_copy import open_ring

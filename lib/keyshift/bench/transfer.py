@@ -9,7 +9,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from keyshift.bench.figures import Measurement
+from keyshift.bench.measurements import Measurement
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Acknowledged, Parcel

@@ -4,8 +4,8 @@ from math import inf
 import pytest
 
 from keyshift.bench.__main__ import bench
-from keyshift.bench.figures import LOWEST_PER_S, Measurement, staircase, table
 from keyshift.bench.load import SUSTAINED_P99_MS, Burst
+from keyshift.bench.measurements import LOWEST_PER_S, Measurement, staircase, table
 from keyshift.errors import BadInput
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from keyshift.bench import strategies as bench
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, preset_table
-from keyshift.bench.figures import table
+from keyshift.bench.measurements import table
 from keyshift.errors import BadInput, MigrationFailed
 from keyshift.planner import make_plan, strategies
 
