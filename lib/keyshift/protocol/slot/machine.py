@@ -22,8 +22,6 @@ from keyshift.protocol.slot.phases import (
     NOT_INSTALLED,
     NOT_RELEASED,
     ON_LOAN,
-    SERVED,
-    TO_LEAVE,
     Event,
     Phase,
 )
@@ -184,27 +182,26 @@ class SlotMachine(Situation[Record]):
         if self._heard.get(router) != version:
             heard = self._heard.get(router)
             raise self._violation(f"router {router} sent records under version {version}, its last barrier was {heard}")
-        step, queues = self._step, self._queues
-        if step is None and not queues and units <= self.serving:
+        if self._step is None and not self._queues and units <= self.serving:
             return frozenset()
-        switched = step is not None and version >= step.version
-        unusual = (units - self.serving) | (units & queues.keys())
-        if step:
-            unusual |= units & step.other.keys()
-        held = set()
-        for unit in unusual:
-            phase = self._phases[unit]
-            if step and not switched and unit in step.arriving:
-                raise self._violation(f"router {router} sent a record of unit {unit} under version {version}")
-            if switched and phase in TO_LEAVE:
-                raise self._violation(f"router {router} sent a record of unit {unit} after its barrier")
-            if unit in queues or phase in AWAY:
-                held.add(unit)
-            elif phase not in SERVED:
-                raise self._violation(f"router {router} sent a record of unit {unit} under version {version}, not ours")
-            elif step and phase in ON_LOAN and router not in step.borrowed[unit]:
-                held.add(unit)
-        return units if switched and self._blocked else held
+        return self._waiting(router, version, units)
+
+    def _waiting(self, router: int, version: int, units: AbstractSet[int]) -> AbstractSet[int]:
+        step, missing = self._step, units - self.serving
+        if strange := [u for u in missing if u not in self._queues and self._phases[u] not in AWAY]:
+            raise self._violation(
+                f"router {router} sent a record of unit {strange[0]} under version {version}, not ours"
+            )
+        held = missing | (units & self._queues.keys())
+        if step is None:
+            return held
+        switched = version >= step.version
+        if wrong := units & (step.leaving if switched else step.arriving):
+            sent = f"a record of unit {min(wrong)} under version {version}"
+            raise self._violation(f"router {router} sent {sent}, which belongs to the other slot of its move")
+        if switched and self._blocked:
+            return units
+        return held | {unit for unit in units & step.borrowed.keys() if router not in step.borrowed[unit]}
 
     def hold(self, unit: int, router: int, record: Record, size: int = 0) -> list[Effect]:
         """Queue a record, of ``size`` bytes, of a unit that ``admit`` said must wait."""
