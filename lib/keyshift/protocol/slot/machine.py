@@ -187,18 +187,17 @@ class SlotMachine(Situation[Record]):
         return self._waiting(router, version, units)
 
     def _waiting(self, router: int, version: int, units: AbstractSet[int]) -> AbstractSet[int]:
-        step, missing = self._step, units - self.serving
+        """Of a frame when something waits or moves."""
+        step, what = self._step, f"router {router} sent a record of unit {{}} under version {version}"
+        missing = units - self.serving
         if strange := [u for u in missing if u not in self._queues and self._phases[u] not in AWAY]:
-            raise self._violation(
-                f"router {router} sent a record of unit {strange[0]} under version {version}, not ours"
-            )
+            raise self._violation(f"{what.format(strange[0])}, not ours")
         held = missing | (units & self._queues.keys())
         if step is None:
             return held
         switched = version >= step.version
         if wrong := units & (step.leaving if switched else step.arriving):
-            sent = f"a record of unit {min(wrong)} under version {version}"
-            raise self._violation(f"router {router} sent {sent}, which belongs to the other slot of its move")
+            raise self._violation(f"{what.format(min(wrong))}, which belongs to the other slot of its move")
         if switched and self._blocked:
             return units
         return held | {unit for unit in units & step.borrowed.keys() if router not in step.borrowed[unit]}
