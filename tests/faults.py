@@ -1,6 +1,6 @@
 """Deliberate faults in the protocol, to see that the verdict notices them."""
 
-from keyshift.protocol.slot import Installed, Prepared, SlotMachine, _ActiveStep
+from keyshift.protocol.slot import Installed, Prepared, SlotMachine
 
 
 class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
@@ -9,7 +9,7 @@ class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
     The shell then works on a second, empty state; nothing here notices, so that the job completes and the verdict must.
     """
 
-    def _ready(self, step: _ActiveStep) -> bool:
+    def _ready(self, step):  # type: ignore[no-untyped-def]
         return self._switched(step)
 
     def admit(self, router, version, units):  # type: ignore[no-untyped-def]

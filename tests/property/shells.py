@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from keyshift.keys import Mode, Step
 from keyshift.protocol import SlotMachine, router, slot
 from keyshift.protocol.remainder import Remainders
+from keyshift.protocol.slot.phases import ON_LOAN
 
 if TYPE_CHECKING:
     from simulation import Simulation
@@ -576,7 +577,8 @@ class SlotShell:
                     self.fetch_rest(unit)
                 case slot.Installed(version, units):
                     waiting = {unit for unit, queue in self.machine._queues.items() if queue}
-                    if early := (units - self.states.keys()) | (units & (waiting | self.machine._open.keys())):
+                    lent = {unit for unit in units if self.machine.phase_of(unit) in ON_LOAN}
+                    if early := (units - self.states.keys()) | (units & waiting) | lent:
                         sim.problem("too early", f"slot {self.slot} reports units {sorted(early)} of {version}")
                     sim.acknowledge("installed", version, self.slot)
                 case slot.Released(version, units):

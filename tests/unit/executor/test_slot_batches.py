@@ -117,9 +117,9 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     job.barrier(task)
     job.data(task, KEYS)
     task._partial._fetched_bytes, task._partial._fetched_keys, task._partial._written_bytes = 1000, 10, 70
-    task._machine.queued_bytes += 12345
+    task._machine._queues.bytes += 12345
     job.tick(task, BEGIN_US)
-    task._machine.queued_bytes -= 12345
+    task._machine._queues.bytes -= 12345
     before = measured(job, "one")
     job.end(task)
     task = job.opened(0, following(job, first), "1")
