@@ -1,21 +1,23 @@
-"""Where keyshift keeps things on this machine: the state folder, the cache, their locks and the room they need."""
+"""Folders and files on this machine: the state folder, the cache, what is installed; locks, and room on the disk."""
 
 import fcntl
 import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.waiting import wait_until
 
 Say = Callable[[str], None]
 MIB = 1024 * 1024
+_PACKAGE = Path(__file__).parent
 
 
 def silent(line: str) -> None:
@@ -36,6 +38,14 @@ def cache_folder() -> Path:
     """The folder of what can be fetched or built again (jars, MinIO): $KEYSHIFT_CACHE, else the user's cache folder."""
     chosen = os.environ.get("KEYSHIFT_CACHE") or platformdirs.user_cache_dir("keyshift", appauthor=False)
     return Path(chosen).expanduser().resolve()
+
+
+def resource(name: str) -> Path:
+    """A file of the repository's ``cluster`` folder: inside an installed package, else beside ``lib``."""
+    for folder in (_PACKAGE / "cluster", _PACKAGE.parents[1] / "cluster"):
+        if (folder / name).is_file():
+            return folder / name
+    raise KeyshiftError(f"the installation lacks cluster/{name}; install keyshift again")
 
 
 def require_room(folder: Path, needed_bytes: int, remedy: str) -> None:
@@ -78,26 +88,31 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as file:
-        started, told = time.monotonic(), False
-        while True:
-            try:
+        told = False
+
+        def ours() -> bool:
+            nonlocal told
+            with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                holder = f"process {file.read().strip() or '?'}"
+                return True
             if cancel is not None and cancel.is_set():
                 raise Cancelled
-            if time.monotonic() - started > deadline_s:
-                raise ServiceUnavailable(
-                    f"{what} is still busy in {holder} after {deadline_s:.0f} s; let it finish or end it ({path})"
-                )
             if not told:
-                say(f"waiting for {what} in {holder}")
+                say(f"waiting for {what} in {_holder(file)}")
                 told = True
-            time.sleep(0.1)
+            return False
+
+        if not wait_until(ours, deadline_s):
+            raise ServiceUnavailable(
+                f"{what} is still busy in {_holder(file)} after {deadline_s:.0f} s; let it finish or end it ({path})"
+            )
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _holder(lock: IO[str]) -> str:
+    lock.seek(0)
+    return f"process {lock.read().strip() or '?'}"

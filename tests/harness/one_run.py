@@ -28,10 +28,10 @@ from leading import LedJob
 from nodes import Ensemble, Session
 from shape import Shape, draw
 
-from keyshift import frames
+from keyshift import frames, objects
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
-from keyshift.executor import job, savepoint, slot_task, tasks
+from keyshift.executor import job, slot_task, tasks
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Savepoint
 from keyshift.executor.leader import Wish
@@ -40,6 +40,7 @@ from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 
 T = TypeVar("T")
+LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
 MIGRATIONS = 3
 WITHIN_S = 5.0  # beyond the deadline of a phase, for whatever has to come in the end
 COPY_EVERY_S, COPY_LAG_KEYS = 0.05, 1000
@@ -85,7 +86,7 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterat
             (flight, "FlightClient", failures),
             (job, "start_query", lambda engine, *rest: engine.start_query(*rest)),
             (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
-            (savepoint, "Minio", lambda *_, **__: bucket),
+            (objects, "Minio", lambda *_, **__: bucket),
             (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
         ):
             patches.enter_context(patch.object(where, name, instead))
@@ -270,14 +271,15 @@ class Run:
     # -- what happens to it --------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        """Frames for all routers, and events in them until the load has ended."""
+        """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
+        most = time.monotonic() + LOAD_S
         sources = [self._workload.source(router) for router in range(shape.routers)]
         while not self._over.wait(shape.frame_s * (0.5 + rng.random())):
             for router, source in enumerate(sources):
                 with self._loading:
                     now = time.time_ns() // 1000
-                    events = 0 if self._loaded else rng.choice((0, 1, 3, 6))
+                    events = 0 if self._loaded or time.monotonic() > most else rng.choice((0, 1, 3, 6))
                     times = now - np.arange(events, dtype=np.int64)[::-1]
                     batch = source.take(times) if events else frames.empty(self._workload.event_schema)
                     self._topic.partitions[router].append(frames.encode(batch, {"watermark": now}))

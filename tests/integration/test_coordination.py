@@ -200,14 +200,15 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
 
 def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join):
     slot, other = join(), join()
-    answered, slot._answered = slot._answered, lambda *_: None
+    writes = slot._acknowledgements
+    answered, writes._answered = writes._answered, lambda *_: None
     slot.acknowledge("acks/2/one", {"at": 1})
     until(lambda: other.children("acks/2"))
     slot.acknowledge("acks/2/one", {"at": 2})
-    assert slot._unconfirmed
-    slot._answered = answered
+    assert slot._acknowledgements
+    writes._answered = answered
     slot._connection_changed(KazooState.CONNECTED)
-    until(lambda: not slot._unconfirmed)
+    until(lambda: not slot._acknowledgements)
     slot.acknowledge("acks/2/one", {"at": 3})
     slot.publish("behind", {})
     assert other.read_below("acks/2") == {"one": {"at": 1}}

@@ -1,5 +1,7 @@
 """Machines and shells with one bug each, and the check of the simulation that finds it."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -11,12 +13,22 @@ from keyshift.keys import Mode
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, router
 from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.coordinator import PublishAssignment, PublishSteps
+from keyshift.protocol.slot.phases import NOT_INSTALLED
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import DATA
 from keyshift.runtime.slot import SlotCore
 
 Slot = SlotMachine[Any]
+
+
+@contextlib.contextmanager
+def without_queue(slot: Slot, unit: int, really: bool) -> Iterator[None]:
+    """Meanwhile ``slot`` does not see that records wait for ``unit``."""
+    queue = slot._queues.pop(unit, None) if really else None
+    yield
+    if queue is not None:
+        slot._queues[unit] = queue
 
 
 # -- slots: alignment, transfer, queues --------------------------------------------------------------------------------
@@ -32,12 +44,9 @@ class ServesBeforeTheQueueIsEmpty(Slot):
 class SendsBeforeTheQueueIsEmpty(Slot):
     """A unit that leaves again at once leaves the records in its queue behind."""
 
-    def _advance(self, touched: Any = ()) -> Any:
-        queues, leaving = self._queues, self._step.leaving if self._step else {}
-        self._queues = {unit: queue for unit, queue in queues.items() if unit not in leaving}
-        effects = super()._advance(touched)
-        self._queues = queues | self._queues
-        return effects
+    def _hand_over(self, step: Any, unit: int) -> Any:
+        with without_queue(self, unit, self._phases[unit] == "leaving"):
+            return super()._hand_over(step, unit)
 
 
 class ForgetsWhatCouldNotLeaveYet(Slot):
@@ -68,7 +77,7 @@ class IgnoresTheVersionOfBarriers(Slot):
 
 class PreparesAfterTheEnd(Slot):
     def prepare(self, version: int, step: Any, before: int = 0) -> Any:
-        self._ended = False
+        self._ending.over = False
         return super().prepare(version, step, before)
 
 
@@ -117,7 +126,7 @@ class FreezesWhenTheFirstRouterStops(Slot):
 class FreezesWithoutWaitingForState(Slot):
     @property
     def settled(self) -> bool:
-        return self._step is None and not self._queues if self._ended else True
+        return self._step is None and not self._queues if self._ending.over else True
 
 
 class NeverStops(Slot):
@@ -143,21 +152,15 @@ class StopsWhileABarrierIsMissing(Slot):
 class ReportsBeforeTheQueueIsEmpty(Slot):
     """The next step begins while records wait."""
 
-    def _advance(self, touched: Any = ()) -> Any:
-        queues, arriving = self._queues, self._step.arriving if self._step else {}
-        self._queues = {unit: queue for unit, queue in queues.items() if unit not in arriving or unit in self.expected}
-        effects = super()._advance(touched)
-        self._queues = queues | self._queues
-        return effects
+    def _installed(self, step: Any) -> bool:
+        return not self._phases.any(NOT_INSTALLED)
 
 
 class ReportsWhatIsLent(Slot):
     """The next step begins while a unit may still be called back."""
 
-    def arrived(self, unit: int, routers: Any = None, partial: bool = False) -> Any:
-        if self._step and unit in self._step.arriving:
-            self._step.final.add(unit)
-        return super().arrived(unit, routers, partial)
+    def _installed(self, step: Any) -> bool:
+        return not self._phases.any(NOT_INSTALLED - {"borrowed"}) and step.arriving.isdisjoint(self._queues)
 
 
 class FiresBehindTheGate(Slot):
@@ -178,27 +181,24 @@ class ServesWhileItBlocks(Slot):
 class LendsToEveryRouter(Slot):
     """The destination also serves routers whose older records are on their way to the source."""
 
-    def _send(self, step: Any, unit: int, slot: int, routers: Any = None) -> Any:
-        return super()._send(step, unit, slot, frozenset(self._heard) if routers else routers)
+    def _send(self, step: Any, unit: int, how: Any, routers: Any = None) -> Any:
+        return super()._send(step, unit, how, frozenset(self._heard) if routers else routers)
 
 
 class ReturnsWithoutItsQueue(Slot):
     """What waited at the destination is forgotten when the unit goes back."""
 
-    def _return(self, step: Any) -> Any:
-        for unit in step.recalled & self._open.keys():
-            self._queues.pop(unit, None)
-        return super()._return(step)
+    def _give_back(self, step: Any, unit: int) -> Any:
+        self._queues.pop(unit, None)
+        return super()._give_back(step, unit)
 
 
 class OpensBeforeTheLateQueueIsDrained(Slot):
     """The source gives a unit up for good while late records wait for it to come back."""
 
-    def _leave(self, step: Any) -> Any:
-        queues, self._queues = self._queues, {u: q for u, q in self._queues.items() if u not in step.away}
-        effects = super()._leave(step)
-        self._queues = queues
-        return effects
+    def _hand_over(self, step: Any, unit: int) -> Any:
+        with without_queue(self, unit, self._phases[unit] == "lent"):
+            return super()._hand_over(step, unit)
 
 
 class TakesWhatComesTwice(Slot):

@@ -11,6 +11,7 @@ from counting import FRAME_US, Counting, Events, State
 
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import SlotMachine, slot
+from keyshift.protocol.slot.phases import ON_LOAN
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
 from keyshift.runtime.row import BARRIER, DATA, Row
 from keyshift.runtime.slot import Leave
@@ -483,7 +484,8 @@ class SlotShell:
                     self.made(unit)
                 case slot.Installed(version, units):
                     waiting = {unit for unit, queue in self.machine._queues.items() if queue}
-                    if early := (units - self.states.keys()) | (units & (waiting | self.machine._open.keys())):
+                    lent = {unit for unit in units if self.machine.phase_of(unit) in ON_LOAN}
+                    if early := (units - self.states.keys()) | (units & waiting) | lent:
                         sim.problem("too early", f"slot {self.slot} reports units {sorted(early)} of {version}")
                     sim.acknowledge("installed", version, self.slot)
                 case slot.Released(version, units):

@@ -23,6 +23,7 @@ from keyshift.protocol.slot import (
     Request,
     Send,
 )
+from keyshift.protocol.slot.phases import AWAITED, SERVED, TO_LEAVE, Phase
 
 UNITS, SLOTS, ROUTERS = 4, 3, 2
 
@@ -312,11 +313,11 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         else:
             self.lent_or_returned(unit, step.version, to)
 
-    @precondition(lambda self: self.machine._step and self.machine._step.leaving)
+    @precondition(lambda self: self.machine._phases.any(TO_LEAVE))
     @rule(data=st.data(), router=st.integers(-1, ROUTERS - 1))
     def somebody_waits_for_what_leaves(self, data: st.DataObject, router: int) -> None:
         step = self.machine._step
-        unit = data.draw(st.sampled_from(sorted(step.leaving)))
+        unit = data.draw(st.sampled_from([unit for unit in range(UNITS) if self.machine.phase_of(unit) in TO_LEAVE]))
         self.requested(unit, step.version, router, self.hops.get((step.version, unit), 0))
 
     @precondition(lambda self: self.lent)
@@ -351,6 +352,14 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         assert machine.partial <= machine.serving
         assert set(machine.wanted) == machine.expected
         assert machine.expected <= machine._queues.keys() <= machine.expected | machine.serving | self.lent
+
+    @invariant()
+    def phases_are_counted(self) -> None:
+        phases = self.machine._phases
+        assert {phase for phase in Phase if phases.any({phase})} == set(phases.values())
+        assert self.machine.serving == {unit for unit, phase in phases.items() if phase in SERVED}
+        assert self.machine.expected == {unit for unit, phase in phases.items() if phase in AWAITED}
+        assert self.machine._step or set(phases.values()) <= {Phase.HERE, Phase.EXPECTED}
 
     @invariant()
     def what_waits_is_known(self) -> None:

@@ -31,7 +31,7 @@ def routed(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
 
 
 def received(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch whose only column is their value; those without a value only pushed others."""
+    """The rows of a batch whose only column is their value. Rows without a value only push others, and are left out."""
     for value in batch.column(0):
         if value.is_valid:
             raw = value.as_buffer()

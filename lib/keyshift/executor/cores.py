@@ -6,8 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.executor.config import JobConfig, result_schema, slot_schema
-from keyshift.protocol import faults
-from keyshift.protocol.slot import SlotMachine
+from keyshift.protocol import slot as protocol
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import KeyAccess
@@ -29,7 +28,7 @@ def make_core(
     workload = config.make_workload()
     make_state = backends.get(config.backend)[0]
     operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), make_state)
-    machine: SlotMachine[Any] = faults.machines.get(config.fault)(
+    machine: protocol.SlotMachine[Any] = protocol.SlotMachine(
         slot, config.routers, {*states, *fresh}, expected, version
     )
     keys = KeyAccess(operator, states)

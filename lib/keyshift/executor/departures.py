@@ -7,8 +7,9 @@ from functools import partial
 
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.cores import ArrowCore
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Acknowledged, Parcel
 from keyshift.executor.outbox import Courier, Outbox
-from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
 from keyshift.keys import Mode
 from keyshift.protocol.slot import Open, Request
 

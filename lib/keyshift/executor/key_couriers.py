@@ -5,8 +5,9 @@ from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import KeysOf
 from keyshift.executor.outbox import Courier
-from keyshift.executor.transfer import KeysOf, StateClients
 from keyshift.runtime.key_access import Errand, KeyAccess, Stay
 from keyshift.state import rows
 

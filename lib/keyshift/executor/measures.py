@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Measures:
-    """Those of one batch, on top of ``before``: what ``so_far`` gave at the end of the batch before, if there was one.
+    """The measurements of one batch, added to ``before``: those of ``so_far`` at the end of the batch before, if any.
 
     ``units``: how many there are in the job.
     """

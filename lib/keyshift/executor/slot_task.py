@@ -24,12 +24,13 @@ from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.cores import ArrowCore, make_core
 from keyshift.executor.departures import Departures, Message
 from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.key_couriers import KeyCouriers
 from keyshift.executor.measures import Measures
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import slot as protocol
@@ -331,7 +332,7 @@ class SlotTask:
             self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
 
     def message(self, body: dict[str, Any]) -> None:
-        """From Flight's thread; see ``transfer.StateClients.tell``."""
+        """From Flight's thread; see ``StateClients.tell``."""
         with self._turn() as core:
             for wanted in body["wanted"]:
                 core.requested(*wanted)

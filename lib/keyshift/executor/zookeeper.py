@@ -1,4 +1,4 @@
-"""ZooKeeper, through kazoo: what the participants of a job tell each other.
+"""ZooKeeper, through kazoo: the messages between the participants of a job.
 
 Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
 (for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
@@ -11,30 +11,27 @@ import contextlib
 import json
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     BadVersionError,
-    ConnectionLoss,
     KazooException,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import ForceRetryError
 from kazoo.security import make_acl, make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import ServiceUnavailable, service_errors
+from keyshift.executor.confirmed import ConfirmedWrites, Write
 from keyshift.keys import Step
 
 ANSWER_S = 10.0  # for a new session
@@ -43,7 +40,6 @@ PATIENT = {"max_tries": -1, "max_delay": 1.0}  # kazoo's own pauses grow to an h
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
 PARTS = b"parts/"  # no JSON begins so
 
-Write = tuple[str, bytes]  # a node, and what it is to hold
 OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
 
 
@@ -129,8 +125,7 @@ class Coordination:
         self._failure: str | None = None
         self._held: dict[str, bytes] = {}  # registrations
         self._holding = threading.Lock()
-        self._unconfirmed: dict[str, deque[Write]] = {}  # by the last node of each
-        self._arrived = threading.Condition()  # of what is unconfirmed, and of the failure
+        self._acknowledgements = ConfirmedWrites(self._client, self._refused)
         self._in_parts: dict[str, bytes] = {}  # published nodes -> what they hold
         self._term: int | None = None  # the version of ``leader`` while this one leads
         try:
@@ -148,7 +143,7 @@ class Coordination:
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """To be called now and then by those who only watch and acknowledge: nothing else tells them."""
+        """Raises ServiceUnavailable if ZooKeeper is gone for good. Watching and acknowledging do not tell."""
         if self._failure:
             raise ServiceUnavailable(self._failure)
 
@@ -168,10 +163,7 @@ class Coordination:
 
     def _renew(self, expired: bool) -> None:
         """What went with the session, and what may not have arrived; kazoo itself sees to the watches."""
-        with self._arrived:
-            nodes = list(self._unconfirmed)
-        for node in nodes:
-            self._send(node)
+        self._acknowledgements.repeat()
         if expired:
             try:
                 with self._holding, self._talking():
@@ -187,20 +179,21 @@ class Coordination:
             self._client.stop()  # fails whatever waits for an answer
 
     def _fail(self, failure: str) -> None:
-        with self._arrived:
-            self._failure = self._failure or failure
-            self._arrived.notify_all()
+        self._failure = self._failure or failure
+        self._acknowledgements.end()
+
+    def _refused(self, node: str, error: Exception) -> None:
+        self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
         self.check()
-        try:
+        with service_errors(KazooException, self._explained):
             yield
-        except KazooException as error:
-            raise ServiceUnavailable(
-                self._failure
-                or f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
-            ) from error
+
+    def _explained(self, error: KazooException) -> str:
+        said = f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
+        return self._failure or said
 
     def close(self, prepare_next: bool = False) -> None:
         """End the session, when what was acknowledged is there; ephemeral nodes go at once.
@@ -261,51 +254,17 @@ class Coordination:
     def acknowledge(self, path: str, value: Any) -> None:
         """Create a node that others wait for, without blocking; the first one counts."""
         self.check()
-        node = f"{self.root}/{path}"
-        with self._arrived:
-            if node in self._unconfirmed:
-                return
-            self._unconfirmed[node] = deque(self._writes(node, value))
-        self._send(node)
-
-    def _send(self, node: str) -> None:
-        """The next write of an acknowledgement: one after the other, or the node might be there before its parts."""
-        with self._arrived:
-            writes = self._unconfirmed.get(node)
-            if not writes:
-                return
-            left, (path, data) = len(writes), writes[0]
-        answer = self._client.create_async(path, data, makepath=True)
-        answer.rawlink(partial(self._answered, node, left))
-
-    def _answered(self, node: str, left: int, answer: Any) -> None:
-        """From kazoo's thread."""
-        error = answer.exception
-        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
-            return  # it is sent again with the next connection
-        if error is not None and not isinstance(error, NodeExistsError):
-            self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
-            return
-        with self._arrived:
-            writes = self._unconfirmed.get(node)
-            if writes is None or len(writes) != left:
-                return  # sent twice, and answered before
-            writes.popleft()
-            if not writes:
-                del self._unconfirmed[node]
-                self._arrived.notify_all()
-        self._send(node)
+        self._acknowledgements.create(self._writes(f"{self.root}/{path}", value))
 
     def _confirm(self) -> None:
         """Wait until all that was acknowledged is there."""
-        with self._arrived:
-            there = self._arrived.wait_for(lambda: self._failure or not self._unconfirmed, GIVE_UP_S)
+        there = self._acknowledgements.wait(GIVE_UP_S)
         self.check()
         if not there:
             raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {GIVE_UP_S:g} s")
 
     def _writes(self, node: str, value: Any) -> list[Write]:
-        """What has to be written for ``node`` to hold ``value``, the node itself last."""
+        """The writes after which ``node`` holds ``value``, that of the node itself last."""
         data = json.dumps(value).encode()
         if len(data) <= PART_BYTES:
             return [(node, data)]

@@ -23,7 +23,7 @@ from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.job import CHECK_S, Job, Savepoint
 from keyshift.executor.leader import StepRecord, Wish
-from keyshift.executor.savepoint import Place, SavepointStore
+from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.keys import Assignment, Move, Step
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
@@ -32,7 +32,7 @@ from keyshift.results import verdict
 from keyshift.results.manifest import TABLES, Verdict, make_table
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic import topics
-from keyshift.traffic.process import Child
+from keyshift.traffic.process import JsonProcess
 from keyshift.workloads.times import Times
 
 READY_S = 120.0  # until every router and slot has put a first row through
@@ -85,7 +85,6 @@ class Course:
             certificate=certificate,
             chunk_bytes=spec.chunk_bytes,
             deadline_s=spec.deadline_s,
-            fault=spec.fault,
         )
         self._job = Job(spark, self._config, work, spec.batch_s)
         self._output = work / f"{run_id}.parquet"
@@ -100,7 +99,7 @@ class Course:
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
         self._phase = "warming up"
-        self._children: list[Child] = []
+        self._children: list[JsonProcess] = []
         self._trigger_us = 0
 
     @property
@@ -201,7 +200,7 @@ class Course:
         results: pd.DataFrame,
         final: Savepoint,
         left_behind: set[tuple[int, int]],
-    ) -> verdict.Verdict:
+    ) -> verdict.Judgement:
         job, store = self._job, SavepointStore(self._endpoints, self._config.job)
         timers: list[pd.DataFrame] = []
         times = Times(
@@ -267,14 +266,14 @@ class Course:
             unprocessed=self._offered - judged,
         )
 
-    def _start_children(self) -> tuple[Child, Child]:
+    def _start_children(self) -> tuple[JsonProcess, JsonProcess]:
         spec, config = self._spec, self._config
         common = {"workload": spec.workload, "parameters": config.parameters}
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
         load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
-        self._children.append(Child("keyshift.traffic.generator", common | load, self._heard_generator))
-        self._children.append(Child("keyshift.traffic.collector", common | sink, self._heard_collector))
+        self._children.append(JsonProcess("keyshift.traffic.generator", common | load, self._heard_generator))
+        self._children.append(JsonProcess("keyshift.traffic.collector", common | sink, self._heard_collector))
         return self._children[0], self._children[1]
 
     def _copy_ahead(self) -> None:
@@ -580,7 +579,7 @@ def _final_state(store: SavepointStore, savepoint: Savepoint, timers: list[pd.Da
     """The values of a savepoint, unit by unit; their timers go into ``timers``."""
     for slot, rows in store.manifest(savepoint.name)["places"].items():
         for row in rows:
-            values, timed = store.read(Place(*row))
+            values, timed = store.read(Location(*row))
             timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
             for batch in values:
                 yield batch.to_pandas().assign(unit=row[0], slot=int(slot))
@@ -631,7 +630,7 @@ def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, 
     return columns
 
 
-def _as_manifest(found: verdict.Verdict) -> Verdict:
+def _as_manifest(found: verdict.Judgement) -> Verdict:
     return Verdict(
         lost=found.lost,
         duplicated=found.duplicated,

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.planner import Strategy, change, in_units, settings, strategies, targets
-from keyshift.protocol import faults
 from keyshift.registry import named_values, unknown
 from keyshift.state import backends
 from keyshift.workloads import Workload, workloads
@@ -60,7 +59,6 @@ class RunSpec(BaseModel):
     recoveries: int = Field(1, ge=0, le=100, description="how often the query may die and is started anew")
     seed: int = Field(1, ge=0, description="seed of the events")
     repetitions: int = Field(1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
-    fault: str = Field("none", description="a deliberate protocol fault, to see the verdict notice it")
 
     # The strategy as a point of its space; left out, they are the preset's own (`keyshift strategies --json`).
     order: str | None = Field(None, description="strategy: which unit first (id, reverse, random, hottest, access)")
@@ -84,7 +82,7 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        backends.get(self.backend), faults.machines.get(self.fault)
+        backends.get(self.backend)
         point = self.point()
         later = [("then_slots", slots) for slots in self.reconfigurations[1:]]
         for name, slots in [("slots", self.slots), ("to_slots", self.to_slots), *later]:

@@ -13,8 +13,8 @@ from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.errors import BadInput
 from keyshift.executor.config import Certificate
 from keyshift.executor.spark import ENCRYPTED, require_sockets, sockets
+from keyshift.folders import resource
 from keyshift.registry import unknown
-from keyshift.services.jars import resource
 
 VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
 # Credentials are in the environment, never in a file of ours.

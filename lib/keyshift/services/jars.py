@@ -11,14 +11,13 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.folders import MIB, Say, cache_folder, locked, require_room, silent
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.folders import MIB, Say, cache_folder, locked, require_room, resource, silent
 from keyshift.registry import unknown
 from keyshift.services.processes import run_to_end, tail
 
 JAVA_VERSIONS = ("17", "21")  # long-term releases that Spark 4.3 and Kafka 4.1 both support
 CONFS = ["spark", "broker"]
-_PACKAGE = Path(__file__).parents[1]
 
 
 def require_java() -> str:
@@ -57,14 +56,6 @@ def _inspected(java: str, remedy: str) -> str:
     # The real binary: behind a wrapper script a pid file would name the wrapper.
     real = Path(settings.get("java.home", ""), "bin", "java")
     return str(real) if real.is_file() else java
-
-
-def resource(name: str) -> Path:
-    """A file of the repository's ``cluster`` folder: inside an installed package, else beside ``lib``."""
-    for folder in (_PACKAGE / "cluster", _PACKAGE.parents[1] / "cluster"):
-        if (folder / name).is_file():
-            return folder / name
-    raise KeyshiftError(f"the installation lacks cluster/{name}; install keyshift again")
 
 
 def pyspark_jars() -> Path:

@@ -12,9 +12,9 @@ import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
 from keyshift.executor.key_couriers import KeyCouriers
 from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.transfer import StateClients
 from keyshift.keys import Mode
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.key_access import RECORD_BYTES, Home, KeyAccess

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from small_job import DEADLINE_S, state
@@ -9,9 +10,10 @@ from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor import slot_task
-from keyshift.executor.savepoint import Place
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
+from keyshift.executor.savepoint import Location
 from keyshift.executor.slot_host import Sealed
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Move, Step
 from keyshift.runtime import computation
 from keyshift.workloads.windows import IDLE, WINDOW
@@ -117,9 +119,8 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     job.barrier(task)
     job.data(task, KEYS)
     task._couriers._count(1000, 10, 70)
-    task._core.machine.queued_bytes += 12345
-    job.tick(task, BEGIN_US)
-    task._core.machine.queued_bytes -= 12345
+    with patch.object(type(task._core), "queued_bytes", 12345):
+        job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
     task = job.opened(0, following(job, first), "1")
@@ -153,7 +154,7 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
 
 def acknowledged(job, slot=0):
     answer = job.nodes.get(f"savepoints/sp/slot-{slot}")
-    return answer and [Place(*row) for row in answer["places"]]
+    return answer and [Location(*row) for row in answer["places"]]
 
 
 def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):

@@ -1,7 +1,6 @@
-"""Deliberate faults in the protocol, to see that the verdict notices them. Never a default."""
+"""Deliberate faults in the protocol, to see that the verdict notices them."""
 
-from keyshift.protocol.slot import Installed, Prepared, SlotMachine, _ActiveStep
-from keyshift.registry import Registry
+from keyshift.protocol.slot import Installed, Prepared, SlotMachine
 
 
 class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
@@ -10,7 +9,7 @@ class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
     The shell then works on a second, empty state; nothing here notices, so that the job completes and the verdict must.
     """
 
-    def _ready(self, step: _ActiveStep) -> bool:
+    def _ready(self, step):  # type: ignore[no-untyped-def]
         return self._switched(step)
 
     def admit(self, router, version, units):  # type: ignore[no-untyped-def]
@@ -42,9 +41,9 @@ class NeverInstalled(SlotMachine):  # type: ignore[type-arg]
         return [effect for effect in super()._advance(touched) if not isinstance(effect, Installed)]
 
 
-machines: Registry[type[SlotMachine]] = Registry("protocol fault")  # type: ignore[type-arg]
-machines.register("none", SlotMachine)
-machines.register("skip_alignment", SkipAlignment)
-machines.register("install_early", InstallEarly)
-machines.register("never_prepared", NeverPrepared)
-machines.register("never_installed", NeverInstalled)
+MACHINES: dict[str, type[SlotMachine]] = {  # type: ignore[type-arg]
+    "skip_alignment": SkipAlignment,
+    "install_early": InstallEarly,
+    "never_prepared": NeverPrepared,
+    "never_installed": NeverInstalled,
+}

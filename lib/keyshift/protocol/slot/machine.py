@@ -1,0 +1,369 @@
+"""What happens to a slot, and what follows from it. What leads a unit from one phase to the next is in ``phases``."""
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+from keyshift.keys import RouterId, Step, UnitId
+from keyshift.protocol.slot.effects import (
+    Complete,
+    Effect,
+    Forget,
+    Hurry,
+    Installed,
+    Open,
+    Prepared,
+    Released,
+    Request,
+    Send,
+)
+from keyshift.protocol.slot.phases import (
+    AT_THE_OTHER,
+    AWAY,
+    NOT_INSTALLED,
+    NOT_RELEASED,
+    ON_LOAN,
+    Event,
+    Phase,
+)
+from keyshift.protocol.slot.queues import Record
+from keyshift.protocol.slot.situation import ActiveStep, Situation
+
+
+class SlotMachine(Situation[Record]):
+    """One slot of a stage with ``routers`` input channels.
+
+    It begins with the state of the units ``serving``. That of ``expected`` is in the process that held the slot before,
+    or in a savepoint: they are treated like arriving ones.
+    """
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    def published(self, version: int, steps: Sequence[tuple[int, Step]]) -> list[Effect]:
+        """All ``steps`` that are under way, by version, oldest first; others up to ``version`` are not (any more).
+
+        One is prepared only when the one before it has ended here.
+        """
+        effects: list[Effect] = []
+        before = 0
+        for of, step in steps:
+            effects += self.prepare(of, step, before)
+            before = of
+        return effects if before == version else effects + self.cancel(version, before)
+
+    def prepare(self, version: int, step: Step, before: int = 0) -> list[Effect]:
+        """A step was published that will switch with ``version``. Repeated or outdated calls change nothing.
+
+        The step of version ``before`` has switched and has to end first. Any other earlier one was cancelled, if this
+        slot did not hear of that. After the end of input nothing is prepared: no barrier can come any more, so the next
+        holder of the slot does it.
+        """
+        active = self._step
+        known = max(self.version, active.version if active else 0)
+        if self._ending.over or version <= known or version < max(self._heard.values()):
+            return []
+        waits = active is not None and active.version == before
+        if active and not waits and self._switched(active):
+            raise self._violation(f"step {version} prepared while step {active.version} is active")
+        leaving = {m.unit: m.destination for m in step.moves if m.source == self.slot}
+        arriving = {m.unit: m.source for m in step.moves if m.destination == self.slot}
+        ours = self.serving | self.expected
+        if active:
+            ours = (ours | active.arriving) - active.leaving if waits else ours - active.arriving
+        if strangers := leaving.keys() - ours:
+            raise self._violation(f"step {version} takes units {sorted(strangers)[:5]} that are not here")
+        if here := arriving.keys() & ours:
+            raise self._violation(f"step {version} brings units {sorted(here)[:5]} that are here already")
+        if waits:
+            self._ahead = version, step
+            return []
+        if active:
+            self._drop(active)
+        if not leaving and not arriving:
+            return self._advance()
+        self._step = ActiveStep(version, step.mode, leaving | arriving, frozenset(leaving), frozenset(arriving))
+        for unit in leaving:
+            self._phases.move(unit, Event.TAKE)
+        for unit in arriving:
+            self._phases.move(unit, Event.BRING)
+            self._queues.open(unit)
+        return [Prepared(version), *self._advance()]
+
+    def cancel(self, version: int, before: int = 0) -> list[Effect]:
+        """The step of ``version`` will not switch, nor did an earlier one whose end this slot did not hear of; but that
+        of version ``before`` did.
+        """
+        step = self._step
+        if step is None or step.version > version:
+            return []
+        if step.version == before:
+            self._ahead = None
+            return []
+        if self._switched(step):
+            raise self._violation(f"step {step.version} cancelled after a router switched")
+        self._drop(step)
+        return self._advance()
+
+    def barrier(self, router: int, version: int) -> list[Effect]:
+        """``router`` routes under ``version`` from here on.
+
+        A version beyond that of the step means that the step was cancelled, and another one made without this slot.
+        """
+        self._check_router(router)
+        step = self._step
+        if step and version > step.version:
+            if self._switched(step):
+                raise self._violation(f"router {router} is at version {version} while step {step.version} is active")
+            self._drop(step)
+        self._heard[router] = max(self._heard[router], version)
+        return self._advance(step.asked if step else ())
+
+    # -- state that comes and goes ------------------------------------------------------------------------------------
+
+    def requested(self, unit: int, version: int, router: int, hop: int | None = None) -> list[Effect]:
+        """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
+
+        Without the ``hop`` of the request, one that is repeated may take a unit back that was lent again meanwhile.
+        """
+        step = self._step
+        if step is None or step.version != version:
+            return []
+        if self._phases[unit] in (Phase.LENDING, Phase.BACK, Phase.SENDING):
+            return [Hurry(UnitId(unit))]
+        if hop is not None and hop < step.hops[unit]:
+            return []
+        if unit in step.leaving or unit in step.arriving:
+            step.asked[unit] = router
+        return self._advance([unit])
+
+    def arrived(self, unit: int, routers: frozenset[int] | None = None, partial: bool = False) -> list[Effect]:
+        """The state of ``unit`` is here: for good, or lent for the records of ``routers``; with all its keys or not.
+
+        Raises ProtocolViolation if it was not expected (or came twice).
+        """
+        step, changes_hands = self._step, self._phases[unit] in AT_THE_OTHER
+        event = Event.ARRIVE if routers is None else Event.ARRIVE_LENT
+        self._move(unit, event, f"state of unit {unit} arrived, which is not expected")
+        if step and changes_hands:
+            step.hops[unit] += 1
+            if routers is not None and unit in step.arriving:
+                step.borrowed[unit] = routers
+        if partial:
+            self._partial[UnitId(unit)] = False
+        self._queues.close(unit)
+        return self._advance([unit])
+
+    def opened(self, unit: int) -> list[Effect]:
+        """``unit``, which was lent to this slot, is ours for good. Raises ProtocolViolation if it is not here."""
+        self._move(unit, Event.OPEN, f"unit {unit} opened, which is not lent to us")
+        if self._step:
+            del self._step.borrowed[unit]
+        return self._advance()
+
+    def acknowledged(self, unit: int) -> list[Effect]:
+        """The other side has installed ``unit`` (or knows that it is open)."""
+        self._move(unit, Event.ACKNOWLEDGE, f"unit {unit} acknowledged, which was not sent")
+        return [Forget(UnitId(unit)), *self._advance([unit])]
+
+    def completed(self, unit: int) -> list[Effect]:
+        """Every key of the partial ``unit`` is here. Raises ProtocolViolation if it is not partial."""
+        if unit not in self._partial:
+            raise self._violation(f"unit {unit} completed, which was not partial")
+        del self._partial[UnitId(unit)]
+        return self._advance([unit])
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def admit(self, router: int, version: int, units: AbstractSet[int]) -> AbstractSet[int]:
+        """Which of a frame's ``units`` have to wait: their records go to ``hold``; all others are processed now.
+
+        Raises ProtocolViolation for a record that must not be here: of a unit this slot does not own, or routed under
+        another version than its router's last barrier said or its unit's move allows.
+        """
+        if self._heard.get(router) != version:
+            heard = self._heard.get(router)
+            raise self._violation(f"router {router} sent records under version {version}, its last barrier was {heard}")
+        if self._step is None and not self._queues and units <= self.serving:
+            return frozenset()
+        return self._waiting(router, version, units)
+
+    def _waiting(self, router: int, version: int, units: AbstractSet[int]) -> AbstractSet[int]:
+        """Of a frame when something waits or moves."""
+        step, what = self._step, f"router {router} sent a record of unit {{}} under version {version}"
+        missing = units - self.serving
+        if strange := [u for u in missing if u not in self._queues and self._phases[u] not in AWAY]:
+            raise self._violation(f"{what.format(strange[0])}, not ours")
+        held = missing | (units & self._queues.keys())
+        if step is None:
+            return held
+        switched = version >= step.version
+        if wrong := units & (step.leaving if switched else step.arriving):
+            raise self._violation(f"{what.format(min(wrong))}, which belongs to the other slot of its move")
+        if switched and self._blocked:
+            return units
+        return held | {unit for unit in units & step.borrowed.keys() if router not in step.borrowed[unit]}
+
+    def hold(self, unit: int, router: int, record: Record, size: int = 0) -> list[Effect]:
+        """Queue a record, of ``size`` bytes, of a unit that ``admit`` said must wait."""
+        if unit not in self._queues and not self._blocked and self._phases[unit] not in AWAY | ON_LOAN:
+            raise self._violation(f"a record of unit {unit} is held, which has no queue")
+        self._queues.put(unit, router, record, size)
+        return self._ask(unit, router) if self._step and self._step.mode.transfer == "fetch" else []
+
+    def urge(self) -> list[Effect]:
+        """Ask for all units that records wait for, whatever the transfer: the queues have become long."""
+        return [effect for unit in self.wanted if self._queues[unit] for effect in self._ask(unit, -1)]
+
+    def drain(self, most: int) -> tuple[list[Record], list[Effect]]:
+        """Up to ``most`` queued records whose unit is here by now, oldest first per unit and router.
+
+        The caller processes the records *before* it carries out the effects: a unit may be on its way again.
+        """
+        step, queues = self._step, self._queues
+        if not queues:
+            return [], []
+        ready = queues.keys() & self.serving
+        if step and self._blocked:
+            ready &= step.leaving  # what came before the barriers has to be in the state that leaves
+        records: list[Record] = []
+        emptied = []
+        for unit in [unit for unit in queues if unit in ready]:
+            records += queues.take(unit, most - len(records), step.borrowed.get(unit) if step else None)
+            if unit not in queues:
+                emptied.append(unit)
+            if len(records) == most:
+                break
+        return records, self._advance(emptied)
+
+    # -- savepoint and end of input -----------------------------------------------------------------------------------
+
+    def savepoint_barrier(self, router: int, savepoint: str) -> list[Effect]:
+        """``router`` stands at ``savepoint``; what it sends later is not ours to process."""
+        self._check_router(router)
+        if self._ending.savepoint not in (None, savepoint):
+            others = self._ending.savepoint
+            raise self._violation(f"router {router} stands at savepoint {savepoint}, others at {others}")
+        self._ending.stop(router, savepoint)
+        return self._advance()
+
+    def end_of_input(self) -> list[Effect]:
+        """The batch is over: an implicit barrier from every router.
+
+        If one router switched, the new version was published, and every router begins the next batch with it: what
+        this slot processed is final. If none did, the step is forgotten here and prepared again by the next holder.
+        """
+        self._ending.over = True
+        step = self._step
+        if step and not self._switched(step):
+            return self.cancel(step.version)
+        return self._advance()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _drop(self, step: ActiveStep) -> None:
+        """Forget a step that did not switch: nothing came for it yet."""
+        for unit in (*step.leaving, *step.arriving):
+            self._phases.move(unit, Event.DROP)
+        for unit in step.arriving:
+            del self._queues[unit]
+        self._step = self._ahead = None
+
+    def _advance(self, touched: Iterable[int] = ()) -> list[Effect]:
+        """What follows from an event. Of the step's units only those ``touched`` by it may be ready to go now."""
+        effects: list[Effect] = []
+        if step := self._step:
+            if not step.aligned and self._ready(step):
+                step.aligned = True
+                touched = [*step.other, *touched]
+            for unit in sorted(touched, key=lambda unit: unit not in step.asked):  # what somebody waits for goes first
+                effects += self._hand_over(step, UnitId(unit))
+            effects += self._report(step)
+        if self._ending.over or self._ending.at_savepoint:
+            effects += [rest for unit in sorted(self._partial) for rest in self._complete(unit)]
+        if self.settled:
+            effects += self._ending.freeze()
+        return effects
+
+    def _hand_over(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
+        """``unit`` goes to the other slot of its move, if it may go now."""
+        match self._phases[unit]:
+            case Phase.BORROWED if unit in step.asked:
+                return self._give_back(step, unit)
+            case Phase.LEAVING | Phase.LENT if unit in self._queues:
+                return []  # what waits for it here goes first
+            case Phase.LEAVING if unit in self._partial:
+                return self._complete(unit) if step.aligned else []
+            case Phase.LEAVING if step.aligned:
+                return [self._send(step, unit, Event.GIVE)]
+            case Phase.LENT if step.aligned:
+                self._phases.move(unit, Event.GIVE)
+                return [Open(unit, step.other[unit], step.version)]
+            case Phase.LEAVING if step.hops[unit] < 2 * step.mode.fetch_back:
+                return self._lend(step, unit)
+        return []
+
+    def _lend(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
+        """Not before the router has switched whose record waits at the destination."""
+        heard = frozenset(RouterId(router) for router, version in self._heard.items() if version >= step.version)
+        if step.asked.get(unit) not in heard:
+            return []
+        del step.asked[unit]
+        return [self._send(step, unit, Event.LEND, heard)]
+
+    def _give_back(self, step: ActiveStep, unit: UnitId) -> list[Effect]:
+        """What was lent to us; it is asked for again if records wait for it."""
+        del step.borrowed[unit], step.asked[unit]
+        effects: list[Effect] = [self._send(step, unit, Event.RETURN, frozenset())]
+        self._queues.open(unit)
+        if queue := self._queues[unit]:
+            effects += self._ask(unit, queue[0][0])
+        return effects
+
+    def _send(self, step: ActiveStep, unit: UnitId, how: Event, routers: frozenset[RouterId] | None = None) -> Send:
+        self._phases.move(unit, how)
+        step.wanted.discard(unit)
+        step.hops[unit] += 1
+        return Send(unit, step.other[unit], step.version, routers, step.hops[unit])
+
+    def _ask(self, unit: int, router: int) -> list[Effect]:
+        """The other slot of the move, once per stay of ``unit`` there."""
+        step = self._step
+        if step is None or unit in step.wanted or self._phases[unit] not in AT_THE_OTHER:
+            return []
+        step.wanted.add(unit)
+        return [Request(UnitId(unit), step.other[UnitId(unit)], step.version, RouterId(router), step.hops[unit])]
+
+    def _complete(self, unit: UnitId) -> list[Effect]:
+        """The rest of a partial unit is asked for, once."""
+        if self._partial[unit]:
+            return []
+        self._partial[unit] = True
+        return [Complete(unit)]
+
+    def _report(self, step: ActiveStep) -> list[Effect]:
+        """What of the step is done here, once; then the step has ended here, and the one ahead is prepared."""
+        effects: list[Effect] = []
+        # A pure destination does not wait for its own last barrier: with the state here, every router has switched.
+        if not step.released and not self._phases.any(NOT_RELEASED):
+            step.released = True
+            if step.leaving:
+                effects.append(Released(step.version, step.leaving))
+        if not step.installed and self._installed(step):
+            step.installed = True
+            if step.arriving:
+                effects.append(Installed(step.version, step.arriving))
+        if step.released and step.installed:
+            self.version, self._step = step.version, None
+            if self._ahead:
+                ahead, self._ahead = self._ahead, None
+                effects += self.prepare(*ahead)
+        return effects
+
+    def _installed(self, step: ActiveStep) -> bool:
+        return not self._phases.any(NOT_INSTALLED) and step.arriving.isdisjoint(self._queues)
+
+    def _move(self, unit: int, event: Event, otherwise: str) -> None:
+        """Raises ProtocolViolation, with the words of ``otherwise``, if the phase of ``unit`` does not allow this."""
+        try:
+            self._phases.move(unit, event)
+        except KeyError:
+            raise self._violation(f"{otherwise} ({self._phases[unit]})") from None

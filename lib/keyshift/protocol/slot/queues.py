@@ -1,0 +1,50 @@
+"""The records that wait for the state of their unit."""
+
+from collections import deque
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Generic, TypeVar
+
+Record = TypeVar("Record")
+
+
+class Queues(dict[int, deque[tuple[int, Record, int]]], Generic[Record]):
+    """By unit: records with their routers and sizes, oldest first. ``bytes``: the sizes of all of them.
+
+    A unit that is expected has a queue, be it empty; any other has one as long as records are in it.
+    """
+
+    def __init__(self, units: Iterable[int]) -> None:
+        super().__init__((unit, deque()) for unit in units)
+        self.bytes = 0
+
+    def open(self, unit: int) -> None:
+        """From now on ``unit`` has a queue."""
+        self.setdefault(unit, deque())
+
+    def close(self, unit: int) -> None:
+        """``unit`` is here: it has no queue any more if no record waits."""
+        if not self.get(unit, True):
+            del self[unit]
+
+    def put(self, unit: int, router: int, record: Record, size: int) -> None:
+        """``record``, of ``size`` bytes, waits behind all others of its unit."""
+        self.open(unit)
+        self[unit].append((router, record, size))
+        self.bytes += size
+
+    def take(self, unit: int, most: int, routers: AbstractSet[int] | None = None) -> list[Record]:
+        """The oldest records of ``unit``, up to ``most``; only those of ``routers``, if these are given."""
+        queue = self[unit]
+        records: list[Record] = []
+        passed: list[tuple[int, Record, int]] = []
+        while queue and len(records) < most:
+            waiting = queue.popleft()
+            if routers is None or waiting[0] in routers:
+                records.append(waiting[1])
+                self.bytes -= waiting[2]
+            else:
+                passed.append(waiting)
+        queue.extendleft(reversed(passed))
+        self.close(unit)
+        return records
