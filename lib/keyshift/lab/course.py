@@ -30,7 +30,7 @@ from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.results import verdict
-from keyshift.results.manifest import TABLES, Verdict, make_table
+from keyshift.results.manifest import NO_STAGE, PLACE, TABLES, Verdict, make_table
 from keyshift.traffic import topics
 from keyshift.traffic.process import Child
 from keyshift.workloads.times import Times
@@ -564,16 +564,15 @@ class Course:
         )
 
     def _metrics(self, sampler: Sampler, measures: dict[int, dict[str, Any]]) -> pa.Table:
-        rows = [*sampler.rows]
+        rows = [(*row, NO_STAGE) for row in sampler.rows]
         names_of = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
         for slot, measured in measures.items():
-            rows += [(time.time(), name, f"slot-{slot}", float(measured[name])) for name in names_of]
-        rows += [(r["second"], "throughput_per_s", "collector", float(r["results"])) for r in self._seconds]
-        moments, names, instances, values = zip(*rows, strict=True) if rows else ([], [], [], [])
+            rows += [(time.time(), name, f"slot-{slot}", float(measured[name]), 0) for name in names_of]
+        rows += [(r["second"], "throughput_per_s", "collector", float(r["results"]), NO_STAGE) for r in self._seconds]
+        moments, names, instances, values, stages = zip(*rows, strict=True) if rows else ([], [], [], [], [])
         relative = np.asarray(moments, "f8") - self._trigger_us / SECOND_US
-        return make_table(
-            "metrics", {"t_s": relative, "metric": list(names), "instance": list(instances), "value": list(values)}
-        )
+        columns = {"t_s": relative, "metric": names, "instance": instances, "value": values, "stage": stages}
+        return make_table("metrics", {name: list(column) for name, column in columns.items()})
 
 
 def _final_state(store: SavepointStore, savepoint: Savepoint, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -614,7 +613,7 @@ def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, 
     def since(us: float | None) -> float:
         return math.nan if us is None else (us - trigger_us) / SECOND_US
 
-    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names}
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names if name not in PLACE}
     for number, record in enumerate(records):
         for move in record.step.moves:
             released = record.acknowledgements.get(("released", move.source), {"units": []})

@@ -23,7 +23,7 @@ from keyshift.lab.course import Course
 from keyshift.lab.spec import RunSpec
 from keyshift.place.pods import Pods
 from keyshift.place.profile import Spark as SparkPlace
-from keyshift.results.manifest import Manifest, Summary, describe_machine, describe_versions, new_run_id
+from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
@@ -118,6 +118,7 @@ class Lab:
             "workload": spec.workload,
             "strategy": spec.strategy,
             "parameters": spec.model_dump(),
+            "stages": [Stage(name=spec.workload, due="event")],
             "versions": describe_versions(),
             "machine": describe_machine(),
             "seeds": {"events": spec.seed},

@@ -23,7 +23,7 @@ from urllib3.exceptions import HTTPError
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.registry import unknown
-from keyshift.results.manifest import TABLES, Manifest, Summary, check_table, table_schema, validate
+from keyshift.results.manifest import TABLES, Manifest, Summary, check_table, table_schema, upgraded, validate
 
 MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
@@ -140,12 +140,12 @@ class ResultStore:
         return self._manifest(self.resolve(run_id))
 
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
-        """The table ``name`` ("latency", "metrics" or "migration") of a run; columns as in ``manifest.TABLES``.
+        """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``manifest.TABLES``.
 
         Raises BadInput if run or table are not there, or if the stored table does not have its columns.
         """
         table_schema(name)
-        table = pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet")))
+        table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
         check_table(name, table)
         return table.to_pandas()
 

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pyarrow.parquet as pq
 import pytest
 
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.results import manifest as m
 
 DOCS = Path(__file__).parents[3] / "docs"
+VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1
 RUN = "20260101T120000-keycount-fluid-0a1b2c"
 FIGURES = ("events", "rate_per_s", "p50_ms", "p99_ms", "spike_ms", "silence_ms", "completion_s", "recover_s")
 MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s", "peak_rss_mib")
@@ -21,7 +23,7 @@ MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s
 def good() -> dict[str, Any]:
     counts = {"lost": 0, "duplicated": 0, "reordered": 0, "wrong": 0}
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "run_id": RUN,
         "status": "ok",
         "started_at": "2026-01-01T13:00:00+01:00",
@@ -32,6 +34,7 @@ def good() -> dict[str, Any]:
         "versions": {"python": "3.11.7"},
         "machine": {"cpus": 2, "memory_mib": 4096, "system": "Linux", "cpu": "some"},
         "seeds": {"generator": 7},
+        "stages": [{"name": "keycount", "due": "event"}],
         "verdict": {**counts, "ownership_violations": 0},
         "summary": {
             "run_id": RUN,
@@ -95,7 +98,11 @@ def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
         ("parameters.rates", [1, 2], r"parameters\.rates"),
         ("run_id", "../../etc", r"run_id = '../../etc'"),
         ("verdict.examples", ["x"] * 21, r"verdict\.examples"),
-        ("schema_version", 2, r"schema_version 2, this keyshift .* reads up to 1: upgrade"),
+        ("stages", [], r"stages = \[\]: .*at least 1 item"),
+        ("stages", [{"name": "keycount", "due": "always"}], r"stages\.0\.due = 'always': .*'event' or 'workload'"),
+        ("replicas", 0, r"replicas = 0: .*greater than or equal to 1"),
+        ("schema_version", 3, r"schema_version 3, this keyshift .* reads up to 2: upgrade"),
+        ("schema_version", 1, r"schema_version = 1: .*2"),
         ("schema_version", "1.0", r"schema_version = '1\.0'"),
         ("schema_version", None, r"no schema_version"),
     ],
@@ -173,6 +180,53 @@ def test_versions_name_what_may_change_a_result():
 def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "java" not in m.describe_versions()
+
+
+def test_a_manifest_of_version_1_is_read_as_one_of_today():
+    raw = json.loads((VERSION_1 / "manifest.json").read_text())
+    assert raw["schema_version"] == 1
+    found = m.validate(raw)
+    assert found.schema_version == m.SCHEMA_VERSION
+    assert (found.stages, found.replicas) == ([m.Stage(name=raw["workload"], due="event")], 1)
+    assert found.summary.results_due is None, "it was not measured"
+    again = json.loads(found.model_dump_json())
+    assert again.items() >= {name: raw[name] for name in ("run_id", "status", "parameters", "verdict", "files")}.items()
+    assert {name: again["summary"][name] for name in raw["summary"]} == raw["summary"]
+    assert m.validate(again) == found
+
+
+@pytest.mark.parametrize("name", m.TABLES)
+def test_a_table_of_version_1_is_read_as_one_of_today(name):
+    stored = pq.read_table(VERSION_1 / f"{name}.parquet")
+    with pytest.raises(BadInput, match="expected"):
+        m.check_table(name, stored)
+    found = m.upgraded(name, stored)
+    m.check_table(name, found)
+    assert found.num_rows == stored.num_rows > 0
+    assert found.select(stored.column_names) == stored
+    assert set(found.column_names) - set(stored.column_names) == m.PLACE.keys() & set(found.column_names)
+    if name != "metrics":
+        assert set(found["stage"].to_pylist()) == {0}
+    assert m.upgraded(name, found) is found
+
+
+def test_what_a_process_for_all_stages_measured_is_of_none():
+    found = m.upgraded("metrics", pq.read_table(VERSION_1 / "metrics.parquet")).to_pandas()
+    of_slot = found["instance"].str.startswith("slot-")
+    assert of_slot.any() and not of_slot.all()
+    assert (found["stage"] == of_slot.map({True: 0, False: m.NO_STAGE})).all()
+    assert (found["replica"] == 0).all()
+
+
+def test_a_table_of_one_stage_and_one_query_need_not_say_so():
+    columns = {"created_s": [0.0, 1.0], "latency_ms": [1.0, 2.0], "slot": [1, 2]}
+    assert m.make_table("latency", columns).select(["stage", "replica"]).to_pydict() == {
+        "stage": [0, 0],
+        "replica": [0, 0],
+    }
+    placed = m.make_table("latency", columns | {"stage": [1, 2], "replica": [0, 3]})
+    assert (placed["stage"].to_pylist(), placed["replica"].to_pylist()) == ([1, 2], [0, 3])
+    assert m.make_table("latency", {"created_s": [], "latency_ms": [], "slot": []}).num_rows == 0
 
 
 def test_tables_are_made_with_the_published_types():
