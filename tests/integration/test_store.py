@@ -16,8 +16,9 @@ from minio import Minio
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict, make_table
+from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
+from keyshift.results.tables import make_table
 
 MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s")
 TABLES = {

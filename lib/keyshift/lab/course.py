@@ -30,7 +30,8 @@ from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.results import verdict
-from keyshift.results.manifest import NO_STAGE, PLACE, TABLES, Verdict, make_table
+from keyshift.results.manifest import Verdict
+from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
 from keyshift.traffic import topics
 from keyshift.traffic.process import Child
 from keyshift.workloads.times import Times

@@ -23,7 +23,8 @@ from urllib3.exceptions import HTTPError
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.registry import unknown
-from keyshift.results.manifest import TABLES, Manifest, Summary, check_table, table_schema, upgraded, validate
+from keyshift.results.manifest import Manifest, Summary, validate
+from keyshift.results.tables import TABLES, check_table, table_schema, upgraded
 
 MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
@@ -140,7 +141,7 @@ class ResultStore:
         return self._manifest(self.resolve(run_id))
 
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
-        """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``manifest.TABLES``.
+        """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
 
         Raises BadInput if run or table are not there, or if the stored table does not have its columns.
         """

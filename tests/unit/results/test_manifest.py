@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pyarrow.parquet as pq
 import pytest
 
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.errors import KeyshiftError
 from keyshift.results import manifest as m
+from keyshift.results.tables import TABLES
 
 DOCS = Path(__file__).parents[3] / "docs"
 VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1
@@ -73,7 +73,7 @@ def test_a_stored_manifest_satisfies_the_published_schema():
 
 def test_the_description_names_every_column_and_measure():
     words = (DOCS / "results.md").read_text()
-    columns = {column for schema in m.TABLES.values() for column in schema.names}
+    columns = {column for schema in TABLES.values() for column in schema.names}
     explained = {"p50_ms", "spike_ms", "silence_ms", "completion_s", "recover_s", "floor_s", "peak_rss_mib", "phases"}
     assert {name for name in columns | explained if f"`{name}`" not in words} == set()
 
@@ -193,60 +193,3 @@ def test_a_manifest_of_version_1_is_read_as_one_of_today():
     assert again.items() >= {name: raw[name] for name in ("run_id", "status", "parameters", "verdict", "files")}.items()
     assert {name: again["summary"][name] for name in raw["summary"]} == raw["summary"]
     assert m.validate(again) == found
-
-
-@pytest.mark.parametrize("name", m.TABLES)
-def test_a_table_of_version_1_is_read_as_one_of_today(name):
-    stored = pq.read_table(VERSION_1 / f"{name}.parquet")
-    with pytest.raises(BadInput, match="expected"):
-        m.check_table(name, stored)
-    found = m.upgraded(name, stored)
-    m.check_table(name, found)
-    assert found.num_rows == stored.num_rows > 0
-    assert found.select(stored.column_names) == stored
-    assert set(found.column_names) - set(stored.column_names) == m.PLACE.keys() & set(found.column_names)
-    if name != "metrics":
-        assert set(found["stage"].to_pylist()) == {0}
-    assert m.upgraded(name, found) is found
-
-
-def test_what_a_process_for_all_stages_measured_is_of_none():
-    found = m.upgraded("metrics", pq.read_table(VERSION_1 / "metrics.parquet")).to_pandas()
-    of_slot = found["instance"].str.startswith("slot-")
-    assert of_slot.any() and not of_slot.all()
-    assert (found["stage"] == of_slot.map({True: 0, False: m.NO_STAGE})).all()
-    assert (found["replica"] == 0).all()
-
-
-def test_a_table_of_one_stage_and_one_query_need_not_say_so():
-    columns = {"created_s": [0.0, 1.0], "latency_ms": [1.0, 2.0], "slot": [1, 2]}
-    assert m.make_table("latency", columns).select(["stage", "replica"]).to_pydict() == {
-        "stage": [0, 0],
-        "replica": [0, 0],
-    }
-    placed = m.make_table("latency", columns | {"stage": [1, 2], "replica": [0, 3]})
-    assert (placed["stage"].to_pylist(), placed["replica"].to_pylist()) == ([1, 2], [0, 3])
-    assert m.make_table("latency", {"created_s": [], "latency_ms": [], "slot": []}).num_rows == 0
-
-
-def test_tables_are_made_with_the_published_types():
-    table = m.make_table("latency", {"latency_ms": [1.5], "created_s": [0.25], "slot": [3]})
-    assert table.schema.equals(m.TABLES["latency"])
-    m.check_table("latency", table)
-
-
-def test_a_table_with_other_columns_types_or_nulls_is_refused():
-    fine = {"created_s": [0.0], "latency_ms": [1.0], "slot": [1]}
-    with pytest.raises(BadInput, match=r"unknown table 'latencies': did you mean 'latency'"):
-        m.make_table("latencies", fine)
-    with pytest.raises(BadInput, match=r"\['slots'\] are missing or not known"):
-        m.make_table("latency", fine | {"slots": [1]})
-    with pytest.raises(BadInput, match="table latency"):
-        m.make_table("latency", fine | {"slot": ["one"]})
-    with pytest.raises(BadInput, match="column slot has 1 nulls"):
-        m.make_table("latency", fine | {"slot": [None]})
-    good_table = m.make_table("latency", fine)
-    with pytest.raises(BadInput, match="column slot has type int64, expected int16"):
-        m.check_table("latency", good_table.set_column(2, "slot", good_table["slot"].cast("int64")))
-    with pytest.raises(BadInput, match="expected"):
-        m.check_table("latency", good_table.drop_columns(["slot"]))
