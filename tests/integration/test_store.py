@@ -90,7 +90,7 @@ def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     assert stored.model_copy(update={"files": []}) == run()
     for name, table in TABLES.items():
         assert store.get_table(stored.run_id, name).equals(table.to_pandas())
-    assert store.get_table(stored.run_id, "latency").dtypes.tolist() == [np.float64, np.float32, np.int16]
+    assert store.get_table(stored.run_id, "latency").dtypes.tolist() == [np.float64, np.float32, *[np.int16] * 3]
     assert store.get_file(stored.run_id, "page.html") == b"<p>hello"
     assert store.get_file(stored.run_id, "figures/latency.png") == b"\x89PNG"
     assert keys() == {f"{stored.run_id}/{name}" for name in [*stored.files, "manifest.json"]}
