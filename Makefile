@@ -91,11 +91,6 @@ clean: ## remove .venv, caches and build leftovers from this folder, and nothing
 	@find $(SOURCES) -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 	@echo "Kept, because outside of this folder: results, running services, caches. 'keyshift down --wipe' is for those."
 
-# MinIO has to be built where there is none: minutes of work that overlap the rest of the set-up. It needs only FIRST.
-run lab up: EARLY := yes
-FIRST := platformdirs|psutil
-BUILD_MINIO := PYTHONPATH=lib $(BIN)/python -m keyshift.services.early_build $$PPID
-
 # Nothing is installed whose hash is not in requirements.lock. pyspark comes after the wheels, because it exists as source
 # only: pip would build it, like keyshift itself, with whatever setuptools is newest, unchecked. By then the build tools of
 # the lock are installed and used instead.
@@ -106,10 +101,8 @@ $(READY): pyproject.toml requirements.lock
 			"Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "Setting up $(VENV): one to three minutes the first time"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@awk '/^[^ ]/ { first = /^($(FIRST))==/ } first' requirements.lock > $(VENV)/first.lock
 	@sed '/^pyspark==/,/[^\\]$$/d' requirements.lock > $(VENV)/wheels.lock
-	@$(PIP) install -q --require-hashes --only-binary=:all: -r $(VENV)/first.lock
-	@$(if $(EARLY),$(BUILD_MINIO) & )$(PIP) install -q --require-hashes --only-binary=:all: -r $(VENV)/wheels.lock
+	@$(PIP) install -q --require-hashes --only-binary=:all: -r $(VENV)/wheels.lock
 	@$(PIP) install -q --require-hashes --no-build-isolation -r requirements.lock
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@

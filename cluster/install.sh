@@ -40,8 +40,9 @@ rm -rf "$prefix"/cache/{ivy,ivy.log,jars.lock}
 if [ ! -x /usr/local/bin/minio ]; then
   say "MinIO, which takes minutes"
   built=$(KEYSHIFT_CACHE=$kept python -c 'import sys
-from keyshift.services.minio_binary import minio_binary
-print(minio_binary(lambda line: print(line, file=sys.stderr)))')
+from keyshift.services.go_programs import go_program
+from keyshift.services.minio import PROGRAM
+print(go_program(PROGRAM, lambda line: print(line, file=sys.stderr)))')
   install -m 0755 "$built" /usr/local/bin/minio
 fi
 

@@ -5,18 +5,17 @@ Exit status: 0 done, 1 a bad verdict, 2 bad input, 3 a service or a run failed, 
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.errors import KeyshiftError
+from keyshift.program import run_program
 
 
 class Commands(TyperGroup):
@@ -375,28 +374,8 @@ def show_result(
 
 
 def main() -> None:
-    """The entry point: errors become one line and an exit status."""
-    interrupted = False
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal interrupted
-        interrupted = True
-        raise KeyboardInterrupt  # the same orderly way out for Ctrl-C and SIGTERM
-
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
-    status: str | int | None = 0
-    try:
-        app()
-    except SystemExit as leaving:
-        status = leaving.code
-    except KeyshiftError as error:
-        sys.stderr.write(f"keyshift: {error}\n")
-        status = 2 if isinstance(error, BadInput) else 3
-    if interrupted:
-        sys.stderr.write("keyshift: interrupted; what it had started is stopped\n")
-        status = 130
-    sys.exit(status)
+    """The entry point."""
+    run_program(app)
 
 
 if __name__ == "__main__":

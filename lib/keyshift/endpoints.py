@@ -15,7 +15,7 @@ class SignIn:
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     tls: bool = False
-    authority: str = ""  # PEM: who has signed the brokers' certificates; empty: whom the system trusts
+    authority: str = ""  # PEM: authority of the brokers' certificates; empty: those that the system trusts
 
     @property
     def _protocol(self) -> str:

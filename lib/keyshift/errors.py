@@ -1,5 +1,9 @@
 """Errors a caller can act on. A message says what happened, the value, what was expected, and what to do."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 
 class KeyshiftError(Exception):
     """Base of every error raised on purpose; the command line prints it as one line."""
@@ -11,6 +15,14 @@ class BadInput(KeyshiftError):
 
 class ServiceUnavailable(KeyshiftError):
     """A service (Kafka, ZooKeeper, MinIO, Java, Spark) is missing, refused us, or did not answer in time."""
+
+
+class Refused(ServiceUnavailable):
+    """A service does not take our credentials: to ask again is of no use."""
+
+
+class NotThere(ServiceUnavailable):
+    """A service answers, and does not have what it was asked for."""
 
 
 class QueryDied(ServiceUnavailable):
@@ -27,3 +39,15 @@ class ProtocolViolation(KeyshiftError):
 
 class MigrationFailed(KeyshiftError):
     """A migration phase passed its deadline; the message names the phase and who was missing."""
+
+
+@contextmanager
+def service_errors(
+    errors: type[Exception] | tuple[type[Exception], ...], explain: Callable[[Any], str | KeyshiftError]
+) -> Iterator[None]:
+    """Inside, ``errors`` of a service's client become what ``explain`` makes of them; a line: ServiceUnavailable."""
+    try:
+        yield
+    except errors as error:
+        found = explain(error)
+        raise (ServiceUnavailable(found) if isinstance(found, str) else found) from error

@@ -5,14 +5,15 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.waiting import wait_until
 
 Say = Callable[[str], None]
 MIB = 1024 * 1024
@@ -78,26 +79,31 @@ def locked(path: Path, what: str, say: Say, deadline_s: float, cancel: threading
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+") as file:
-        started, told = time.monotonic(), False
-        while True:
-            try:
+        told = False
+
+        def ours() -> bool:
+            nonlocal told
+            with suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                holder = f"process {file.read().strip() or '?'}"
+                return True
             if cancel is not None and cancel.is_set():
                 raise Cancelled
-            if time.monotonic() - started > deadline_s:
-                raise ServiceUnavailable(
-                    f"{what} is still busy in {holder} after {deadline_s:.0f} s; let it finish or end it ({path})"
-                )
             if not told:
-                say(f"waiting for {what} in {holder}")
+                say(f"waiting for {what} in {_holder(file)}")
                 told = True
-            time.sleep(0.1)
+            return False
+
+        if not wait_until(ours, deadline_s):
+            raise ServiceUnavailable(
+                f"{what} is still busy in {_holder(file)} after {deadline_s:.0f} s; let it finish or end it ({path})"
+            )
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _holder(lock: IO[str]) -> str:
+    lock.seek(0)
+    return f"process {lock.read().strip() or '?'}"

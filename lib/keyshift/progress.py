@@ -1,4 +1,4 @@
-"""What is under way, for people: lines on standard error, or in a notebook one line that is overwritten in place."""
+"""Progress for people: lines on standard error, or in a notebook one line that is overwritten in place."""
 
 import sys
 import uuid

@@ -1,4 +1,4 @@
-"""Names to things: strategies, workloads, state backends. One line registers, one error explains."""
+"""Strategies, workloads and state backends by name. One line registers, one error explains."""
 
 import json
 from collections.abc import Iterable, Iterator

@@ -61,12 +61,12 @@ class Topic:
 
 
 class Bucket:
-    """As much of MinIO's client as a ``SavepointStore`` uses."""
+    """As much of MinIO's client as a job's savepoints use."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
-    def put_object(self, bucket: str, name: str, data: io.BytesIO, length: int) -> None:
+    def put_object(self, bucket: str, name: str, data: io.BytesIO, length: int, part_size: int) -> None:
         self.objects[name] = data.read(length)
 
     def get_object(self, bucket: str, name: str, offset: int = 0, length: int = 0) -> Any:
@@ -78,10 +78,8 @@ class Bucket:
     def list_objects(self, bucket: str, prefix: str, recursive: bool) -> list[Any]:
         return [SimpleNamespace(object_name=name) for name in self.objects if name.startswith(prefix)]
 
-    def remove_objects(self, bucket: str, doomed: Any) -> list[Any]:
-        for each in doomed:
-            del self.objects[each.name]
-        return []
+    def remove_object(self, bucket: str, name: str) -> None:
+        del self.objects[name]
 
 
 class Process:

@@ -275,7 +275,7 @@ class Session:
         with self._ensemble.lock:
             self._require()
 
-    def close(self) -> None:
+    def close(self, prepare_next: bool = False) -> None:
         with self._ensemble.lock:
             if not self._over:
                 self._end("is closed")

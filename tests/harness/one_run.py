@@ -28,10 +28,10 @@ from leading import LedJob
 from nodes import Ensemble, Session
 from shape import Shape, draw
 
-from keyshift import frames
+from keyshift import frames, objects
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
-from keyshift.executor import job, savepoint, slot_task, tasks
+from keyshift.executor import job, slot_task, tasks
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Savepoint
 from keyshift.executor.leader import Wish
@@ -85,7 +85,7 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterat
             (flight, "FlightClient", failures),
             (job, "start_query", lambda engine, *rest: engine.start_query(*rest)),
             (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
-            (savepoint, "Minio", lambda *_, **__: bucket),
+            (objects, "Minio", lambda *_, **__: bucket),
             (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
         ):
             patches.enter_context(patch.object(where, name, instead))

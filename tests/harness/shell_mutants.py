@@ -14,7 +14,9 @@ from nodes import Session
 from one_run import Outcome, run
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor import outbox, transfer
+from keyshift.executor import outbox
+from keyshift.executor.flight import messages
+from keyshift.executor.flight.client import StateClients
 from keyshift.executor.leader import Coordinator
 from keyshift.executor.outbox import Outbox
 from keyshift.executor.partial_units import PartialUnits
@@ -22,7 +24,6 @@ from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_task import SlotTask
 from keyshift.executor.tasks import RouterTask
-from keyshift.executor.transfer import StateClients
 from keyshift.keys import Mode
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.slot import Open, SlotMachine
@@ -221,12 +222,12 @@ def does_not_hear_that_sending_failed(original: Original) -> Any:
     return push
 
 
-@mutant(transfer, "_parts", ("wrong",), CALM, kind="push", workload="windowcount")
+@mutant(messages, "parts", ("wrong",), CALM, kind="push", workload="windowcount")
 def sends_units_without_their_timers(original: Original) -> Any:
-    def _parts(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
+    def parts(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
         return original(about, batches, schema)
 
-    return _parts
+    return parts
 
 
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------

@@ -107,6 +107,52 @@ def test_who_gets_another_session_is_registered_and_hears_everything_as_before(j
     until(lambda: heard == [{"version": 2}] and ["one"] in names)
 
 
+@pytest.fixture
+def begun():
+    """The session that was begun ahead, if there is one."""
+
+    def begun():
+        return module._ahead._client
+
+    yield begun
+    if (left := begun()) is not None:
+        module._ahead.take(*module._ahead._of)
+        module._end(left)
+
+
+def test_a_session_may_be_begun_before_the_next_participant_needs_it(join, begun):
+    join().close(prepare_next=True)
+    ahead = begun()
+    second, third = join(), join()
+    assert second._client is ahead is not third._client
+    second.register("slots/1", {"address": "here"})
+    assert third.read("slots/1") == {"address": "here"}
+    second.close()
+    assert third.read("slots/1") is None
+
+
+def test_a_session_that_was_begun_ahead_is_renewed_if_its_connection_is_lost_meanwhile(server, join, begun):
+    join().close(prepare_next=True)
+    ahead = begun()
+    until(lambda: ahead.connected)
+    server.kill()
+    until(lambda: not ahead.connected)
+    server.start()
+    second = join()
+    second.publish("steps", {"version": 2})
+    assert second._client is ahead and second.read("steps") == {"version": 2}
+
+
+def test_a_session_for_another_job_ends_when_one_is_begun_for_this_job(server, join, begun):
+    Coordination(server.hosts, "/jobs/other", "secret").close(prepare_next=True)
+    other = begun()
+    until(lambda: other.connected)
+    first = join()
+    assert first._client is not other
+    first.close(prepare_next=True)
+    assert begun() is not other and not other.connected
+
+
 def test_what_was_withdrawn_is_not_registered_again(join, expire):
     slot, other = join(), join()
     slot.register("slots/1", {"address": "here"})
@@ -154,14 +200,15 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
 
 def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join):
     slot, other = join(), join()
-    answered, slot._answered = slot._answered, lambda *_: None
+    writes = slot._acknowledgements
+    answered, writes._answered = writes._answered, lambda *_: None
     slot.acknowledge("acks/2/one", {"at": 1})
     until(lambda: other.children("acks/2"))
     slot.acknowledge("acks/2/one", {"at": 2})
-    assert slot._unconfirmed
-    slot._answered = answered
+    assert slot._acknowledgements
+    writes._answered = answered
     slot._connection_changed(KazooState.CONNECTED)
-    until(lambda: not slot._unconfirmed)
+    until(lambda: not slot._acknowledgements)
     slot.acknowledge("acks/2/one", {"at": 3})
     slot.publish("behind", {})
     assert other.read_below("acks/2") == {"one": {"at": 1}}

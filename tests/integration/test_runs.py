@@ -79,27 +79,6 @@ def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
     assert 0 < manifest.summary.units_moved < 16
 
 
-def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(lab):
-    manifest = lab.run(spec(strategy="fluid", fault="never_prepared", deadline_s=1.0))
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert any("rolled back" in note for note in manifest.notes)
-    assert manifest.summary.units_moved == 0
-
-
-def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab):
-    run = spec(strategy="fluid", fault="never_installed", deadline_s=1.0, then_slots="1", gap_s=3.0)
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert [note for note in manifest.notes if "goes forward" in note]
-    assert manifest.summary.steps == 1
-
-
-def test_a_step_that_is_late_lets_paused_routers_go_and_the_job_comes_to_its_savepoint(lab):
-    manifest = lab.run(spec(strategy="pause_resume", fault="never_installed", deadline_s=1.0))
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert [note for note in manifest.notes if "goes forward" in note]
-
-
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
     run = spec(strategy="pause_resume", queue_bytes=1 << 16, rate=8000.0, state_bytes=4096)
     manifest = lab.run(run)
@@ -117,15 +96,6 @@ def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples
     assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"
-
-
-def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab):
-    # Other faults need the routers to switch in different frames, which is up to chance here and to a seed in the
-    # simulation (tests/property).
-    manifest = lab.run(spec(strategy="all_at_once", fault="install_early", rate=6000.0))
-    assert manifest.status == "bad"
-    assert manifest.verdict.wrong > 0
-    assert manifest.verdict.examples
 
 
 def processes():

@@ -140,7 +140,7 @@ def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack
         assert service.since_s > 0
         assert service.rss_mib is not None
         assert service.rss_mib > 10
-        assert service.log == session_stack.log_path(service.name)
+        assert service.log == session_stack.home / "logs" / f"{service.name}.log"
         assert service.log.is_file()
 
 

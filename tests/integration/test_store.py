@@ -83,10 +83,12 @@ def run(number: int = 0, strategy: str = "fluid", status: str = "ok", **changes:
 def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     page = tmp_path / "page.html"
     page.write_text("<p>hello")
-    stored = store.put_run(run(), TABLES, {"figures/latency.png": b"\x89PNG", "page.html": page})
+    run_id = store.put_run(run(), TABLES).run_id
+    store.put_file(run_id, "figures/latency.png", b"\x89PNG")
+    store.put_file(run_id, "page.html", page)
+    stored = store.get_manifest(run_id)
     tables = ["latency.parquet", "metrics.parquet", "migration.parquet"]
     assert stored.files == ["decisions.parquet", "figures/latency.png", *tables, "page.html"]
-    assert store.get_manifest(stored.run_id) == stored
     assert stored.model_copy(update={"files": []}) == run()
     for name, table in TABLES.items():
         assert store.get_table(stored.run_id, name).equals(table.to_pandas())
@@ -96,7 +98,7 @@ def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     assert keys() == {f"{stored.run_id}/{name}" for name in [*stored.files, "manifest.json"]}
 
 
-def test_a_large_table_comes_back_and_was_sent_in_one_request(store, keys):
+def test_a_large_table_comes_back_and_was_sent_in_one_request(store, keys, stack, prefix):
     rows = 2_000_000
     random = np.random.default_rng(0)
     columns = {
@@ -105,7 +107,7 @@ def test_a_large_table_comes_back_and_was_sent_in_one_request(store, keys):
         "slot": np.zeros(rows, "i2"),
     }
     stored = store.put_run(run(), TABLES | {"latency": make_table("latency", columns)})
-    found = keys.client.stat_object(store._bucket, f"{store._prefix}/{stored.run_id}/latency.parquet")
+    found = keys.client.stat_object(stack.bucket, f"{prefix}/{stored.run_id}/latency.parquet")
     assert found.size > 10 * 2**20
     assert "-" not in found.etag, "sent in parts, which an interruption leaves behind"
     assert store.get_table(stored.run_id, "latency")["created_s"].sum() == pytest.approx(columns["created_s"].sum())
@@ -135,7 +137,7 @@ def test_an_empty_store_lists_nothing_and_says_so(store):
         store.get_manifest("2026")
 
 
-@pytest.mark.parametrize("stops_at", ["latency.parquet", "page.html", "manifest.json"])
+@pytest.mark.parametrize("stops_at", ["decisions.parquet", "latency.parquet", "manifest.json"])
 @pytest.mark.parametrize("arrived", [False, True])
 def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, arrived):
     upload = store._put
@@ -148,11 +150,11 @@ def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, a
 
     monkeypatch.setattr(store, "_put", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        store.put_run(run(), TABLES, {"page.html": b"x"})
+        store.put_run(run(), TABLES)
     assert keys() == set()
 
 
-def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch):
+def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch, stack, prefix):
     seen = []
     upload = store._put
 
@@ -166,39 +168,55 @@ def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatc
     assert {count for _, count in seen} == {0}
     assert len(store.list_runs()) == 1
     # Files without a manifest, as a killed process leaves them, are not a run.
-    keys.client.remove_object(store._bucket, f"{store._prefix}/{stored.run_id}/manifest.json")
+    keys.client.remove_object(stack.bucket, f"{prefix}/{stored.run_id}/manifest.json")
     assert len(keys()) == len(TABLES) and store.list_runs().empty
 
 
 @pytest.mark.parametrize(
-    ("tables", "files", "message"),
+    ("tables", "message"),
     [
-        ({"latency": TABLES["latency"]}, {}, "has no table metrics, migration"),
-        (TABLES | {"latency": TABLES["metrics"]}, {}, "table latency: columns are"),
-        (TABLES | {"extra": TABLES["metrics"]}, {}, "unknown table 'extra'"),
-        (TABLES, {"../escape": b""}, r"file name '\.\./escape'"),
-        (TABLES, {"/absolute": b""}, "file name '/absolute'"),
-        (TABLES, {"manifest.json": b"{}"}, "is kept for the run itself"),
-        (TABLES, {"latency.parquet": b""}, "is kept for the run itself"),
+        ({"latency": TABLES["latency"]}, "has no table metrics, migration"),
+        (TABLES | {"latency": TABLES["metrics"]}, "table latency: columns are"),
+        (TABLES | {"extra": TABLES["metrics"]}, "unknown table 'extra'"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_before_anything_is_written(store, keys, tables, files, message):
+def test_tables_that_cannot_be_stored_are_refused_before_anything_is_written(store, keys, tables, message):
     with pytest.raises(BadInput, match=message):
-        store.put_run(run(), tables, files)
+        store.put_run(run(), tables)
     assert keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../escape", r"file name '\.\./escape'"),
+        ("/absolute", "file name '/absolute'"),
+        ("manifest.json", "is kept for the run itself"),
+        ("latency.parquet", "is kept for the run itself"),
+    ],
+)
+def test_a_file_with_a_name_that_cannot_be_used_is_refused_before_it_is_written(store, keys, name, message):
+    stored = store.put_run(run(), TABLES)
+    before = keys()
+    with pytest.raises(BadInput, match=message):
+        store.put_file(stored.run_id, name, b"")
+    assert keys() == before
+    assert store.get_manifest(stored.run_id) == stored
 
 
 def test_a_missing_file_is_named_before_anything_is_written(store, keys, tmp_path):
+    stored = store.put_run(run(), TABLES)
+    before = keys()
     with pytest.raises(BadInput, match=r"page\.html' cannot be stored: No such file"):
-        store.put_run(run(), TABLES, {"page.html": tmp_path / "page.html"})
-    assert keys() == set()
+        store.put_file(stored.run_id, "page.html", tmp_path / "page.html")
+    assert keys() == before
 
 
 def test_a_stored_run_is_not_overwritten(store):
     store.put_run(run(), TABLES)
     with pytest.raises(BadInput, match="is stored already"):
-        store.put_run(run(), TABLES, {"other.txt": b"x"})
-    assert "other.txt" not in store.get_manifest(run().run_id).files
+        store.put_run(run(), TABLES | {"decisions": TABLES["decisions"].slice(0, 0)})
+    assert len(store.get_table(run().run_id, "decisions")) == 1
 
 
 def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(store):
@@ -248,11 +266,13 @@ def test_a_file_can_be_added_later_but_not_in_place_of_a_table(store):
         (lambda raw: raw[:100], "is not JSON"),
     ],
 )
-def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(store, keys, spoil, message):
+def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(
+    store, keys, stack, prefix, spoil, message
+):
     bad, fine = (store.put_run(run(number), TABLES).run_id for number in (1, 0))
-    name = f"{store._prefix}/{bad}/manifest.json"
+    name = f"{prefix}/{bad}/manifest.json"
     content = spoil(store.get_file(bad, "manifest.json"))
-    keys.client.put_object(store._bucket, name, io.BytesIO(content), len(content))
+    keys.client.put_object(stack.bucket, name, io.BytesIO(content), len(content))
     with pytest.raises(KeyshiftError, match=message):
         store.get_manifest(bad)
     listed = store.list_runs().set_index("run_id")

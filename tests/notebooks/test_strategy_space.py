@@ -67,4 +67,13 @@ def test_it_loads_neither_the_engine_nor_a_client_of_any_service():
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100)
     loaded = set(run.stdout.split())
     assert "keyshift.analysis.plan_figures" in loaded
-    assert not loaded & {"kafka", "kazoo", "minio", "pyarrow.flight", "pyspark", "keyshift.lab", "keyshift.executor", "keyshift.services"}
+    assert not loaded & {
+        "kafka",
+        "kazoo",
+        "minio",
+        "pyarrow.flight",
+        "pyspark",
+        "keyshift.lab",
+        "keyshift.executor",
+        "keyshift.services",
+    }

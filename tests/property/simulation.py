@@ -517,10 +517,10 @@ class Simulation:
                     self.moving = 0
                 case coordinator.PlanNext(request):
                     self.act(self.coordinator.start(self.plan(request), self.now))
-                case coordinator.MigrationDone() | coordinator.MigrationFailed():
+                case coordinator.MigrationDone() | coordinator.StepLate():
                     self.log("coordinator", effect)
-                    self.check_aim(isinstance(effect, coordinator.MigrationFailed))
-                    if isinstance(effect, coordinator.MigrationFailed):
+                    self.check_aim(isinstance(effect, coordinator.StepLate))
+                    if isinstance(effect, coordinator.StepLate):
                         self.seen["rolled back" if effect.rolled_back else "late step"] += 1
                         if not self.deadline_ms:
                             self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))

@@ -8,8 +8,8 @@ from hypothesis import settings
 from mutants import MUTANTS
 from simulation import LIVE, VERDICT, simulate
 
+import faults
 from keyshift.keys import Mode
-from keyshift.protocol import faults
 
 BLOCKS = 8
 SEEDS = 375 * settings.default.max_examples // 100  # per block: 3000 runs, or 150 000 at night
@@ -95,7 +95,7 @@ def caught(seeds: int = MUTANT_SEEDS, **machines: Any) -> Counter[str]:
 
 @pytest.mark.parametrize("name", ["skip_alignment", "install_early"])
 def test_a_fault_lets_the_run_complete_with_a_bad_verdict(name: str) -> None:
-    found = caught(slot_machine=faults.machines.get(name))
+    found = caught(slot_machine=faults.MACHINES[name])
     assert any(found[check] for check in VERDICT), found
     assert not {"violation", "crash", "stuck"} & found.keys(), found
 
@@ -104,15 +104,15 @@ def test_a_fault_lets_the_run_complete_with_a_bad_verdict(name: str) -> None:
 def test_a_fault_that_keeps_a_step_from_ending_ends_it_at_its_deadline_and_the_job_goes_on(name: str, end: str) -> None:
     seen: Counter[str] = Counter()
     for seed in range(60):
-        outcome = simulate(seed, slot_machine=faults.machines.get(name), modes=[Mode()], deadline_ms=1000.0)
+        outcome = simulate(seed, slot_machine=faults.MACHINES[name], modes=[Mode()], deadline_ms=1000.0)
         assert not outcome.problems, outcome
         seen += outcome.seen
     assert seen[end] > 50, seen
 
 
 def test_there_is_a_test_for_each_fault() -> None:
-    tested = {"none", "skip_alignment", "install_early", "never_prepared", "never_installed"}
-    assert set(faults.machines.names()) == tested
+    tested = {"skip_alignment", "install_early", "never_prepared", "never_installed"}
+    assert faults.MACHINES.keys() == tested
 
 
 @pytest.mark.parametrize(("machines", "check"), MUTANTS.values(), ids=MUTANTS)

@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 
 import pyarrow as pa
+from small_bucket import Bucket
 from small_job import CONFIG, DEADLINE_S
-from test_savepoint import Bucket
 
 from keyshift import frames
 from keyshift.executor import slot_task
@@ -96,7 +96,7 @@ class Session:
     def check(self):
         pass
 
-    def close(self):
+    def close(self, prepare_next=False):
         self._closed = True
 
 
@@ -116,7 +116,7 @@ class SmallJob:
 
     def store(self):
         made = SavepointStore(self.config.endpoints, self.config.job)
-        made._client = self.bucket
+        made._bucket._client = self.bucket
         return made
 
     def process(self):

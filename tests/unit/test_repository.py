@@ -205,16 +205,6 @@ def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
     assert not loaded & {"kafka", "kazoo", "minio", "pyarrow", "pyarrow.flight", "pyspark"}
 
 
-def test_the_early_build_of_minio_needs_no_package_but_those_installed_first() -> None:
-    first = re.search(r"^FIRST := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert first
-    code = "import sys; before = set(sys.modules); import keyshift.services.early_build as _\n"
-    code += "for name in set(sys.modules) - before: print(name, getattr(sys.modules[name], '__file__', None))"
-    run = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
-    loaded = {line.split(".")[0].split()[0] for line in run.stdout.splitlines() if "site-packages" in line}
-    assert loaded == set(first[1].split("|"))
-
-
 # --- commands
 
 

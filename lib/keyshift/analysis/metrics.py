@@ -225,17 +225,6 @@ def ccdf(latency: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"latency_ms": values, "fraction": at_least / len(ordered)})
 
 
-def tail(latency: pd.DataFrame) -> dict[str, float]:
-    """Latency in ms at the percentiles 50, 90, 99, 99.99, and the maximum; empty if there are no results."""
-    need(latency, ["latency_ms"], "tail")
-    if latency.empty:
-        return {}
-    values = latency["latency_ms"].to_numpy("float64")
-    return {f"p{q:g}_ms": float(np.percentile(values, q)) for q in (50, 90, 99, 99.99)} | {
-        "max_ms": float(values.max())
-    }
-
-
 def interval(values: Iterable[float | None], confidence: float = 0.95) -> Interval:
     """Mean and Student-t confidence interval of repetitions; missing values are left out.
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from keyshift.bench import pipeline, transfer
-from keyshift.bench.entry import run_app
-from keyshift.bench.figures import Row, table
+from keyshift.bench.figures import Measurement, table
 from keyshift.errors import BadInput
 from keyshift.folders import write_whole
 from keyshift.lab.connect import open_services
+from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import describe_machine, describe_versions
 from keyshift.services.jars import require_java
@@ -50,7 +50,7 @@ def bench(
     parts = {p.value for p in part or list(Part)}
     effort = pipeline.QUICK if quick else pipeline.Effort()
     started = datetime.now(UTC)
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     if "b" in parts:
         tell("b: state transfer between two processes")
         rows += transfer.measure(3 if quick else 15)
@@ -73,4 +73,4 @@ def bench(
 
 
 if __name__ == "__main__":
-    run_app(app, "keyshift.bench")
+    run_program(app, "keyshift.bench")

@@ -1,4 +1,4 @@
-"""What the runs of ``bench.strategies`` say: a line per preset, the aims, hand-over by dirty bytes."""
+"""Tables of the runs of ``bench.strategies``: a line per preset, the aims, hand-over by dirty bytes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keyshift.bench.figures import Row, aligned, spread
+from keyshift.bench.figures import Measurement, aligned, spread
 
 CALM = ("fluid", "matched", "meces", "lazy")  # presets that users should hardly notice
 AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
@@ -55,7 +55,7 @@ class Run:
         return asdict(self) | {"verdict": self.verdict, "hand_over_s": self.hand_over_s}
 
 
-def aims(runs: Sequence[Run]) -> list[Row]:
+def aims(runs: Sequence[Run]) -> list[Measurement]:
     """The aims that these runs can tell about: each compares neighbours of a repetition, correct ones only."""
     rows = []
     for preset in CALM:
@@ -74,8 +74,8 @@ def aims(runs: Sequence[Run]) -> list[Row]:
     return [row for row in rows if row.keyshift]
 
 
-def _row(measure: str, pairs: list[tuple[float, float]], aim: float | None) -> Row:
-    return Row("d", measure, "ms", [ours for ours, _ in pairs], [other for _, other in pairs], aim)
+def _row(measure: str, pairs: list[tuple[float, float]], aim: float | None) -> Measurement:
+    return Measurement("d", measure, "ms", [ours for ours, _ in pairs], [other for _, other in pairs], aim)
 
 
 def _pairs(runs: Sequence[Run], preset: str, other: str, against: str) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ LOWEST_PER_S, HIGHEST_PER_S = 250.0, 4_000_000.0
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measure of keyshift, one value per repetition, and of what it is compared with (empty: nothing).
 
     ``aim``: what the ratio should not exceed. ``more_is_better``: the ratio is then other / keyshift, so that in every
@@ -67,7 +67,7 @@ def staircase(sustains: Callable[[float], bool], start: float, bisections: int) 
     return rate
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Measurement]) -> str:
     """The rows for people: medians, the runs' range, and the ratio with its aim."""
     heads = ("part", "measure", "unit", "keyshift", "(range)", "compared", "(range)", "ratio", "aim", "")
     return aligned([heads, *(_cells(row) for row in rows)], left=(0, 1, 2, 9))
@@ -94,7 +94,7 @@ def spread(values: Sequence[float], digits: int | None = None) -> tuple[str, str
     return f"{median(values):.{digits}f}", f"{min(values):.{digits}f}-{max(values):.{digits}f}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Measurement) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     aim = "" if row.aim is None else f"<= {row.aim:.2f}"
     met = {None: "", True: "met", False: "missed"}[row.met]

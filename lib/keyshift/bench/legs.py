@@ -11,7 +11,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from keyshift import trace
-from keyshift.bench.figures import Row
+from keyshift.bench.figures import Measurement
 from keyshift.bench.load import UNMEASURED_S, KeyshiftSubject
 from keyshift.endpoints import Endpoints
 from keyshift.lab.spec import RunSpec
@@ -38,7 +38,7 @@ PROCESSES = {
 }
 
 
-def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, seconds: float) -> list[Row]:
+def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, seconds: float) -> list[Measurement]:
     """The default load for ``seconds``: medians and P99 of each leg in ms, CPU of each process in % of a core."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
         with KeyshiftSubject("legs", spark, endpoints, spec, work, trace=folder) as subject:
@@ -62,12 +62,12 @@ def moments(folder: str) -> pd.DataFrame:
     )
 
 
-def _rows_of(measured: pd.DataFrame) -> list[Row]:
+def _rows_of(measured: pd.DataFrame) -> list[Measurement]:
     rows = []
     for leg, (begin, end) in LEGS.items():
         took_ms = (measured[end] - measured[begin]) / 1000
         for name, quantile in (("P50", 0.5), ("P99", 0.99)):
-            rows.append(Row("d", f"{leg}, {name}", "ms", [float(took_ms.quantile(quantile))], []))
+            rows.append(Measurement("d", f"{leg}, {name}", "ms", [float(took_ms.quantile(quantile))], []))
     return rows
 
 
@@ -88,10 +88,10 @@ class _CpuMeter:
             if pid in before:
                 self._shares[name] += 100 * (spent - before[pid][1]) / passed
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Measurement]:
         self._thread.join()
         shares = self._shares | {"all of them": sum(self._shares.values())}
-        return [Row("d", f"CPU of {name}", "% of a core", [share], []) for name, share in shares.items()]
+        return [Measurement("d", f"CPU of {name}", "% of a core", [share], []) for name, share in shares.items()]
 
 
 def _cpu_s() -> dict[int, tuple[str, float]]:

@@ -1,5 +1,6 @@
 """A query under test, fed in bursts: one generator per burst, one collector for all of them."""
 
+import contextlib
 import math
 import queue
 import secrets
@@ -22,7 +23,8 @@ from keyshift.executor.job import Job, telling_line
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab.spec import RunSpec
 from keyshift.traffic import topics
-from keyshift.traffic.process import Child
+from keyshift.traffic.process import JsonProcess
+from keyshift.waiting import wait_until
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 READY_S = 120.0
@@ -35,7 +37,7 @@ HOPELESS_P99_MS = 2 * SUSTAINED_P99_MS  # a burst that is to show whether the ra
 
 @dataclass(frozen=True)
 class Burst:
-    """What one burst showed: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
+    """The result of one burst: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
 
     p50s_ms: list[float]
     p99s_ms: list[float]
@@ -84,7 +86,7 @@ class Subject:
         self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._seconds: list[dict[str, Any]] = []
         self._received = 0
-        self._collector: Child | None = None
+        self._collector: JsonProcess | None = None
 
     def __enter__(self) -> "Subject":
         try:
@@ -99,9 +101,9 @@ class Subject:
         topics.create_topic(kafka, config.events_topic, config.routers)
         topics.create_topic(kafka, config.results_topic, config.slots)
         sink = {"topic": config.results_topic, "partitions": config.slots, "output": str(self._output)}
-        self._collector = Child("keyshift.traffic.collector", self._common() | sink, self._heard)
+        self._collector = JsonProcess("keyshift.traffic.collector", self._common() | sink, self._heard)
         self._start()
-        generator, _ = self._generator(self._spec.run.rate, self._spec.run.frame_ms)  # only ticks
+        generator = self._generator(self._spec.run.rate, self._spec.run.frame_ms)  # only ticks
         try:
             self._await_ready()
         finally:
@@ -157,9 +159,9 @@ class Subject:
         a process dies.
         """
         self._seconds, self._received = [], 0
-        generator, said = self._generator(rate, frame_ms)
+        generator = self._generator(rate, frame_ms)
         try:
-            _answer(said, "ready", generator)
+            _answer(generator, "ready")
             start = time.time() + LEAD_S
             generator.tell({"start_at_us": int(start * 1e6), "seconds": seconds})
             first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
@@ -168,7 +170,7 @@ class Subject:
                 self._check(generator)
             if time.time() < start + seconds:
                 generator.tell({"stop": True})
-            offered = _answer(said, "done", generator)["events"]
+            offered = _answer(generator, "done")["events"]
             complete = self._await_results(offered, generator)
         finally:
             generator.kill()
@@ -179,38 +181,34 @@ class Subject:
     def _hopeless(self, first: int) -> bool:
         return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in self._seconds)
 
-    def _generator(self, rate: float, frame_ms: float) -> tuple[Child, "queue.Queue[dict[str, Any]]"]:
-        said: queue.Queue[dict[str, Any]] = queue.Queue()
+    def _generator(self, rate: float, frame_ms: float) -> JsonProcess:
         config = self.config
         load = {"topic": config.events_topic, "rate": rate, "routers": config.routers, "frame_ms": frame_ms}
-        return Child("keyshift.traffic.generator", self._common() | load, said.put), said
+        return JsonProcess("keyshift.traffic.generator", self._common() | load)
 
-    def _await_results(self, offered: int, generator: Child) -> bool:
+    def _await_results(self, offered: int, generator: JsonProcess) -> bool:
         deadline = time.monotonic() + ANSWER_S
-        last, heard_at = self._received, time.monotonic()
-        while self._received < offered:
+
+        def over() -> bool:
             self._check(generator)
-            if self._received != last:
-                last, heard_at = self._received, time.monotonic()
-            if time.monotonic() > min(deadline, heard_at + QUIET_S):
-                return False
-            time.sleep(0.1)
-        return True
+            return self._received >= offered or time.monotonic() > deadline
+
+        wait_until(over, QUIET_S, progress=lambda: self._received)
+        return self._received >= offered
 
     def _await_ready(self) -> None:
-        deadline = time.monotonic() + READY_S
         missing = set(range(self.config.slots))
-        while missing:
-            if time.monotonic() > deadline:
-                raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
-            try:
-                marker = self._markers.get(timeout=0.2)
-            except queue.Empty:
-                self._check(None)
-                continue
-            missing.discard(marker["slot"])
 
-    def _check(self, generator: Child | None) -> None:
+        def ready() -> bool:
+            self._check(None)
+            with contextlib.suppress(queue.Empty):
+                missing.discard(self._markers.get(timeout=0.2)["slot"])
+            return not missing
+
+        if not wait_until(ready, READY_S, 0.0):
+            raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
+
+    def _check(self, generator: JsonProcess | None) -> None:
         self._check_query()
         if self._collector:
             self._collector.check()
@@ -271,14 +269,14 @@ class PlainSubject(Subject):
             raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
 
 
-def _answer(said: "queue.Queue[dict[str, Any]]", state: str, generator: Child) -> dict[str, Any]:
-    deadline = time.monotonic() + ANSWER_S
-    while time.monotonic() < deadline:
-        generator.check()
-        try:
-            report = said.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        if report.get("state") == state:
-            return report
-    raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
+def _answer(generator: JsonProcess, state: str) -> dict[str, Any]:
+    report: dict[str, Any] = {}
+
+    def heard() -> bool:
+        nonlocal report
+        report = generator.report(ANSWER_S)
+        return report.get("state") == state
+
+    if not wait_until(heard, ANSWER_S, 0.0):
+        raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
+    return report

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from keyshift.bench import legs
-from keyshift.bench.figures import Row, staircase
+from keyshift.bench.figures import Measurement, staircase
 from keyshift.bench.load import KeyshiftSubject, PlainSubject, Subject
 from keyshift.endpoints import Endpoints
 from keyshift.executor.spark import session
@@ -58,10 +58,10 @@ def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Pat
         shutil.rmtree(work, ignore_errors=True)
 
 
-def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Row]:
+def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Measurement]:
     """Parts a (against the plain job), c (against the frame interval) and d (leg by leg), those of ``parts``."""
     spec = _spec()
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     if "d" in parts:
         with _spark(spec.cores, home, say) as (spark, work):
             rows += legs.measure(spark, endpoints, spec, work, effort.seconds)
@@ -87,7 +87,7 @@ def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, s
     return rows
 
 
-def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Row]:
+def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Measurement]:
     bursts: dict[str, list[tuple[float, float]]] = {ours.name: [], plain.name: []}
     for repetition in range(effort.repetitions):
         for subject in _in_turn(ours, plain, repetition):
@@ -97,12 +97,12 @@ def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: 
     (our_p50s, our_p99s), (plain_p50s, plain_p99s) = (zip(*bursts[s.name], strict=True) for s in (ours, plain))
     at = f"at {spec.run.rate:.0f} events/s"
     return [
-        Row("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), LATENCY_AIM),
-        Row("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), LATENCY_AIM),
+        Measurement("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), LATENCY_AIM),
+        Measurement("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), LATENCY_AIM),
     ]
 
 
-def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> Row:
+def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> Measurement:
     rates: dict[str, list[float]] = {ours.name: [], plain.name: []}
     for repetition in range(effort.rate_repetitions):
         for subject in _in_turn(ours, plain, repetition):
@@ -113,7 +113,7 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
             done = rates[subject.name]
             start = FIRST_RATE_PER_S if not done else 0.75 * done[-1]  # other rungs than before
             done.append(staircase(sustains, start, effort.bisections))
-    return Row(
+    return Measurement(
         "a",
         "highest sustained rate, against the plain job",
         "events/s",
@@ -131,7 +131,7 @@ def _burst_sustained(subject: Subject, rate: float, spec: RunSpec, effort: Effor
     return burst.sustained
 
 
-def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Row]:
+def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Measurement]:
     found: dict[float, list[tuple[float, float]]] = {frame_ms: [] for frame_ms in FRAME_MS}
     for _ in range(effort.repetitions):
         for frame_ms in FRAME_MS:
@@ -139,7 +139,7 @@ def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> 
             found[frame_ms].append((burst.p50_ms, burst.p99_ms))
             say(f"c: frames of {frame_ms:g} ms: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
     return [
-        Row("c", f"{name} with frames of {frame_ms:g} ms", "ms", [pair[i] for pair in pairs], [])
+        Measurement("c", f"{name} with frames of {frame_ms:g} ms", "ms", [pair[i] for pair in pairs], [])
         for frame_ms, pairs in found.items()
         for i, name in enumerate(("p50", "p99"))
     ]

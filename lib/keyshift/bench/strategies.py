@@ -18,15 +18,15 @@ from keyshift.analysis.figures import pareto
 from keyshift.analysis.style import save
 from keyshift.analysis.tables import tradeoffs
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, moved_minimum_bytes, preset_table
-from keyshift.bench.entry import run_app
 from keyshift.bench.figures import table
-from keyshift.bench.ring_copy import open_ring
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.folders import write_whole
+from keyshift.lab.bare_copy import open_ring
 from keyshift.lab.connect import open_lab
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec, make_spec
 from keyshift.planner import make_plan, strategies
+from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import describe_machine, describe_versions
 
@@ -202,4 +202,4 @@ def _draw(summaries: list[dict[str, Any]], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_app(app, "keyshift.bench.strategies")
+    run_program(app, "keyshift.bench.strategies")

@@ -1,24 +1,24 @@
 """State transfer between two processes, as in a migration, against a bare Flight copy of the same batches."""
 
-import contextlib
 import json
-import os
 import secrets
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from keyshift.bench.figures import Row
+from keyshift.bench.figures import Measurement
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Acknowledged, Parcel
+from keyshift.executor.flight.server import Holder, StateServer
 from keyshift.executor.spark import WORKER_ENVIRONMENT
-from keyshift.executor.transfer import Acknowledged, Holder, Parcel, StateClients, StateServer
+from keyshift.lab.bare_copy import Sink, copy_s
 from keyshift.lab.spec import DEFAULTS, JobPart
 from keyshift.state import UnitState, backends
+from keyshift.traffic.process import JsonProcess, say
 from keyshift.workloads.keycount import KeyCount
 
 UNITS, STATE_BYTES = 32, 128 << 20
@@ -35,7 +35,7 @@ def _workload() -> KeyCount:
 
 
 class _Destination:
-    """The holder at the other end, as far as it is asked; see ``executor.transfer.Holder``."""
+    """The holder at the other end, as far as it is asked; see ``executor.flight.server.Holder``."""
 
     def __init__(self) -> None:
         operator = _workload().operator()
@@ -51,54 +51,18 @@ class _Destination:
         return [True] * len(parcels)
 
 
-class _Sink(flight.FlightServerBase):  # type: ignore[misc]
-    kept: list[Any] | None = None
-
-    def do_put(self, context: object, descriptor: object, reader: Any, writer: object) -> None:
-        self.kept = [chunk.data for chunk in reader]  # a copy: what is dropped at once lands in warm memory again
-
-
 def _serve() -> None:
-    """The other process: says where it listens; then, at each line it gets, how many keys have come, and drops them."""
+    """The other process: says where it listens; then, when it is asked, how many keys have come; drops them."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
-    token = sys.stdin.readline().strip()
-    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), _Sink("grpc://127.0.0.1:0")
-    sys.stdout.write(json.dumps([server.address, f"127.0.0.1:{sink.port}"]) + "\n")
-    sys.stdout.flush()
+    token = json.loads(sys.stdin.readline())["token"]
+    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), Sink()
+    say({"state": server.address, "sink": sink.address})
     for _ in sys.stdin:
         keys = sum(map(len, holder.states.values()))
         holder.states.clear()
-        sink.kept = None
-        sys.stdout.write(f"{keys}\n")
-        sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _other_process(token: str) -> Iterator[tuple["subprocess.Popen[str]", str, str]]:
-    command = [sys.executable, "-m", "keyshift.bench.transfer"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=os.environ | WORKER_ENVIRONMENT,
-    )
-    try:
-        assert process.stdin is not None and process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # told apart below, by its silence
-            process.stdin.write(token + "\n")
-            process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            raise ServiceUnavailable("the process that takes the state did not start")
-        address, sink = json.loads(line)
-        yield process, address, sink
-    finally:
-        process.kill()
-        with contextlib.suppress(BrokenPipeError):
-            process.communicate()
+        sink.kept = []  # until now: what is dropped at once lands in warm memory again
+        say({"keys": keys})
 
 
 def _touched(schema: pa.Schema) -> Units:
@@ -126,7 +90,7 @@ def _arrived(states: Units) -> Units:
     return again
 
 
-def measure(repetitions: int) -> list[Row]:
+def measure(repetitions: int) -> list[Measurement]:
     """Part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
     chunk_bytes, token = CHUNK_BYTES, secrets.token_urlsafe(16)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -137,31 +101,26 @@ def measure(repetitions: int) -> list[Row]:
     keys = _workload().keys
     ours: dict[str, list[float]] = {kind: [] for kind in kinds}
     bare: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with _other_process(token) as (process, address, sink):
+    other = JsonProcess("keyshift.bench.transfer", {"token": token}, more_env=WORKER_ENVIRONMENT)
+    try:
+        addresses = other.report(DEADLINE_S)
         clients = StateClients(token, DEADLINE_S, holder.state_schema, chunk_bytes)
-        with flight.FlightClient(f"grpc://{sink}") as client:
-
-            def copy() -> float:
-                begin = time.perf_counter()
-                writer, _ = client.do_put(flight.FlightDescriptor.for_path("copy"), holder.state_schema)
-                for batch in batches:
-                    writer.write_batch(batch)
-                writer.close()
-                took_ms = (time.perf_counter() - begin) * 1000
-                arrived()  # lets go of the copy
-                return took_ms
+        with flight.FlightClient(f"grpc://{addresses['sink']}") as client:
 
             def arrived() -> int:
-                assert process.stdin is not None and process.stdout is not None
-                process.stdin.write("how many\n")
-                process.stdin.flush()
-                return int(process.stdout.readline() or 0)
+                other.tell({"keys": "how many"})
+                return int(other.report(DEADLINE_S)["keys"])
+
+            def copy() -> float:
+                took_ms = copy_s(client, batches) * 1000
+                arrived()  # lets go of the copy
+                return took_ms
 
             def push(units: Units) -> float:
                 acknowledged: Acknowledged = []
                 parcels = [Parcel(unit, state=state) for unit, state in units]
                 begin = time.perf_counter()
-                clients.push(address, 0, "", parcels, lambda *_: None, acknowledged.extend)
+                clients.push(addresses["state"], 0, "", parcels, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
                 if come != keys or len(acknowledged) != UNITS:
@@ -175,8 +134,10 @@ def measure(repetitions: int) -> list[Row]:
                         bare[kind].append(times[0])
                         ours[kind].append(times[1])
         clients.close()
+    finally:
+        other.kill()
     what = f"{STATE_BYTES >> 20} MiB in {UNITS} units"
-    return [Row("b", f"transfer of {what}, {kind}", "ms", ours[kind], bare[kind], AIM) for kind in kinds]
+    return [Measurement("b", f"transfer of {what}, {kind}", "ms", ours[kind], bare[kind], AIM) for kind in kinds]
 
 
 if __name__ == "__main__":

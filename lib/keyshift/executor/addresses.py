@@ -9,9 +9,9 @@ from keyshift.executor.zookeeper import Coordination
 
 
 class Addresses:
-    """What slots say of themselves in ZooKeeper. Each is watched from the first question on: later ones cost nothing.
+    """The addresses that slots publish in ZooKeeper. Each is watched from the first request on.
 
-    Thread-safe, but not to be asked from kazoo's thread, which brings the answers.
+    Thread-safe, but not for kazoo's thread, which delivers the addresses.
     """
 
     def __init__(self, coordination: Coordination, deadline_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a router says to a slot: the rows between them.
+"""The rows between routers and slots.
 
 A row has one column beside the number of its slot. Each further column would cost the JVM and Python more than its
 bytes do, once per row (docs/performance.md).
@@ -44,7 +44,7 @@ def routed(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
 
 
 def received(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The rows of a batch whose only column is their value; those without a value only pushed others."""
+    """The rows of a batch whose only column is their value. Rows without a value only push others, and are left out."""
     for value in batch.column(0):
         if value.is_valid:
             raw = value.as_buffer()

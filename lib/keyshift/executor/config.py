@@ -1,4 +1,4 @@
-"""What every task of a job has to know; travels inside the query's closures, never through results or logs."""
+"""The configuration of every task of a job. It travels in the query's closures, never through results or logs."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -46,7 +46,6 @@ class JobConfig:
     queue_bytes: int = 64 << 20  # of records that wait in one slot, or in one router: more of them wait in Kafka
     deadline_s: float = 30.0  # of every phase of a migration
     restore: str | None = None  # the savepoint to begin from
-    fault: str = "none"  # a deliberate protocol fault, to test the verdict
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property

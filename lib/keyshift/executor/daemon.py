@@ -57,7 +57,8 @@ def read_in_the_main_thread() -> None:
     pyspark.worker.ArrowStreamSerializer = PromptSerializer  # type: ignore[assignment,misc]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Fork workers until Spark has no more use for them."""
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
     # What is imported lives for ever. Were it looked through for garbage, each worker would copy the pages it shares
@@ -70,3 +71,7 @@ if __name__ == "__main__":
     require_folder()
     daemon.worker = prompt_worker
     daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -9,16 +9,17 @@ import threading
 from collections.abc import Callable, Iterable
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.outbox import again
-from keyshift.executor.savepoint import Place, SavepointStore
-from keyshift.executor.transfer import Parcel, StateClients
+from keyshift.executor.savepoint import Location, SavepointStore
 
 
 class ExpectedUnits:
     """Fetches the state of ``units`` for one slot, up to ``most`` of them in one call.
 
-    ``wanted()``: units whose state the slot waits for, what it needs first in front; ``arrived``: takes what has come.
-    What fails is tried again. Raises ServiceUnavailable if nothing has come for ``deadline_s``.
+    ``wanted()``: units whose state the slot waits for, the most urgent first; ``arrived``: takes units that have come.
+    A call that fails is repeated. Raises ServiceUnavailable if nothing has come for ``deadline_s``.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ExpectedUnits:
 
     def restore(self, store: SavepointStore, savepoint: str) -> None:
         """From a savepoint."""
-        places: dict[int, Place] = {}
+        places: dict[int, Location] = {}
 
         def get(units: list[int]) -> None:
             places.update(places or store.places(savepoint))

@@ -5,7 +5,6 @@ import dataclasses
 import queue
 import secrets
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.spark import start_query
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Move
+from keyshift.waiting import wait_until
 
 CHECK_S = 0.2  # between looks at whether the query lives, while something is awaited
 Say = Callable[[str], None]
@@ -139,17 +139,19 @@ class Job:
             return not wanted <= set(names)  # then nobody has to look any more
 
         self._coordination.watch_children(path, changed)
-        missing, seen, deadline = wanted, None, 0.0
-        while missing:
+        missing = wanted
+
+        def all_there() -> bool:
+            nonlocal missing
             self.check()
-            if (now := (missing, progress())) != seen:
-                seen, deadline = now, time.monotonic() + self.config.deadline_s
-            if time.monotonic() > deadline:
-                raise MigrationFailed(
-                    f"{what}: {', '.join(sorted(missing))} did not answer within {self.config.deadline_s:g} s"
-                )
             with contextlib.suppress(queue.Empty):
                 missing = wanted - answered.get(timeout=CHECK_S)
+            return not missing
+
+        if not wait_until(all_there, self.config.deadline_s, 0.0, lambda: (missing, progress())):
+            raise MigrationFailed(
+                f"{what}: {', '.join(sorted(missing))} did not answer within {self.config.deadline_s:g} s"
+            )
 
     def savepoint(self, say: Say, progress: Callable[[], object] = lambda: None) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.

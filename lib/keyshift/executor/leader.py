@@ -12,7 +12,7 @@ from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
 
 TICK_S = 0.1
-Request = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
+MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
 
 
@@ -32,13 +32,13 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A migration that is asked for at a moment (monotonic seconds): ``request``, or None to cancel what has not begun.
+    """A request for a migration, to be made at a moment (monotonic seconds); None cancels what has not begun.
 
     ``replace``: instead of what has not begun of earlier ones; otherwise after them.
     """
 
     at_s: float
-    request: Request | None
+    request: MakeSteps | None
     replace: bool = False
 
 
@@ -146,7 +146,7 @@ class Coordinator:
                 if any(dropped):
                     self.troubles.append(f"{_words(dropped)} were taken back before they had begun")
                 say("migrated")
-            case protocol.MigrationFailed(version, phase, missing, rolled_back, dropped):
+            case protocol.StepLate(version, phase, missing, rolled_back, dropped):
                 record = self.records[version]
                 record.outcome = "rolled back" if rolled_back else "late"
                 outcome = "rolled back" if rolled_back else "goes forward: what has not moved yet waits for its state"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Measures:
-    """Those of one batch, on top of ``before``: what ``so_far`` gave at the end of the batch before, if there was one.
+    """The measurements of one batch, added to ``before``: those of ``so_far`` at the end of the batch before, if any.
 
     ``units``: how many there are in the job.
     """
@@ -25,7 +25,7 @@ class Measures:
         self.queue_peak_bytes = 0  # in this batch
 
     def so_far(self, heat: npt.NDArray[np.int64], sent: Mapping[str, int]) -> dict[str, Any]:
-        """``seconds``, ``records`` (rows of unit, count), peaks in bytes, and what was ``sent``.
+        """``seconds``, ``records`` (rows of unit, count), peaks in bytes, and the counts of ``sent``.
 
         ``heat``: records of each unit in this batch; ``sent``: other counts of this batch, by name.
         """

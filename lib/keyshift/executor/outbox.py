@@ -1,7 +1,7 @@
-"""What leaves a slot, off the processing thread: units in order of need, keys and messages in batches.
+"""Sends units, keys and messages of a slot in the background: urgent units first, keys and messages in batches.
 
-Each place (another slot, or the address where keys stayed) has a thread of its own that sleeps until there is something
-for it, takes all that is there at once, and tries again for as long as the other side does not answer.
+Each place (another slot, or the address where keys stayed) has a thread of its own. It sleeps until there is something
+to send, takes all of it at once, and tries again for as long as the other side does not answer.
 """
 
 import math
@@ -20,7 +20,7 @@ from tenacity import (
 )
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.transfer import Parcel
+from keyshift.executor.flight.messages import Parcel
 
 Item = TypeVar("Item")
 RETRY_MOST_S = 2.0
@@ -76,9 +76,9 @@ class Courier(Generic[Item]):
 
 
 def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:
-    """Until it works, or nobody wants it any more, or it was tried for ``within_s``.
+    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds.
 
-    What belongs to a step needs no such bound: the coordinator's deadline says when it is too late.
+    Messages of a step need no such bound: the coordinator's deadline says when it is too late.
     """
 
     def complain(state: RetryCallState) -> None:
@@ -96,7 +96,7 @@ def again(name: str, closed: threading.Event, act: Callable[[], None], within_s:
 
 
 class Outbox:
-    """The units on their way to one slot: whatever somebody waits for goes first.
+    """The units on their way to one slot: units that somebody waits for go first.
 
     ``push(parcels)`` sends what the iterator gives until it ends, and returns when all of it is acknowledged.
     """
@@ -123,7 +123,7 @@ class Outbox:
                 self._waiting = {unit: parcel} | self._waiting
 
     def acknowledged(self, unit: int) -> Parcel | None:
-        """``unit`` is there; gives what was sent, None if that was known."""
+        """``unit`` has arrived. Returns what was sent; None if that was known already."""
         with self._lock:
             return self._underway.pop(unit, None)
 

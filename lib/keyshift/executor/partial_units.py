@@ -15,9 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel, Stay, Written
 from keyshift.executor.outbox import Courier
 from keyshift.executor.slot_host import SLICE_KEYS, SlotHost
-from keyshift.executor.transfer import Parcel, StateClients, Stay, Written
 from keyshift.keys import Mode
 from keyshift.protocol.remainder import Remainders
 from keyshift.state import UnitState, rows

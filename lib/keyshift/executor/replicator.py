@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.slot_host import SLICE_KEYS
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.state import UnitState, rows
 
 
@@ -29,7 +30,7 @@ class _Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _Order:
     id: str
     every_s: float
     lag_keys: int
@@ -37,7 +38,9 @@ class _Request:
 
 
 class Replicator:
-    """The copies of the units of one slot. ``acknowledge(request, measures)`` is called once, when all are close."""
+    """The copies of the units of one slot. ``acknowledge(name, measures)`` is called once for each order, when all are
+    close.
+    """
 
     def __init__(
         self,
@@ -54,19 +57,19 @@ class Replicator:
         self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
         self._copies: dict[int, _Copy] = {}
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
-        self._request: _Request | None = None
+        self._order: _Order | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._bytes = 0
 
-    def start(self, request: str, units: list[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
-        """Keep a copy of each unit at its holder from now on; under the slot's lock.
+    def start(self, name: str, units: list[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
+        """The order ``name``: keep a copy of each unit at its holder from now on; under the slot's lock.
 
         It is close when a round over all of them had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
         """
-        if self._closed.is_set() or (self._request is not None and self._request.id == request):
+        if self._closed.is_set() or (self._order is not None and self._order.id == name):
             return
-        self._request = _Request(request, every_s, lag_keys, whole)
+        self._order = _Order(name, every_s, lag_keys, whole)
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
         self._copies = {unit: _Copy(holder) for unit, holder in units if unit in self._states}
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
@@ -82,9 +85,9 @@ class Replicator:
         if copy is None:
             return parcel
         if copy.holder == destination and copy.number >= 0 and parcel.routers is None and not parcel.partial:
-            assert parcel.state is not None and self._request is not None
+            assert parcel.state is not None and self._order is not None
             changed = parcel.state.changes() | copy.pending
-            if not (changed and self._request.whole):
+            if not (changed and self._order.whole):
                 return replace(parcel, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
         self._useless.append((copy.holder, parcel.unit))
         return parcel
@@ -104,18 +107,18 @@ class Replicator:
         told, rounds, began = "", 0, time.time_ns() // 1000
         try:
             while not self._closed.is_set():
-                request = self._request
-                assert request is not None
+                order = self._order
+                assert order is not None
                 rounds += 1
                 self._drop_useless()
                 changed = sum(self._round(unit) for unit in list(self._copies))
                 if self._closed.is_set():  # nothing is known of the units whose turn did not come
                     return
-                if told != request.id and changed <= request.lag_keys and rounds > 1:
-                    told = request.id
+                if told != order.id and changed <= order.lag_keys and rounds > 1:
+                    told = order.id
                     answer = {"began_us": began, "rounds": rounds, "bytes": self._bytes, "units": len(self._copies)}
-                    self._acknowledge(request.id, answer)
-                self._closed.wait(0.0 if told != request.id and rounds == 1 else request.every_s)
+                    self._acknowledge(order.id, answer)
+                self._closed.wait(0.0 if told != order.id and rounds == 1 else order.every_s)
         except BaseException as error:
             if not self._closed.is_set():
                 self._failed(error)

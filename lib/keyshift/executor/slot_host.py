@@ -1,4 +1,4 @@
-"""What outlives a batch in a Python worker: its Flight server, and the state that is here for others to fetch."""
+"""The part of a Python worker that outlives a batch: its Flight server, and the state that others fetch from here."""
 
 import os
 import threading
@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from keyshift.errors import KeyshiftError
 from keyshift.executor.config import JobConfig
-from keyshift.executor.transfer import CopyPart, Parcel, StateServer, Stay
+from keyshift.executor.flight.messages import CopyPart, Parcel, Stay
+from keyshift.executor.flight.server import StateServer
 from keyshift.state import UnitState, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -22,17 +23,17 @@ class Tenant(Protocol):
     slot: int
 
     def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
-        """See ``transfer.Holder.receive``."""
+        """See ``flight.server.Holder.receive``."""
 
     def message(self, body: dict[str, Any]) -> None:
-        """See ``transfer.StateClients.tell``, kind ``units``."""
+        """See ``StateClients.tell``, kind ``units``."""
 
 
 class Sealed:
-    """A slot whose batch is over: it says that it has what came before, for those who did not hear of that.
+    """A slot whose batch is over: it acknowledges again what arrived before, as an acknowledgement may have been lost.
 
-    What is newer is for the next holder, who may be in another process. Whoever still asks here is told so, and asks
-    again.
+    Newer messages are for the next holder of the slot, who may be in another process: they are refused here, and
+    repeated there.
     """
 
     def __init__(self, slot: int, version: int) -> None:
@@ -60,7 +61,7 @@ class Copies:
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
     def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
-        """See ``transfer.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
+        """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
         epoch, number = part
         with self._lock:
             if number:
@@ -92,7 +93,7 @@ class Copies:
 
 
 class SlotHost:
-    """One per worker process and attempt of a job; see ``transfer.Holder`` for most methods."""
+    """One per worker process and attempt of a job; see ``flight.server.Holder`` for most methods."""
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
@@ -111,7 +112,7 @@ class SlotHost:
         self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
 
     def open(self, tenant: Tenant) -> None:
-        """A slot begins a batch here. All batches before are over: nobody needs the keys of units that left then."""
+        """A slot begins a batch here. Earlier batches are over: nobody needs the keys of units that left in them."""
         self.tenants[tenant.slot] = tenant
         with self._lock:
             self.lent.clear()

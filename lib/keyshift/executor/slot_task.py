@@ -23,6 +23,8 @@ from keyshift.executor.addresses import Addresses
 from keyshift.executor.channel import BARRIER, DATA, PRIMER, SAVEPOINT, Row
 from keyshift.executor.config import JobConfig, slot_schema
 from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Acknowledged, Parcel
 from keyshift.executor.measures import Measures
 from keyshift.executor.operation import Operation, Waiting, Where, by_unit, now_us
 from keyshift.executor.outbox import Courier, Outbox
@@ -30,10 +32,8 @@ from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import host_for
-from keyshift.executor.transfer import Acknowledged, Parcel, StateClients
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment, Mode, Step
-from keyshift.protocol import faults
 from keyshift.protocol import slot as protocol
 from keyshift.state import UnitState
 
@@ -119,8 +119,7 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
-        machine = faults.machines.get(config.fault)
-        self._machine: protocol.SlotMachine[Waiting] = machine(
+        self._machine: protocol.SlotMachine[Waiting] = protocol.SlotMachine(
             self.slot, config.routers, {*self._states, *fresh}, expected, version
         )
         self._operation = Operation(config, self._states, self._partial, self._machine)
@@ -173,7 +172,7 @@ class SlotTask:
             for messenger in self._messengers.values():
                 messenger.close()
             self._partial.close()
-            self._coordination.close()
+            self._coordination.close(prepare_next=True)
             self._clients.close()
             self._replicator.close()
 
@@ -428,7 +427,7 @@ class SlotTask:
             self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
 
     def message(self, body: dict[str, Any]) -> None:
-        """From Flight's thread; see ``transfer.StateClients.tell``."""
+        """From Flight's thread; see ``StateClients.tell``."""
         with self._lock:
             effects: list[protocol.Effect] = []
             for unit, version, router, hop in body["wanted"]:

@@ -206,4 +206,4 @@ class RouterTask:
 
     def close(self) -> None:
         """End the session. The task, and with it the batch, does not wait for that."""
-        threading.Thread(target=self._coordination.close, name="keyshift-router-end", daemon=True).start()
+        threading.Thread(target=self._coordination.close, args=(True,), name="keyshift-router-end", daemon=True).start()

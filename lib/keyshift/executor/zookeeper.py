@@ -1,4 +1,4 @@
-"""ZooKeeper, through kazoo: what the participants of a job tell each other.
+"""ZooKeeper, through kazoo: the messages between the participants of a job.
 
 Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
 (for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
@@ -11,38 +11,35 @@ import contextlib
 import json
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     BadVersionError,
-    ConnectionLoss,
     KazooException,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
-    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import ForceRetryError
 from kazoo.security import make_acl, make_digest_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import ServiceUnavailable, service_errors
+from keyshift.executor.confirmed import ConfirmedWrites, Write
 from keyshift.keys import Step
 
+ANSWER_S = 10.0  # for a new session
 GIVE_UP_S = 30.0  # without a connection; kazoo alone would keep every caller waiting for ever
 PATIENT = {"max_tries": -1, "max_delay": 1.0}  # kazoo's own pauses grow to an hour
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
 PARTS = b"parts/"  # no JSON begins so
 
-Write = tuple[str, bytes]  # a node, and what it is to hold
 OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
 
 
@@ -62,6 +59,54 @@ def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
     return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
 
 
+def _client(hosts: str, secret: str) -> KazooClient:
+    return KazooClient(
+        hosts=hosts,
+        timeout=ANSWER_S,
+        connection_retry=PATIENT,
+        command_retry=PATIENT,
+        **_only_for(secret) if secret else {},
+    )
+
+
+class _Ahead:
+    """At most one session that was begun before anybody needs it, for one ``hosts`` and ``secret``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: tuple[str, str] | None = None
+        self._client: KazooClient | None = None
+        self._there: Any = None  # an event
+
+    def begin(self, hosts: str, secret: str) -> None:
+        """Does not wait for the session. One for another job ends."""
+        with self._lock:
+            if self._of == (hosts, secret):
+                return
+            other, self._of, self._client = self._client, (hosts, secret), _client(hosts, secret)
+            self._there = self._client.start_async()
+        if other is not None:
+            _end(other)
+
+    def take(self, hosts: str, secret: str) -> KazooClient | None:
+        """The session, if there is one; it is the caller's now."""
+        with self._lock:
+            if self._of != (hosts, secret):
+                return None
+            client, there, self._of, self._client = self._client, self._there, None, None
+        there.wait(ANSWER_S)
+        return client
+
+
+_ahead = _Ahead()
+
+
+def _end(client: KazooClient) -> None:
+    with contextlib.suppress(KazooException):  # closing what is already broken
+        client.stop()
+        client.close()
+
+
 class Coordination:
     """One participant, seen from the root of one job, who alone reads and writes what is made here with its ``secret``.
 
@@ -71,38 +116,34 @@ class Coordination:
     """
 
     def __init__(self, hosts: str, root: str, secret: str = "") -> None:
-        self._client = KazooClient(
-            hosts=hosts,
-            timeout=10.0,
-            connection_retry=PATIENT,
-            command_retry=PATIENT,
-            **_only_for(secret) if secret else {},
-        )
-        self._hosts = hosts
+        ahead = _ahead.take(hosts, secret)
+        self._client = ahead or _client(hosts, secret)
+        self._hosts, self._secret = hosts, secret
         self.root = root
         self._timer: threading.Timer | None = None
         self._expired = False  # the session, and there is no other one yet
         self._failure: str | None = None
         self._held: dict[str, bytes] = {}  # registrations
         self._holding = threading.Lock()
-        self._unconfirmed: dict[str, deque[Write]] = {}  # by the last node of each
-        self._arrived = threading.Condition()  # of what is unconfirmed, and of the failure
+        self._acknowledgements = ConfirmedWrites(self._client, self._refused)
         self._in_parts: dict[str, bytes] = {}  # published nodes -> what they hold
         self._term: int | None = None  # the version of ``leader`` while this one leads
         try:
-            self._client.start(timeout=10)
+            self._client.start(timeout=ANSWER_S)  # does nothing for a session that is there
         except KazooTimeoutError as error:
             self._client.close()
-            raise ServiceUnavailable(f"ZooKeeper at {hosts} did not answer within 10 s: is it running?") from error
+            raise ServiceUnavailable(
+                f"ZooKeeper at {hosts} did not answer within {ANSWER_S:g} s: is it running?"
+            ) from error
         self._client.add_listener(self._connection_changed)
-        if secret:
+        if secret and ahead is None:
             with self._talking():
                 self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """To be called now and then by those who only watch and acknowledge: nothing else tells them."""
+        """Raises ServiceUnavailable if ZooKeeper is gone for good. Watching and acknowledging do not tell."""
         if self._failure:
             raise ServiceUnavailable(self._failure)
 
@@ -122,10 +163,7 @@ class Coordination:
 
     def _renew(self, expired: bool) -> None:
         """What went with the session, and what may not have arrived; kazoo itself sees to the watches."""
-        with self._arrived:
-            nodes = list(self._unconfirmed)
-        for node in nodes:
-            self._send(node)
+        self._acknowledgements.repeat()
         if expired:
             try:
                 with self._holding, self._talking():
@@ -141,31 +179,35 @@ class Coordination:
             self._client.stop()  # fails whatever waits for an answer
 
     def _fail(self, failure: str) -> None:
-        with self._arrived:
-            self._failure = self._failure or failure
-            self._arrived.notify_all()
+        self._failure = self._failure or failure
+        self._acknowledgements.end()
+
+    def _refused(self, node: str, error: Exception) -> None:
+        self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
         self.check()
-        try:
+        with service_errors(KazooException, self._explained):
             yield
-        except KazooException as error:
-            raise ServiceUnavailable(
-                self._failure
-                or f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
-            ) from error
 
-    def close(self) -> None:
-        """End the session, when what was acknowledged is there; ephemeral nodes go at once."""
+    def _explained(self, error: KazooException) -> str:
+        said = f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
+        return self._failure or said
+
+    def close(self, prepare_next: bool = False) -> None:
+        """End the session, when what was acknowledged is there; ephemeral nodes go at once.
+
+        With ``prepare_next`` the session of the next participant in this process begins now, when nobody waits for it.
+        """
+        if prepare_next:
+            _ahead.begin(self._hosts, self._secret)
         with contextlib.suppress(ServiceUnavailable):  # then it never will be
             self._confirm()
         self._client.remove_listener(self._connection_changed)
         if self._timer is not None:
             self._timer.cancel()
-        with contextlib.suppress(KazooException):  # closing what is already broken
-            self._client.stop()
-            self._client.close()
+        _end(self._client)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -212,51 +254,17 @@ class Coordination:
     def acknowledge(self, path: str, value: Any) -> None:
         """Create a node that others wait for, without blocking; the first one counts."""
         self.check()
-        node = f"{self.root}/{path}"
-        with self._arrived:
-            if node in self._unconfirmed:
-                return
-            self._unconfirmed[node] = deque(self._writes(node, value))
-        self._send(node)
-
-    def _send(self, node: str) -> None:
-        """The next write of an acknowledgement: one after the other, or the node might be there before its parts."""
-        with self._arrived:
-            writes = self._unconfirmed.get(node)
-            if not writes:
-                return
-            left, (path, data) = len(writes), writes[0]
-        answer = self._client.create_async(path, data, makepath=True)
-        answer.rawlink(partial(self._answered, node, left))
-
-    def _answered(self, node: str, left: int, answer: Any) -> None:
-        """From kazoo's thread."""
-        error = answer.exception
-        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
-            return  # it is sent again with the next connection
-        if error is not None and not isinstance(error, NodeExistsError):
-            self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
-            return
-        with self._arrived:
-            writes = self._unconfirmed.get(node)
-            if writes is None or len(writes) != left:
-                return  # sent twice, and answered before
-            writes.popleft()
-            if not writes:
-                del self._unconfirmed[node]
-                self._arrived.notify_all()
-        self._send(node)
+        self._acknowledgements.create(self._writes(f"{self.root}/{path}", value))
 
     def _confirm(self) -> None:
         """Wait until all that was acknowledged is there."""
-        with self._arrived:
-            there = self._arrived.wait_for(lambda: self._failure or not self._unconfirmed, GIVE_UP_S)
+        there = self._acknowledgements.wait(GIVE_UP_S)
         self.check()
         if not there:
             raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {GIVE_UP_S:g} s")
 
     def _writes(self, node: str, value: Any) -> list[Write]:
-        """What has to be written for ``node`` to hold ``value``, the node itself last."""
+        """The writes after which ``node`` holds ``value``, that of the node itself last."""
         data = json.dumps(value).encode()
         if len(data) <= PART_BYTES:
             return [(node, data)]

@@ -33,7 +33,7 @@ Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
 
 
 class Batch(BaseModel):
-    """What a batch file says."""
+    """The content of a batch file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,7 +86,7 @@ class Prepared:
 
 
 class Record(BaseModel):
-    """What is known of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket."""
+    """The record of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket."""
 
     batch: str
     notebook: str

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import service_errors
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec
 from keyshift.place.profile import load_profile
@@ -37,13 +37,14 @@ def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpo
 
 def _reached(endpoints: Endpoints) -> Endpoints:
     for name in ("kafka", "zookeeper", "minio"):
-        address = getattr(endpoints, name)
-        host, port = address.rsplit(":", 1)
-        try:
-            socket.create_connection((host, int(port)), ANSWER_S).close()
-        except (OSError, OverflowError) as error:
-            raise ServiceUnavailable(f"{name} at {address} cannot be reached: {error}") from error
+        _reach(name, getattr(endpoints, name))
     return endpoints
+
+
+def _reach(name: str, address: str) -> None:
+    host, port = address.rsplit(":", 1)
+    with service_errors((OSError, OverflowError), lambda error: f"{name} at {address} cannot be reached: {error}"):
+        socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.job import CHECK_S, Job, Savepoint
 from keyshift.executor.leader import StepRecord, Wish
-from keyshift.executor.savepoint import Place, SavepointStore
+from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.executor.tasks import TICK_US
 from keyshift.keys import Assignment, Move, Step
 from keyshift.lab.sampler import Sampler
@@ -33,7 +33,7 @@ from keyshift.results import verdict
 from keyshift.results.manifest import Verdict
 from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
 from keyshift.traffic import topics
-from keyshift.traffic.process import Child
+from keyshift.traffic.process import JsonProcess
 from keyshift.workloads.times import Times
 
 READY_S = 120.0  # until every router and slot has put a first row through
@@ -87,7 +87,6 @@ class Course:
             certificate=certificate,
             chunk_bytes=spec.job.chunk_bytes,
             deadline_s=spec.job.deadline_s,
-            fault=spec.scenario.fault,
         )
         self._job = Job(spark, self._config, work, spec.job.batch_s)
         self._output = work / f"{run_id}.parquet"
@@ -102,7 +101,7 @@ class Course:
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
         self._phase = "warming up"
-        self._children: list[Child] = []
+        self._children: list[JsonProcess] = []
         self._trigger_us = 0
 
     @property
@@ -203,7 +202,7 @@ class Course:
         results: pd.DataFrame,
         final: Savepoint,
         left_behind: set[tuple[int, int]],
-    ) -> verdict.Verdict:
+    ) -> verdict.Judgement:
         job, store = self._job, SavepointStore(self._endpoints, self._config.job)
         timers: list[pd.DataFrame] = []
         times = Times(
@@ -269,15 +268,15 @@ class Course:
             unprocessed=self._offered - judged,
         )
 
-    def _start_children(self) -> tuple[Child, Child]:
+    def _start_children(self) -> tuple[JsonProcess, JsonProcess]:
         spec, config = self._spec, self._config
         common = {"workload": config.workload, "parameters": config.parameters}
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
         load: dict[str, Any] = {"rate": spec.run.rate, "frame_ms": spec.run.frame_ms}
         load |= {"routers": config.routers, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
-        self._children.append(Child("keyshift.traffic.generator", common | load, self._heard_generator))
-        self._children.append(Child("keyshift.traffic.collector", common | sink, self._heard_collector))
+        self._children.append(JsonProcess("keyshift.traffic.generator", common | load, self._heard_generator))
+        self._children.append(JsonProcess("keyshift.traffic.collector", common | sink, self._heard_collector))
         return self._children[0], self._children[1]
 
     def _copy_ahead(self) -> None:
@@ -582,7 +581,7 @@ def _final_state(store: SavepointStore, savepoint: Savepoint, timers: list[pd.Da
     """The values of a savepoint, unit by unit; their timers go into ``timers``."""
     for slot, rows in store.manifest(savepoint.name)["places"].items():
         for row in rows:
-            values, timed = store.read(Place(*row))
+            values, timed = store.read(Location(*row))
             timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
             for batch in values:
                 yield batch.to_pandas().assign(unit=row[0], slot=int(slot))
@@ -633,7 +632,7 @@ def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, 
     return columns
 
 
-def _as_manifest(found: verdict.Verdict) -> Verdict:
+def _as_manifest(found: verdict.Judgement) -> Verdict:
     return Verdict(
         lost=found.lost,
         duplicated=found.duplicated,

@@ -46,7 +46,7 @@ papermill_engines.register("keyshift", _Engine)
 def publish(manifests: list[Manifest]) -> None:
     """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store.
 
-    What a reader sees of it: the verdict of each run, and its notes.
+    A reader of the notebook sees the verdict of each run, and its notes.
     """
     rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
     lines = []
@@ -56,7 +56,7 @@ def publish(manifests: list[Manifest]) -> None:
 
 
 def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
-    """What ``publish`` left in an executed notebook; empty if it never came so far."""
+    """The rows that ``publish`` left in an executed notebook; none if it was not reached."""
     return [
         row
         for cell in notebook.cells

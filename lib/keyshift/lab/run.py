@@ -11,7 +11,6 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
@@ -26,6 +25,7 @@ from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
+from keyshift.waiting import wait_until
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
 START_S = 60.0  # in which they must come
@@ -62,7 +62,7 @@ class Lab:
             self._spark = self._start_spark()
             stack.callback(self._spark.stop)
             self.await_executors()
-            self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "floor.json")
+            self._copy_bytes_per_s = bare_copy.bytes_per_s(self._home / "bare_copy.json")
             self._closing = stack.pop_all()
         return self
 
@@ -88,14 +88,9 @@ class Lab:
             self._pods.await_executors(self._spark.sparkContext.applicationId, self._registered, self._say)
         elif self._place.master == CLUSTER:
             wanted = self._place.executors
-            soon = Retrying(
-                retry=retry_if_result(lambda here: here < wanted), wait=wait_fixed(0.1), stop=stop_after_delay(START_S)
-            )
-            try:
-                soon(self._registered)
-            except RetryError as error:
-                said = f"{error.last_attempt.result()} of {wanted} executors came within {START_S:g} s"
-                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}") from error
+            if not wait_until(lambda: self._registered() >= wanted, START_S):
+                said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
+                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
 
     def _registered(self) -> int:
         try:  # the driver is one of them
@@ -175,7 +170,7 @@ class Lab:
 
 
 def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:
-    """What is to be said if generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
+    """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
     notes, load_s, offered = [], run.warmup_s + run.seconds, figures["offered_per_s"]
     missing = math.ceil(run.rate * load_s) - figures["events"]
     if missing > 0 or offered * load_s < run.rate * (load_s - BEHIND_S):

@@ -16,7 +16,6 @@ from pydantic.fields import FieldInfo
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies, targets
-from keyshift.protocol import faults
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, workloads
@@ -85,7 +84,6 @@ class ScenarioPart(Part):
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
-    fault: str = Field(default="none", description="a deliberate protocol fault, to see the verdict notice it")
 
     @property
     def reconfigurations(self) -> list[int]:
@@ -124,7 +122,6 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
-        faults.machines.get(scenario.fault)
         point = self.point()
         later = [("then_slots", slots) for slots in scenario.reconfigurations[1:]]
         for name, slots in [("slots", job.slots), ("to_slots", scenario.to_slots), *later]:

@@ -1,1 +1,1 @@
-"""Where a run takes place: the profile that names services and Spark, and what a Kubernetes cluster has to say."""
+"""Where a run takes place: the profile that names services and Spark, the image, and executors in Kubernetes."""

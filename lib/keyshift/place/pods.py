@@ -1,17 +1,18 @@
-"""What a Kubernetes cluster says about executors: whether they may be made at all, and why they do not come."""
+"""Executors in a Kubernetes cluster: whether the driver may create them, and why they do not start."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.folders import Say
 from keyshift.place.profile import KUBERNETES, Spark
+from keyshift.waiting import wait_until
 
 ANSWER_S = 5.0
 START_S = 300.0  # until all executors are there: nodes may have to be added, and a large image pulled
@@ -60,21 +61,15 @@ class Pods:
         self._api = client.ApiClient(settings)
         self._core = client.CoreV1Api(self._api)
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        try:
-            yield
-        except ApiException as error:
-            raise ServiceUnavailable(
-                f"the Kubernetes API server {self._api.configuration.host} said {error.status} {error.reason} "
-                f"(namespace {self._spark.namespace})"
-            ) from error
-        except HTTPError as error:
-            reason = getattr(error, "reason", None) or error
-            raise ServiceUnavailable(
-                f"the Kubernetes API server {self._api.configuration.host} cannot be reached: {reason}; "
-                "is spark.master of the profile right?"
-            ) from error
+    def _asking(self) -> AbstractContextManager[None]:
+        return service_errors((ApiException, HTTPError), self._explained)
+
+    def _explained(self, error: ApiException | HTTPError) -> str:
+        server = f"the Kubernetes API server {self._api.configuration.host}"
+        if isinstance(error, ApiException):
+            return f"{server} said {error.status} {error.reason} (namespace {self._spark.namespace})"
+        reason = getattr(error, "reason", None) or error
+        return f"{server} cannot be reached: {reason}; is spark.master of the profile right?"
 
     def require_rights(self) -> None:
         """Raises ServiceUnavailable naming each verb on pods that is refused to us."""
@@ -102,8 +97,12 @@ class Pods:
         """
         wanted, begin = self._spark.executors, time.monotonic()
         hopeless_since: dict[str, float] = {}
-        told, last = begin, "no pod was made"
-        while (here := registered()) < wanted:
+        here, told, last = 0, begin, "no pod was made"
+
+        def all_here() -> bool:
+            nonlocal here, told, last, hopeless_since
+            if (here := registered()) >= wanted:
+                return True
             now = time.monotonic()
             troubles = self._troubles(application)
             last = next((words for words, _ in troubles.values()), last)
@@ -112,15 +111,16 @@ class Pods:
             for pod, since in hopeless_since.items():
                 if now - since >= HOPELESS_S:
                     raise ServiceUnavailable(f"executor pod {pod} does not start: {hopeless[pod]}")
-            if now - begin > START_S:
-                raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
             if now - told >= TELL_S:
                 told = now
                 say(f"executors: {here} of {wanted} after {now - begin:.0f} s" + (f"; {last}" if troubles else ""))
-            time.sleep(POLL_S)
+            return False
+
+        if not wait_until(all_here, START_S, POLL_S):
+            raise ServiceUnavailable(f"{here} of {wanted} executors came within {START_S:g} s: {last}")
 
     def _troubles(self, application: str) -> dict[str, tuple[str, bool]]:
-        """Pods that do not run: what they say, and whether it will stay so."""
+        """Pods that do not run: their message, and whether it will stay so."""
         with self._asking():
             pods = self._core.list_namespaced_pod(
                 self._spark.namespace,

@@ -1,4 +1,4 @@
-"""What a plan is made from and what it has to keep. Pure: no clock, no random, no IO.
+"""The parts of a plan and its invariants. Pure: no clock, no random, no IO.
 
 A ``Strategy`` is one point of the space order x batch x replicate x gate x transfer x unit. ``make_plan`` turns it into
 steps, alone keeps the invariants, names the broken one, and writes down why each unit moves when it does.

@@ -31,7 +31,7 @@ class PublishSteps:
 
 @dataclass(frozen=True, slots=True)
 class PublishAssignment:
-    """Let the routers switch, and keep back what is for ``paused`` slots until this is published without them."""
+    """Let the routers switch, and keep back records for ``paused`` slots until this is published without them."""
 
     assignment: Assignment
     paused: frozenset[int] = frozenset()
@@ -62,11 +62,11 @@ class MigrationDone:
 
 
 @dataclass(frozen=True, slots=True)
-class MigrationFailed:
-    """A phase passed its deadline; later steps and the requests that waited are dropped and the job goes on.
+class StepLate:
+    """A phase passed its deadline; later steps and waiting requests are dropped, and the job goes on.
 
-    Rolled back: nothing was switched. Otherwise the step goes forward: what has not moved yet still waits, the routers
-    keep nothing back any more, and a later migration begins when this step is complete.
+    Rolled back: nothing was switched. Otherwise the step goes forward: records of units that have not moved still wait,
+    the routers keep nothing back any more, and a later migration begins when this step is complete.
     """
 
     version: int
@@ -83,7 +83,7 @@ class PlanNext:
     request: Any
 
 
-Effect = PublishSteps | PublishAssignment | StepDone | MigrationDone | MigrationFailed | PlanNext
+Effect = PublishSteps | PublishAssignment | StepDone | MigrationDone | StepLate | PlanNext
 
 
 @dataclass(slots=True)
@@ -168,12 +168,12 @@ class CoordinatorMachine:
         if current.phase == "preparing":
             self._current = None
             missing = tuple(sorted(current.waiting["prepared"]))
-            return [self._publish(), MigrationFailed(current.version, "prepare", missing, True, self._dropped)]
+            return [self._publish(), StepLate(current.version, "prepare", missing, True, self._dropped)]
         current.phase = "late"
         if current.step.mode.gate == "router":  # nobody may be there any more when the step ends
             effects.append(PublishAssignment(self.assignment))
         missing = tuple(sorted(set().union(*current.waiting.values())))
-        return [*effects, MigrationFailed(current.version, "transfer", missing, False, self._dropped)]
+        return [*effects, StepLate(current.version, "transfer", missing, False, self._dropped)]
 
     def recover(
         self,

@@ -6,22 +6,18 @@ The manifest is written last and removed first, so whatever happens in between, 
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from xml.etree.ElementTree import ParseError
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import urllib3
-from minio import Minio
-from minio.error import MinioException, S3Error
-from urllib3.exceptions import HTTPError
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
+from keyshift.objects import Bucket
 from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, Summary, validate
 from keyshift.results.tables import TABLES, check_table, table_schema, upgraded
@@ -31,11 +27,6 @@ HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
 STATUSES = ["ok", "bad", "died", "unreadable"]
 FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
-# S3 error codes by what the reader has to do about them.
-REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
-FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
-PART_BYTES = 5 * 2**20  # the least the minio client accepts
-
 
 class ResultStore:
     """Reads and writes runs. Every method may raise ServiceUnavailable, in one line, within seconds.
@@ -44,37 +35,15 @@ class ResultStore:
     """
 
     def __init__(self, endpoints: Endpoints, prefix: str = "runs") -> None:
-        self._address = endpoints.minio
-        self._bucket = endpoints.bucket
-        self._prefix = prefix.strip("/")
-        # The client's own pool waits five minutes and tries six times before it says that nobody is there.
-        pool = urllib3.PoolManager(
-            timeout=urllib3.Timeout(connect=3, read=30),
-            retries=urllib3.Retry(total=2, connect=1, backoff_factor=0.2, status_forcelist=[502, 503, 504]),
-        )
-        try:
-            self._client = Minio(
-                endpoints.minio,
-                access_key=endpoints.access_key,
-                secret_key=endpoints.secret_key,
-                secure=endpoints.secure,
-                http_client=pool,
-            )
-        except ValueError as error:
-            raise BadInput(f"MinIO address {endpoints.minio!r}: {error}; expected host:port") from None
+        self._bucket = Bucket(endpoints, f"{prefix.strip('/')}/")
 
     # Writing
 
-    def put_run(
-        self,
-        manifest: Manifest,
-        tables: Mapping[str, pa.Table],
-        extra_files: Mapping[str, bytes | Path] | None = None,
-    ) -> Manifest:
+    def put_run(self, manifest: Manifest, tables: Mapping[str, pa.Table]) -> Manifest:
         """Store a run whole or not at all, and return its manifest as stored (``files`` filled in).
 
-        A run that died may lack tables. Raises BadInput, with nothing written, if a table does not have its columns,
-        a file name cannot be used, or the run is there already.
+        A run that died may lack tables. Raises BadInput, with nothing written, if a table does not have its columns or
+        the run is there already.
         """
         files = {f"{name}.parquet": _parquet(name, table) for name, table in tables.items()}
         missing = [name for name in TABLES if name not in tables]
@@ -82,8 +51,6 @@ class ResultStore:
             raise BadInput(
                 f"run {manifest.run_id} has no table {', '.join(missing)}; only a run that died may lack one"
             )
-        for name, content in (extra_files or {}).items():
-            files[_file_name(name)] = _content(content)
         stored = validate(manifest.model_dump(mode="json") | {"files": sorted(files)})
         if stored.run_id in self._run_ids(stored.run_id):
             raise BadInput(f"run {stored.run_id} is stored already: take a new id, or delete the run first")
@@ -206,7 +173,7 @@ class ResultStore:
         """Store a file, or replace one. Raises BadInput for a name that cannot be used."""
         self._put(folder, _file_name(name), _content(content))
 
-    # Objects: each call to the service is inside _talking
+    # Objects
 
     def _manifest(self, run_id: str) -> Manifest:
         content = self._get(run_id, MANIFEST)
@@ -221,66 +188,20 @@ class ResultStore:
 
     def _objects(self, begin: str) -> list[tuple[str, str]]:
         """Pairs of run and file name, of the runs whose path begins with ``begin``."""
-        root = f"{self._prefix}/"
-        with self._talking():
-            keys = [
-                str(found.object_name)
-                for found in self._client.list_objects(self._bucket, prefix=root + begin, recursive=True)
-            ]
-        paths = [key.removeprefix(root).partition("/") for key in keys]
+        paths = [name.partition("/") for name in self._bucket.names(begin)]
         return [(run, name) for run, _, name in paths]
 
     def _get(self, run_id: str, name: str) -> bytes:
-        with self._talking(f"{run_id}/{name}"):
-            response = self._client.get_object(self._bucket, f"{self._prefix}/{run_id}/{name}")
-            try:
-                return bytes(response.read())
-            finally:
-                response.close()
-                response.release_conn()
+        try:
+            return self._bucket.get(f"{run_id}/{name}")
+        except NotThere:
+            raise BadInput(f"{run_id}/{name} is not in the store any more: list the runs again") from None
 
     def _put(self, run_id: str, name: str, content: bytes) -> None:
-        with self._talking():
-            self._client.put_object(
-                self._bucket,
-                f"{self._prefix}/{run_id}/{name}",
-                io.BytesIO(content),
-                len(content),
-                # One request whatever the size: interrupted, it leaves nothing, where several parts would stay behind.
-                part_size=max(len(content), PART_BYTES),
-            )
+        self._bucket.put(f"{run_id}/{name}", content)
 
     def _remove(self, run_id: str, names: list[str]) -> None:
-        with self._talking():
-            for name in names:  # one by one, for the order matters
-                self._client.remove_object(self._bucket, f"{self._prefix}/{run_id}/{name}")
-
-    @contextmanager
-    def _talking(self, wanted: str = "") -> Iterator[None]:
-        """Turn what the client raises into one line that says what to do."""
-        where = f"MinIO at {self._address}"
-        try:
-            yield
-        except S3Error as error:
-            if error.code in REFUSED:
-                line = f"{where} refused the credentials ({error.code}): check the access key and the secret key"
-            elif error.code == "NoSuchBucket":
-                line = f"{where} has no bucket {self._bucket!r}: create it (`keyshift up` does), or name another"
-            elif error.code == "NoSuchKey":
-                raise BadInput(f"{wanted} is not in the store any more: list the runs again") from None
-            elif error.code in FULL:
-                line = f"{where} has no space left ({error.code}): delete runs or free its disk"
-            else:
-                line = f"{where} answered {error.code}: {error.message}"
-            raise ServiceUnavailable(line) from None
-        except HTTPError as error:
-            cause = getattr(error, "reason", None) or error
-            raise ServiceUnavailable(
-                f"{where} does not answer ({type(cause).__name__}): start it with `keyshift up`, or check the address"
-            ) from None
-        except (MinioException, ParseError) as error:
-            said = str(error).partition("\n")[0][:120]
-            raise ServiceUnavailable(f"{where} does not answer like MinIO ({said}): check the address") from None
+        self._bucket.remove(f"{run_id}/{name}" for name in names)
 
 
 def _parquet(name: str, table: pa.Table) -> bytes:

@@ -26,8 +26,8 @@ _EXAMPLES_PER_KIND = 3  # of six kinds, and one of the seventh: at most 19 examp
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """How many of each mistake; all zero is ``ok``."""
+class Judgement:
+    """The verdict on a run: how many of each mistake; all zero is ``ok``."""
 
     lost: int  # events without a result
     duplicated: int  # results beyond the first of an event
@@ -74,9 +74,9 @@ class _Findings:
             self.counts[kind] += 1
         self.counts[kind] += sum(1 for _ in lines)
 
-    def verdict(self) -> Verdict:
-        counts = {f.name: self.counts[f.name] for f in fields(Verdict) if f.name != "examples"}
-        return Verdict(**counts, examples=tuple(line for kind in counts for line in self.examples[kind]))
+    def verdict(self) -> Judgement:
+        counts = {f.name: self.counts[f.name] for f in fields(Judgement) if f.name != "examples"}
+        return Judgement(**counts, examples=tuple(line for kind in counts for line in self.examples[kind]))
 
 
 def judge(
@@ -90,8 +90,8 @@ def judge(
     savepoints: Sequence[Inventory] = (),
     left_behind: Collection[tuple[int, int]] = (),
     unread: int = 0,
-) -> Verdict:
-    """The verdict on one run.
+) -> Judgement:
+    """How one run compares with the sequential one.
 
     ``events``: router, offset, position and the event columns. ``results``: the collector's columns, rows of one slot
     in the order of their log. Those of timers have router, offset and position -1: no event misses them, so whether
@@ -100,7 +100,7 @@ def judge(
     least one. ``revoked``: versions whose results count for nothing, as the attempt that gave them died and all since
     its beginning was done again. ``times``: needed if the operator uses time. ``savepoints``: all that were taken; the
     last one is the final state. ``left_behind``: units, and slots that still have keys of them, though they gave all
-    away. ``unread``: see ``Verdict``.
+    away. ``unread``: see ``Judgement``.
     Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
     millions of them.
     """

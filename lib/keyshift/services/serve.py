@@ -1,7 +1,7 @@
 """One service in the foreground, for others to use: ``python -m keyshift.services.serve kafka|zookeeper|minio|bucket``.
 
 What a container of the image runs. The configuration is that of the embedded stack; only addresses, the data folder and
-(MinIO) the credentials differ. In the end this process is the service: signals reach it, and its output is our output.
+(MinIO) the credentials differ. This process then becomes the service: signals reach it, and its output is our output.
 """
 
 import os
@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-import urllib3
-from minio import Minio
-from minio.error import MinioException, S3Error
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
-from urllib3.exceptions import HTTPError
 
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput, Refused, ServiceUnavailable
 from keyshift.folders import require_room, state_folder
+from keyshift.objects import Bucket
+from keyshift.program import run_program
 from keyshift.services.kafka import Kafka
-from keyshift.services.minio import MinIO, make_bucket
+from keyshift.services.minio import MinIO
 from keyshift.services.service import ANSWER_S, EVERYWHERE, Binding, Service
 from keyshift.services.zookeeper import ZooKeeper
+from keyshift.waiting import wait_until
 
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)  # what no format of a configuration has to escape, nor splits
-REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}  # S3 error codes that waiting does not mend
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -79,46 +77,33 @@ def bucket(
     """Wait for the MinIO of $KEYSHIFT_MINIO (host:port) and make $KEYSHIFT_BUCKET there unless it exists."""
     address, name = _given("KEYSHIFT_MINIO"), _given("KEYSHIFT_BUCKET")
     keys = _given("KEYSHIFT_ACCESS_KEY"), _given("KEYSHIFT_SECRET_KEY")
-    pool = urllib3.PoolManager(timeout=ANSWER_S, retries=False)
-    try:
-        client = Minio(address, *keys, secure=secure, http_client=pool)
-    except ValueError as error:
-        raise BadInput(f"KEYSHIFT_MINIO={address!r}: {error}; expected host:port") from None
-    made = wait_for_bucket(client, name, address, deadline_s)
+    there = Bucket(Endpoints("", "", address, *keys, bucket=name, secure=secure), answer_s=ANSWER_S, retries=0)
+    made = await_bucket(there, deadline_s)
     _tell(f"bucket {name!r} at {address}: {'made' if made else 'is there already'}")
 
 
-def wait_for_bucket(client: Minio, name: str, address: str, deadline_s: float) -> bool:
-    """Make the bucket once the server at ``address`` answers; says whether it had to.
+def await_bucket(bucket: Bucket, deadline_s: float) -> bool:
+    """Make the bucket once the server answers; says whether it had to.
 
     Raises BadInput for a name S3 does not allow, ServiceUnavailable if the server refuses the credentials (at once) or
     does not do it within ``deadline_s`` seconds.
     """
+    made, problem = False, ""
 
-    def once() -> bool:
+    def there() -> bool:
+        nonlocal made, problem
         try:
-            return make_bucket(client, name)
-        except ValueError as error:
-            raise BadInput(f"bucket {name!r}: {error}; 3 to 63 small letters, digits, dots and dashes") from None
-        except S3Error as error:
-            if error.code == "BucketAlreadyOwnedByYou":  # somebody else was faster
-                return False
-            if error.code in REFUSED:
-                raise ServiceUnavailable(
-                    f"MinIO at {address} refuses to show or make bucket {name!r} ({error.code}): check "
-                    "KEYSHIFT_ACCESS_KEY and KEYSHIFT_SECRET_KEY, and what they may do"
-                ) from None
+            made = bucket.make()
+        except Refused:
             raise
+        except ServiceUnavailable as error:
+            problem = str(error)
+            return False
+        return True
 
-    trouble = retry_if_exception_type((MinioException, HTTPError, OSError))
-    try:
-        return Retrying(retry=trouble, wait=wait_fixed(1.0), stop=stop_after_delay(deadline_s))(once)
-    except RetryError as late:
-        problem = str(late.last_attempt.exception()).splitlines()[0]
-        raise ServiceUnavailable(
-            f"MinIO at {address} has not made bucket {name!r} within {deadline_s:.0f} s ({problem}); is the address "
-            "right, does the server run, may we reach it?"
-        ) from None
+    if not wait_until(there, deadline_s, every_s=1.0):
+        raise ServiceUnavailable(f"{problem} (tried for {deadline_s:.0f} s)")
+    return made
 
 
 def become(service: Service, ports: dict[str, int], exec_: Callable[..., NoReturn] = os.execvpe) -> NoReturn:
@@ -156,14 +141,5 @@ def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def main() -> None:
-    """Errors become one line and an exit status: 2 bad input, 3 a service that cannot be had."""
-    try:
-        app()
-    except KeyshiftError as error:
-        _tell(f"keyshift: {error}")
-        sys.exit(2 if isinstance(error, BadInput) else 3)
-
-
 if __name__ == "__main__":
-    main()
+    run_program(app)

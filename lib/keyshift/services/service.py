@@ -1,4 +1,4 @@
-"""What every service of ours has: how it is configured, started, and asked whether it is well.
+"""The interface of every service: configuration, start, health check.
 
 The embedded stack runs them on this machine for itself, ``services.serve`` one of them for others. Every path of the
 embedded stack is relative to the state folder, where the processes run: no folder name needs escaping.

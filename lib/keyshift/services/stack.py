@@ -34,6 +34,7 @@ from keyshift.services.kafka import Kafka
 from keyshift.services.minio import BUCKET, MinIO
 from keyshift.services.service import HOST, Service
 from keyshift.services.zookeeper import ZooKeeper
+from keyshift.waiting import wait_until
 
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
 ROOM_BYTES = 1024 * MIB
@@ -78,13 +79,6 @@ class Stack:
     def home(self) -> Path:
         """The state folder."""
         return self._home
-
-    def log_path(self, name: str) -> Path:
-        """The log of a service; that of the start before has ``.1`` appended. Raises BadInput for an unknown name."""
-        logs = {service.name: service.log for service in self._services}
-        if name not in logs:
-            raise unknown("service", name, list(logs))
-        return logs[name]
 
     def up(self, say: Say = silent) -> Endpoints:
         """Start what does not run, leave alone what runs well, restart what is unhealthy. May be called at any time.
@@ -221,22 +215,16 @@ class Stack:
 
     def _problem(self, service: Service, deadline_s: float, cancel: threading.Event | None = None) -> str | None:
         """Wait until the service is well: None. Else what is wrong: it died, or was not well within the deadline."""
-        port, end = self._port(service), time.monotonic() + deadline_s
-        while True:
+        port = self._port(service)
+        problem: str | None = None
+
+        def decided() -> bool:
+            nonlocal problem
             process = processes.find(service.pid_file)
-            if process is None:
-                return "its process ended"
-            if processes.listens(process, port):  # else a stranger on that port could answer in its place
-                try:
-                    service.check(port)
-                    return None
-                except Exception as error:  # whatever the client raises means the same: not well, and this is why
-                    problem = f"{type(error).__name__}: {error}".splitlines()[0]
-            else:
-                problem = f"process {process.pid} does not listen on port {port}"
-            if time.monotonic() > end or (cancel is not None and cancel.is_set()):
-                return f"{problem}, for {deadline_s:.0f} s"
-            time.sleep(0.2)
+            problem = _problem_now(service, process, port)
+            return problem is None or process is None or (cancel is not None and cancel.is_set())
+
+        return problem if wait_until(decided, deadline_s, 0.2) else f"{problem}, for {deadline_s:.0f} s"
 
     def _state(self, service: Service, patience_s: float) -> tuple[str, str | None]:
         if processes.find(service.pid_file) is None:
@@ -264,13 +252,23 @@ class Stack:
         processes.stop(list(alive.values()))
         saved = self._saved_ports()
         ports = [saved[name] for service in alive for name in service.default_ports if name in saved]
-        end = time.monotonic() + 5
-        while (busy := [port for port in ports if not _is_free(port)]) and time.monotonic() < end:
-            time.sleep(0.05)
+        free = wait_until(lambda: all(map(_is_free, ports)), 5.0, 0.05)
         for service in services:
             service.pid_file.unlink(missing_ok=True)
-        if busy:
-            say(f"ports still taken, by somebody else: {', '.join(map(str, busy))}")
+        if not free:
+            say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not _is_free(port))}")
+
+
+def _problem_now(service: Service, process: psutil.Process | None, port: int) -> str | None:
+    if process is None:
+        return "its process ended"
+    if not processes.listens(process, port):  # a stranger on that port could answer in its place
+        return f"process {process.pid} does not listen on port {port}"
+    try:
+        service.check(port)
+    except Exception as error:  # whatever the client raises means the same: not well, and this is why
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """State in the memory of the Python worker.
 
-What arrives stays in the columns it came in, and a row becomes a Python value when its key is first touched: a unit is
+State that arrives stays in its columns, and a row becomes a Python value when its key is first touched: a unit is
 installed in the time it takes to index its keys, and rows nobody touched leave again without any work per value.
 """
 

@@ -1,4 +1,4 @@
-"""The timers of a unit: what is to happen to a key once event time or processing time has come so far.
+"""The timers of a unit: when event time or processing time reaches one, something is due for its key.
 
 They belong to the unit like its values, and travel with it: with them how far the unit has come in both times, so that
 whoever has the unit next neither repeats nor forgets anything, and calls no record late that was not. A slot has an
@@ -102,7 +102,7 @@ class Timers:
         return (event is not None and event <= self.watermark) or (processing is not None and processing <= self.clock)
 
     def export(self) -> pa.RecordBatch:
-        """All there is to know, as a batch of ``TIMER_SCHEMA`` in no particular order; it is left here, too."""
+        """All timers and both times, as a batch of ``TIMER_SCHEMA`` in no particular order; they stay here, too."""
         rows = [(WATERMARK, self.watermark, 0), (CLOCK, self.clock, 0)]
         for kind, queue in self._queues.items():
             rows += [(kind, time_us, key) for time_us, key in queue.live]

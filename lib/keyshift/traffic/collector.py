@@ -23,7 +23,8 @@ from pydantic import Field
 from keyshift import frames
 from keyshift.errors import BadInput
 from keyshift.trace import Trace
-from keyshift.traffic.entry import ChildConfig, Commands, run, say
+from keyshift.traffic.entry import Commands, TrafficConfig, run
+from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 
 SECOND_US = 1_000_000
@@ -31,7 +32,7 @@ _QUIET_S = 1.0  # after stop, results may still be on their way for this long
 _DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
 
 
-class CollectorConfig(ChildConfig):
+class CollectorConfig(TrafficConfig):
     """What the collector is told first."""
 
     partitions: int = Field(ge=1, description="partitions of the results topic, one per slot")

@@ -1,7 +1,7 @@
-"""A process started by the lab and spoken to in JSON lines: the configuration and commands in, reports out.
+"""The inside of the generator and the collector: configuration and commands come in as JSON lines, reports go out.
 
-The end of standard input means stop, so a child never outlives the process that started it. An error the child cannot
-get over is one line on standard error and exit status 1.
+The end of standard input means stop, so neither outlives the process that started it. An error that they cannot get
+over is one line on standard error and exit status 1.
 """
 
 import json
@@ -23,11 +23,11 @@ from keyshift.workloads import Workload, workloads
 
 STOP = {"stop": True}
 
-C = TypeVar("C", bound="ChildConfig")
+C = TypeVar("C", bound="TrafficConfig")
 
 
-class ChildConfig(BaseModel):
-    """What every child is told first."""
+class TrafficConfig(BaseModel):
+    """What generator and collector are told first."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,14 +69,8 @@ class Commands:
             return None
 
 
-def say(report: dict[str, Any]) -> None:
-    """One report to the parent."""
-    sys.stdout.write(json.dumps(report) + "\n")
-    sys.stdout.flush()
-
-
 def run(config_type: type[C], body: Callable[[C, Commands], None]) -> None:
-    """Run ``body`` as a child process and exit; SIGINT is left to the parent to decide on."""
+    """Run ``body`` and exit; what Ctrl-C means is up to who has started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
     commands = Commands()

@@ -28,7 +28,8 @@ from pydantic import Field
 from keyshift import frames
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.trace import Trace
-from keyshift.traffic.entry import ChildConfig, Commands, run, say
+from keyshift.traffic.entry import Commands, TrafficConfig, run
+from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 from keyshift.workloads import Source
 
@@ -38,7 +39,7 @@ TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one 
 ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
 
 
-class GeneratorConfig(ChildConfig):
+class GeneratorConfig(TrafficConfig):
     """What the generator is told first."""
 
     rate: float = Field(gt=0, description="events per second, all routers together")

@@ -1,26 +1,38 @@
-"""The parent's side of a child process: started, spoken to in JSON lines, never left behind."""
+"""Processes of ours that speak JSON lines: started, told what to do, listened to, never left behind."""
 
 import contextlib
 import json
+import os
+import queue
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.waiting import wait_until
 
 STOP_S = 20.0
 
 
-class Child:
-    """A process of ours, ``python -m module``, that is told ``config`` first; ``heard`` gets each of its reports."""
+class JsonProcess:
+    """``python -m module``, which is told ``config`` first. ``heard`` gets its reports; without it, see ``report``.
 
-    def __init__(self, module: str, config: dict[str, Any], heard: Callable[[dict[str, Any]], None]) -> None:
+    ``more_env``: what it has in its environment beside ours.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        config: dict[str, Any],
+        heard: Callable[[dict[str, Any]], None] | None = None,
+        more_env: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = module.rsplit(".", 1)[-1]
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - a pipe nobody reads could block the child
-        # Its own session: Ctrl-C reaches only the parent, which then stops its children in order.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - a pipe nobody reads could block the process
+        # Its own session: Ctrl-C reaches only us, and we then stop what we have started in order.
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
@@ -28,8 +40,11 @@ class Child:
             stderr=self._errors,
             text=True,
             start_new_session=True,
+            env=os.environ | (more_env or {}),
         )
         self.pid = self._process.pid
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        heard = heard or self._reports.put
         self._reader = threading.Thread(target=self._read, args=(heard,), name=f"keyshift-{self.name}", daemon=True)
         self._reader.start()
         self.tell(config)
@@ -48,6 +63,19 @@ class Child:
         except (BrokenPipeError, ValueError):
             self._process.wait(STOP_S)
             self.check()
+
+    def report(self, within_s: float) -> dict[str, Any]:
+        """Its next report. Raises ServiceUnavailable if it dies, or says nothing ``within_s`` seconds."""
+
+        def said() -> dict[str, Any] | None:
+            self.check()
+            with contextlib.suppress(queue.Empty):
+                return self._reports.get(timeout=0.2)
+            return None
+
+        if (found := wait_until(said, within_s, 0.0)) is None:
+            raise ServiceUnavailable(f"the {self.name} process said nothing for {within_s:g} s")
+        return found
 
     def check(self) -> None:
         """Raises ServiceUnavailable with the process' last words if it has ended with an error."""
@@ -77,3 +105,9 @@ class Child:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):  # unsent commands to a process that is gone
                     stream.close()
+
+
+def say(report: dict[str, Any]) -> None:
+    """In such a process: one report to who has started it."""
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()

@@ -1,7 +1,7 @@
 """Topics of a run: made, deleted, and read back for the verdict."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import numpy as np
 import pandas as pd
@@ -11,21 +11,17 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift import frames
 from keyshift.endpoints import OPEN, SignIn
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable, service_errors
 
+RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
 
-@contextmanager
-def broker_errors(kafka: str, doing: str) -> Iterator[None]:
+def broker_errors(kafka: str, doing: str) -> AbstractContextManager[None]:
     """Turns errors of the Kafka client into ServiceUnavailable, one line."""
-    try:
-        yield
-    except KafkaError as error:
-        raise ServiceUnavailable(
-            f"Kafka at {kafka}: {doing} failed: {error}; see `keyshift status`, or start it with `keyshift up`"
-        ) from error
+    remedy = "see `keyshift status`, or start it with `keyshift up`"
+    return service_errors(KafkaError, lambda error: f"Kafka at {kafka}: {doing} failed: {error}; {remedy}")
 
 
 @contextmanager
@@ -43,14 +39,12 @@ def _admin(kafka: str, sign_in: SignIn, doing: str) -> Iterator[KafkaAdminClient
             client.close()
 
 
-def create_topic(
-    kafka: str, topic: str, partitions: int, retention_s: float = 24 * 3600.0, sign_in: SignIn = OPEN
-) -> None:
+def create_topic(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
     """Make ``topic`` and wait until every partition has a leader.
 
     Raises ServiceUnavailable if the broker does not answer in time or refuses (the topic exists already, say).
     """
-    configs = {"retention.ms": str(round(retention_s * 1000)), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
+    configs = {"retention.ms": str(RETENTION_MS), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
     wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
     with _admin(kafka, sign_in, f"creating topic {topic!r}") as client:
         client.create_topics(wanted, timeout_ms=ANSWER_MS, wait_for_metadata=True)

@@ -1,4 +1,4 @@
-"""Workloads: what is computed, what goes in, and what must come out. One module each, one line here.
+"""Workloads: the computation, its input, and the results it must give. One module each, one line here.
 
 A workload is a pydantic model of its parameters, which users set by name. It can make an operator (runs on slots) and a
 source (runs in the generator process), and judge results. The operator's code is the same under every strategy; the

@@ -168,12 +168,6 @@ def test_the_ccdf_of_many_results_is_short_and_keeps_the_tail():
     assert metrics.ccdf(latency()).empty
 
 
-def test_the_tail_has_the_maximum():
-    assert metrics.tail(latency((0, 1), (0, 3)))["max_ms"] == 3
-    assert metrics.tail(latency((0, 1), (0, 3)))["p50_ms"] == 2
-    assert metrics.tail(latency()) == {}
-
-
 @pytest.mark.parametrize(
     ("confidence", "n", "t"),
     [(0.95, 2, 12.706), (0.95, 3, 4.303), (0.95, 4, 3.182), (0.95, 5, 2.776), (0.95, 31, 2.042), (0.99, 5, 4.604)],

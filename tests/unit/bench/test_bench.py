@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from keyshift.bench.__main__ import bench
-from keyshift.bench.figures import LOWEST_PER_S, Row, staircase, table
+from keyshift.bench.figures import LOWEST_PER_S, Measurement, staircase, table
 from keyshift.bench.load import SUSTAINED_P99_MS, Burst
 from keyshift.errors import BadInput
 
@@ -39,28 +39,28 @@ def test_the_staircase_ends_when_every_rate_is_sustained():
 
 
 def test_a_row_compares_neighbouring_repetitions_so_that_drift_cancels():
-    drifting = Row("a", "p50", "ms", keyshift=[11.0, 22.0, 99.0], other=[10.0, 20.0, 90.0])
+    drifting = Measurement("a", "p50", "ms", keyshift=[11.0, 22.0, 99.0], other=[10.0, 20.0, 90.0])
     assert drifting.ratio == pytest.approx(1.1)
 
 
 def test_a_lower_rate_than_that_of_the_plain_job_is_a_ratio_above_one():
-    row = Row("a", "rate", "events/s", keyshift=[80.0], other=[100.0], more_is_better=True)
+    row = Measurement("a", "rate", "events/s", keyshift=[80.0], other=[100.0], more_is_better=True)
     assert row.ratio == pytest.approx(1.25)
 
 
 def test_repetitions_that_have_no_partner_are_an_error():
     with pytest.raises(ValueError, match="shorter"):
-        _ = Row("a", "p50", "ms", keyshift=[1.0, 2.0], other=[1.0]).ratio
+        _ = Measurement("a", "p50", "ms", keyshift=[1.0, 2.0], other=[1.0]).ratio
 
 
 def test_a_row_without_a_comparison_has_no_ratio():
-    row = Row("c", "p99", "ms", keyshift=[3.0, 1.0, 2.0], other=[])
+    row = Measurement("c", "p99", "ms", keyshift=[3.0, 1.0, 2.0], other=[])
     assert row.ratio is None
     assert row.to_json()["keyshift_median"] == 2.0
 
 
 def test_a_row_as_json_keeps_every_repetition():
-    row = Row("a", "p50", "ms", keyshift=[2.0, 4.0], other=[1.0, 2.0], aim=1.1)
+    row = Measurement("a", "p50", "ms", keyshift=[2.0, 4.0], other=[1.0, 2.0], aim=1.1)
     raw = json.loads(json.dumps(row.to_json()))
     assert raw["keyshift"] == [2.0, 4.0]
     assert raw["other"] == [1.0, 2.0]
@@ -71,9 +71,9 @@ def test_a_row_as_json_keeps_every_repetition():
 def test_the_table_shows_units_medians_ranges_ratios_and_aims():
     text = table(
         [
-            Row("a", "p50", "ms", keyshift=[12.0, 10.0, 11.0], other=[10.0, 10.0, 10.0], aim=1.1),
-            Row("a", "rate", "events/s", keyshift=[90_000.0], other=[100_000.0], more_is_better=True),
-            Row("c", "p99", "ms", keyshift=[3.0], other=[]),
+            Measurement("a", "p50", "ms", keyshift=[12.0, 10.0, 11.0], other=[10.0, 10.0, 10.0], aim=1.1),
+            Measurement("a", "rate", "events/s", keyshift=[90_000.0], other=[100_000.0], more_is_better=True),
+            Measurement("c", "p99", "ms", keyshift=[3.0], other=[]),
         ]
     )
     head, p50, rate, p99 = (line.split() for line in text.splitlines())

@@ -9,8 +9,7 @@ import pytest
 from keyshift.bench import strategies as bench
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, preset_table
 from keyshift.bench.figures import table
-from keyshift.bench.ring_copy import open_ring
-from keyshift.errors import BadInput, MigrationFailed, ServiceUnavailable
+from keyshift.errors import BadInput, MigrationFailed
 from keyshift.lab.spec import make_spec
 from keyshift.planner import make_plan, strategies
 
@@ -159,19 +158,6 @@ def test_a_run_as_json_keeps_its_summary_and_what_was_derived_from_it():
     raw = json.loads(json.dumps(run("all_at_once", copy_s=0.5).to_json()))
     assert raw["summary"]["spike_ms"] == 30
     assert (raw["verdict"], raw["hand_over_s"], raw["copy_s"]) == ("ok", pytest.approx(0.4), 0.5)
-
-
-def test_a_process_of_the_bare_copy_that_dies_is_named_and_none_is_left():
-    with open_ring(2) as ring:
-        assert ring.copy_s(9 << 20) > 0
-        members = ring._processes
-        members[1].kill()
-        members[1].wait()
-        with pytest.raises(ServiceUnavailable, match="process 1 of the bare copy has died"):
-            ring.copy_s(9 << 20)
-    assert all(member.poll() is not None for member in members)
-    with pytest.raises(BadInput, match="processes = 1"), open_ring(1):
-        pass
 
 
 def options(**values: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from tenacity import stop_after_attempt
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import outbox
 from keyshift.executor.expected_units import ExpectedUnits
-from keyshift.executor.savepoint import Place
+from keyshift.executor.savepoint import Location
 
 MOST = 2
 ATTEMPTS = 5  # as many as there is time for within a deadline
@@ -142,7 +142,7 @@ class Store:
     def places(self, savepoint):
         assert savepoint == "one"
         self._fail("manifest")
-        return {unit: Place(unit, "segment", 0, 1, 0) for unit in range(9)}
+        return {unit: Location(unit, "segment", 0, 1, 0) for unit in range(9)}
 
     def read(self, place):
         self._fail(place.unit)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from small_job import CONFIG
 
+from keyshift import waiting
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor.job import Job
@@ -30,7 +31,7 @@ def job(monkeypatch):
     def names():
         return [name for name, after_s in answers.items() if made.clock.now > after_s]
 
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.clock.now))
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: made.clock.now))
     monkeypatch.setattr(module, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
     made._coordination = SimpleNamespace(watch_children=lambda path, changed: changed(names()))
     return made

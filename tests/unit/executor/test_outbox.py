@@ -6,8 +6,8 @@ import time
 import pytest
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.outbox import Courier, Outbox, again
-from keyshift.executor.transfer import Parcel
 
 DEADLINE_S = 10.0
 

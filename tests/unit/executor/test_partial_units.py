@@ -11,9 +11,10 @@ import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
 
 from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.partial_units import RECORD_BYTES, PartialUnits
 from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Mode
 from keyshift.state import rows
 from keyshift.state.timers import EVENT

@@ -9,9 +9,10 @@ import pytest
 from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
 
 from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.slot_host import Copies, SlotHost
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.state import rows
 
 HOLDER = 1

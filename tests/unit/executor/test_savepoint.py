@@ -6,81 +6,16 @@ The store is a dictionary here; tests/integration has the real one.
 import random
 import re
 from dataclasses import astuple
-from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 import urllib3
 from minio.error import MinioException
+from small_bucket import VALUE, state, store_of
 
-from keyshift.endpoints import Endpoints
 from keyshift.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.executor import savepoint
-from keyshift.executor.savepoint import SavepointStore
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
-
-VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
-
-
-class Response:
-    def __init__(self, data):
-        self.data = data
-
-    def read(self):
-        return bytes(self.data)
-
-    def close(self):
-        pass
-
-    def release_conn(self):
-        pass
-
-
-class Bucket:
-    """As much of MinIO's client as a store uses."""
-
-    def __init__(self):
-        self.objects = {}
-        self.error = None
-
-    def put_object(self, bucket, name, data, length):
-        if self.error:
-            raise self.error
-        self.objects[name] = data.read()
-        assert len(self.objects[name]) == length
-
-    def get_object(self, bucket, name, offset=0, length=0):
-        if self.error:
-            raise self.error
-        if name not in self.objects:
-            raise MinioException(f"{name} does not exist")
-        return Response(self.objects[name][offset : offset + length if length else None])
-
-    def list_objects(self, bucket, prefix, recursive):
-        return [SimpleNamespace(object_name=name) for name in self.objects if name.startswith(prefix)]
-
-    def remove_objects(self, bucket, doomed):
-        for each in doomed:
-            del self.objects[each.name]
-        return []
-
-
-def store_of(job="job"):
-    store = SavepointStore(Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"), job)
-    store._client = Bucket()
-    return store
-
-
-def state(unit, keys=3, timers=2):
-    made = MemoryState(VALUE)
-    for key in range(keys):
-        made.values[key] = (unit, bytes([unit]) * 50)
-    for number in range(timers):
-        made.timers.set(EVENT, 100 * unit + number, number)
-        made.timers.set(PROCESSING, 7 * unit + number, number)
-    made.timers.reach(unit, 2 * unit)
-    return made
 
 
 def restored(store, place):
@@ -116,15 +51,15 @@ def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
 def test_a_slot_without_units_writes_nothing():
     store = store_of()
     assert store.write("one", 0, [], 100) == []
-    assert not store._client.objects
+    assert not store._bucket._client.objects
 
 
 def test_a_large_slot_writes_several_segments_and_each_unit_is_in_one(monkeypatch):
     monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 3000)
     store = store_of()
     places = store.write("one", 2, [(unit, state(unit)) for unit in range(1, 12)], 100)
-    assert len(store._client.objects) > 2
-    assert {f"savepoints/job/{place.segment}" for place in places} == store._client.objects.keys()
+    assert len(store._bucket._client.objects) > 2
+    assert {f"savepoints/job/{place.segment}" for place in places} == store._bucket._client.objects.keys()
     assert all(everything(restored(store, place)) == everything(state(place.unit)) for place in places)
 
 
@@ -160,7 +95,9 @@ def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_uni
     places = {
         slot: store.write("one", slot, [(unit, state(unit)) for unit in (slot, slot + 2)], 100) for slot in (0, 1)
     }
-    with pytest.raises(ServiceUnavailable, match=r"savepoint one cannot be read: .* does not exist"):
+    with pytest.raises(
+        ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"
+    ):
         store.places("one")
     store.commit("one", manifest(places, 4))
     found = store.places("one")
@@ -187,10 +124,10 @@ def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_sl
 def test_a_unit_that_is_not_as_it_was_written_is_named(where):
     store = store_of()
     places = store.write("one", 2, [(unit, state(unit)) for unit in (1, 5)], 100)
-    ((name, data),) = store._client.objects.items()
+    ((name, data),) = store._bucket._client.objects.items()
     spoiled = bytearray(data)
     spoiled[places[1].offset + int(places[1].length * where)] ^= 1
-    store._client.objects[name] = bytes(spoiled)
+    store._bucket._client.objects[name] = bytes(spoiled)
     with pytest.raises(ServiceUnavailable, match=r"segment one/slot-2-\w+-0: unit 5 does not have its checksum"):
         store.read(places[1])
     assert everything(restored(store, places[0])) == everything(state(1))
@@ -199,8 +136,8 @@ def test_a_unit_that_is_not_as_it_was_written_is_named(where):
 def test_a_segment_that_is_cut_off_is_noticed():
     store = store_of()
     (place,) = store.write("one", 2, [(1, state(1))], 100)
-    ((name, data),) = store._client.objects.items()
-    store._client.objects[name] = data[:-1]
+    ((name, data),) = store._bucket._client.objects.items()
+    store._bucket._client.objects[name] = data[:-1]
     with pytest.raises(ServiceUnavailable, match="checksum"):
         store.read(place)
 
@@ -211,20 +148,20 @@ def test_a_segment_that_is_cut_off_is_noticed():
 def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
     store = store_of()
     (place,) = store.write("one", 2, [(1, state(1))], 100)
-    store._client.error = error
-    with pytest.raises(ServiceUnavailable, match=r"savepoint object two/slot-2-\w+-0 cannot be written"):
+    store._bucket._client.error = error
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/slot-2-\w+-0 cannot be written: MinIO at m:1"):
         store.write("two", 2, [(1, state(1))], 100)
-    with pytest.raises(ServiceUnavailable, match=r"savepoint segment one/slot-2-\w+-0 cannot be read"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/slot-2-\w+-0 cannot be read: MinIO at m:1"):
         store.read(place)
-    with pytest.raises(ServiceUnavailable, match="savepoint one cannot be read"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read"):
         store.manifest("one")
 
 
 def test_deleting_removes_the_savepoints_of_this_job_only():
     store, other = store_of("job"), store_of("job-2")
-    other._client = store._client
+    other._bucket._client = store._bucket._client
     store.write("one", 1, [(1, state(1))], 100)
     store.commit("one", manifest({}, 0))
     other.commit("one", manifest({}, 0))
     store.delete_all()
-    assert list(store._client.objects) == ["savepoints/job-2/one/manifest.json"]
+    assert list(store._bucket._client.objects) == ["savepoints/job-2/one/manifest.json"]

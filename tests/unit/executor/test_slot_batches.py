@@ -9,9 +9,10 @@ from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor import operation, slot_task
-from keyshift.executor.savepoint import Place
+from keyshift.executor.flight.client import StateClients
+from keyshift.executor.flight.messages import Parcel
+from keyshift.executor.savepoint import Location
 from keyshift.executor.slot_host import Sealed
-from keyshift.executor.transfer import Parcel, StateClients
 from keyshift.keys import Move, Step
 from keyshift.workloads.windows import IDLE, WINDOW
 
@@ -152,7 +153,7 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
 
 def acknowledged(job, slot=0):
     answer = job.nodes.get(f"savepoints/sp/slot-{slot}")
-    return answer and [Place(*row) for row in answer["places"]]
+    return answer and [Location(*row) for row in answer["places"]]
 
 
 def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from small_bucket import store_of
 from small_job import CONFIG
 from small_slots import Nodes, Session
-from test_savepoint import store_of
 
 from keyshift import frames
 from keyshift.executor import slot_host, slot_task
 from keyshift.executor.channel import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.executor.config import result_schema, slot_schema
-from keyshift.executor.savepoint import Place
+from keyshift.executor.savepoint import Location
 from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment
 from keyshift.state.timers import EVENT, PROCESSING
@@ -89,7 +89,7 @@ class Batches:
             assert time.monotonic() < deadline
             self.take(self.task.wait())
         places = self.nodes.get(f"savepoints/{savepoint}/slot-0")["places"]
-        tables = [self.store.read(Place(*place))[1].to_pandas() for place in places]
+        tables = [self.store.read(Location(*place))[1].to_pandas() for place in places]
         assert len(tables) == 4
         return tables
 

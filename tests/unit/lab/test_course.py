@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_savepoint import state, store_of
+from small_bucket import state, store_of
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied

@@ -101,7 +101,6 @@ def test_several_reconfigurations_need_room_for_the_largest():
         ("trigger_s=60", "trigger_s = 60", "less than seconds"),
         ("frame_ms=0.1", "frame_ms = 0.1", "raise frame_ms"),
         ("state_bytes=1", "state_bytes = 1", "greater than or equal to 16"),
-        ("fault=oops", "'oops'", "known: none"),
         ("rate", "'rate'", "expected name=value"),
         ("bins=3", "bins = 3", "power of two"),
         ("size=0", "size = 0", "at least 1"),

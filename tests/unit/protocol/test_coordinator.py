@@ -10,11 +10,11 @@ from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol.coordinator import (
     Dropped,
     MigrationDone,
-    MigrationFailed,
     PlanNext,
     PublishAssignment,
     PublishSteps,
     StepDone,
+    StepLate,
 )
 
 
@@ -87,7 +87,7 @@ def test_a_step_ahead_has_its_time_from_when_the_one_before_is_complete():
     machine = switched()
     finish(machine, now_ms=90)
     assert machine.tick(190) == []
-    assert machine.tick(191) == [publish(9), MigrationFailed(9, "prepare", (0, 1), rolled_back=True)]
+    assert machine.tick(191) == [publish(9), StepLate(9, "prepare", (0, 1), rolled_back=True)]
 
 
 def test_state_that_moved_for_a_step_ahead_is_a_violation():
@@ -154,7 +154,7 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back():
     machine.start((SWAP, BACK), 0)
     machine.acknowledged("prepared", 8, 1, 5)
     assert machine.tick(100) == [], "the deadline itself is still in time"
-    failed = MigrationFailed(8, "prepare", (0, 2), rolled_back=True, dropped=Dropped(1, 0))
+    failed = StepLate(8, "prepare", (0, 2), rolled_back=True, dropped=Dropped(1, 0))
     assert machine.tick(101) == [publish(8), failed]
     assert machine.assignment == assignment(7, 0, 0, 1, 1)
     assert not machine.busy
@@ -181,7 +181,7 @@ def test_a_step_that_is_late_after_its_switch_has_failed_and_goes_forward():
     machine.acknowledged("installed", 8, 2, 20)
     assert machine.tick(110) == [], "the deadline is counted from the switch"
     taken_back = publish(9, (8, SWAP))
-    failed = MigrationFailed(8, "transfer", (1,), rolled_back=False, dropped=Dropped(1, 0))
+    failed = StepLate(8, "transfer", (1,), rolled_back=False, dropped=Dropped(1, 0))
     assert machine.tick(111) == [taken_back, failed]
     assert machine.assignment.version == 8
     assert not machine.busy
@@ -208,7 +208,7 @@ def test_a_late_step_has_its_time_again_when_a_migration_waits_for_it():
     machine.tick(111)
     machine.start((BACK,), 200)
     assert machine.tick(300) == []
-    failed = MigrationFailed(8, "transfer", (0, 1, 2), rolled_back=False, dropped=Dropped(1, 0))
+    failed = StepLate(8, "transfer", (0, 1, 2), rolled_back=False, dropped=Dropped(1, 0))
     assert machine.tick(301) == [publish(9, (8, SWAP)), failed]
     assert finish(machine, 310) == [StepDone(8)], "what waited was dropped with it"
 
@@ -217,7 +217,7 @@ def test_a_late_step_resumes_at_once_what_it_had_paused():
     """When it ends, nobody may lead any more who would tell the routers, and no savepoint passes one that is paused."""
     machine = switched(PAUSING)
     resumed = PublishAssignment(assignment(8, 1, 0, 1, 1))
-    assert machine.tick(111) == [resumed, MigrationFailed(8, "transfer", (0, 1), rolled_back=False)]
+    assert machine.tick(111) == [resumed, StepLate(8, "transfer", (0, 1), rolled_back=False)]
     machine.acknowledged("released", 8, 0, 200)
     assert machine.acknowledged("installed", 8, 1, 200) == [StepDone(8), resumed]
     assert not machine.busy
@@ -414,4 +414,4 @@ def test_what_is_taken_over_has_a_deadline_too():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
     machine.recover(8, [(8, SWAP)], (), [("prepared", 8, 1)], 1000)
     assert machine.tick(1100) == []
-    assert machine.tick(1101) == [publish(8), MigrationFailed(8, "prepare", (0, 2), rolled_back=True)]
+    assert machine.tick(1101) == [publish(8), StepLate(8, "prepare", (0, 2), rolled_back=True)]

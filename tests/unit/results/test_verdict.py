@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.lab.sequential import OfflineRun, run_offline
-from keyshift.results.verdict import Verdict, judge
+from keyshift.results.verdict import Judgement, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windows import WindowCount, WindowCountOperator
 
 WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
-KINDS = [field.name for field in fields(Verdict) if field.name != "examples"]
+KINDS = [field.name for field in fields(Judgement) if field.name != "examples"]
 
 
 @pytest.fixture
@@ -24,14 +24,14 @@ def run() -> OfflineRun:
     return run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
 
 
-def verdict(run: OfflineRun, results: pd.DataFrame | None = None, **changes) -> Verdict:
+def verdict(run: OfflineRun, results: pd.DataFrame | None = None, **changes) -> Judgement:
     given = {"events": run.events, "results": results, "final": run.final, "assignments": run.assignments}
     if results is None:
         given["results"] = run.results
     return judge(WORKLOAD, **(given | changes))
 
 
-def only(found: Verdict, **counts: int) -> None:
+def only(found: Judgement, **counts: int) -> None:
     """Exactly these mistakes were counted, and each kind has an example."""
     assert {kind: getattr(found, kind) for kind in KINDS if getattr(found, kind)} == counts
     assert found.ok is (not counts)
@@ -203,7 +203,7 @@ def timed() -> OfflineRun:
     return run_offline(WINDOWS, TWO, frames=12)
 
 
-def timed_verdict(run: OfflineRun, results: pd.DataFrame, **changes) -> Verdict:
+def timed_verdict(run: OfflineRun, results: pd.DataFrame, **changes) -> Judgement:
     given = {"times": run.times} | changes
     return judge(WINDOWS, run.events, results, run.final, run.assignments, **given)
 
@@ -264,7 +264,7 @@ class Quiet(WindowCount):
         return Source()
 
 
-def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Verdict:
+def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Judgement:
     """The verdict on a run with a fault in units that have moved: 3, 6 and 7, in this order."""
     install, reach = Timers.install, Timers.reach
     moved: dict[Timers, int] = {}  # -> how often time has come since

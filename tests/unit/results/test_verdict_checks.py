@@ -50,7 +50,7 @@ class Run:
     more: dict[str, Any] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
 
-    def judged(self) -> verdict.Verdict:
+    def judged(self) -> verdict.Judgement:
         known = times.Times(self.frames, [self.timers], TWO, **self.known)
         return verdict.judge(self.workload, self.events, self.results, [self.final], TWO, times=known, **self.more)
 

@@ -1,7 +1,6 @@
-"""Deliberate faults in the protocol, to see that the verdict notices them. Never a default."""
+"""Deliberate faults in the protocol, to see that the verdict notices them."""
 
 from keyshift.protocol.slot import Installed, Prepared, SlotMachine, _ActiveStep
-from keyshift.registry import Registry
 
 
 class SkipAlignment(SlotMachine):  # type: ignore[type-arg]
@@ -42,9 +41,9 @@ class NeverInstalled(SlotMachine):  # type: ignore[type-arg]
         return [effect for effect in super()._advance(touched) if not isinstance(effect, Installed)]
 
 
-machines: Registry[type[SlotMachine]] = Registry("protocol fault")  # type: ignore[type-arg]
-machines.register("none", SlotMachine)
-machines.register("skip_alignment", SkipAlignment)
-machines.register("install_early", InstallEarly)
-machines.register("never_prepared", NeverPrepared)
-machines.register("never_installed", NeverInstalled)
+MACHINES: dict[str, type[SlotMachine]] = {  # type: ignore[type-arg]
+    "skip_alignment": SkipAlignment,
+    "install_early": InstallEarly,
+    "never_prepared": NeverPrepared,
+    "never_installed": NeverInstalled,
+}

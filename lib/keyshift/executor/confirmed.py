@@ -1,0 +1,83 @@
+"""Nodes in ZooKeeper that are created without waiting, and repeated until it is certain that they are there."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, NodeExistsError, SessionExpiredError
+
+Write = tuple[str, bytes]  # a node, and what it is to hold
+
+
+class ConfirmedWrites:
+    """The writes of one session. A node that is there already counts as written: its first value stays.
+
+    ``refused(node, error)`` is called from kazoo's thread for a write that ZooKeeper does not take.
+    """
+
+    def __init__(self, client: KazooClient, refused: Callable[[str, Exception], None]) -> None:
+        self._client, self._refused = client, refused
+        self._unconfirmed: dict[str, deque[Write]] = {}  # by the last node of each
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def __bool__(self) -> bool:
+        """Whether something is not confirmed yet."""
+        return bool(self._unconfirmed)
+
+    def create(self, writes: Sequence[Write]) -> None:
+        """Create these nodes one after the other, or the last might be there before its parts. Does not wait."""
+        node, _ = writes[-1]
+        with self._changed:
+            if node in self._unconfirmed:
+                return
+            self._unconfirmed[node] = deque(writes)
+        self._send(node)
+
+    def repeat(self) -> None:
+        """Send again what is not confirmed: the connection was lost, and with it perhaps the write or its answer."""
+        with self._changed:
+            nodes = list(self._unconfirmed)
+        for node in nodes:
+            self._send(node)
+
+    def end(self) -> None:
+        """Nothing more will be confirmed; whoever waits need not."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def wait(self, within_s: float) -> bool:
+        """Wait until everything is there, or until the end; False if it was neither within the time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended or not self._unconfirmed, within_s)
+
+    def _send(self, node: str) -> None:
+        with self._changed:
+            writes = self._unconfirmed.get(node)
+            if not writes:
+                return
+            left, (path, data) = len(writes), writes[0]
+        answer = self._client.create_async(path, data, makepath=True)
+        answer.rawlink(partial(self._answered, node, left))
+
+    def _answered(self, node: str, left: int, answer: Any) -> None:
+        """From kazoo's thread."""
+        error = answer.exception
+        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
+            return  # it is sent again with the next connection
+        if error is not None and not isinstance(error, NodeExistsError):
+            self._refused(node, error)
+            return
+        with self._changed:
+            writes = self._unconfirmed.get(node)
+            if writes is None or len(writes) != left:
+                return  # sent twice, and answered before
+            writes.popleft()
+            if not writes:
+                del self._unconfirmed[node]
+                self._changed.notify_all()
+        self._send(node)

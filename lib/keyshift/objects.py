@@ -1,0 +1,127 @@
+"""Objects in a bucket of an S3 store: MinIO, unless a profile names another. The only module that knows its client."""
+
+import io
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from xml.etree.ElementTree import ParseError
+
+import urllib3
+from minio import Minio
+from minio.error import MinioException, S3Error
+from urllib3.exceptions import HTTPError
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput, KeyshiftError, NotThere, Refused, service_errors
+
+# S3 error codes by what the reader has to do about them.
+REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
+FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
+PART_BYTES = 5 << 20  # the least the minio client accepts
+CONNECT_S = 3.0
+
+
+class Bucket:
+    """The objects of a bucket below ``prefix``, which ends in a slash or is empty; names are without it.
+
+    ``answer_s``: how long to wait for an answer; ``retries``: how often to ask again. Every method may raise
+    ServiceUnavailable, in one line that names the object; ``Refused`` if the credentials do not fit.
+    """
+
+    def __init__(self, endpoints: Endpoints, prefix: str = "", answer_s: float = 60.0, retries: int = 2) -> None:
+        self._address, self._name, self._prefix = endpoints.minio, endpoints.bucket, prefix
+        # The client's own pool waits five minutes and tries six times before it says that nobody is there.
+        pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s),
+            retries=urllib3.Retry(
+                total=retries, connect=min(1, retries), backoff_factor=0.2, status_forcelist=[502, 503, 504]
+            ),
+        )
+        try:
+            self._client = Minio(
+                endpoints.minio,
+                access_key=endpoints.access_key,
+                secret_key=endpoints.secret_key,
+                secure=endpoints.secure,
+                http_client=pool,
+            )
+        except ValueError as error:
+            raise BadInput(f"MinIO address {endpoints.minio!r}: {error}; expected host:port") from None
+
+    def put(self, name: str, content: bytes | bytearray, in_parts: bool = False) -> None:
+        """Write an object, or replace one.
+
+        In one request, so that nothing stays behind if it is interrupted; ``in_parts`` takes less memory.
+        """
+        with self._talking(f"{self._prefix}{name} cannot be written"):
+            self._client.put_object(
+                self._name,
+                self._prefix + name,
+                io.BytesIO(content),
+                len(content),
+                part_size=0 if in_parts else max(len(content), PART_BYTES),
+            )
+
+    def get(self, name: str, offset: int = 0, length: int = 0) -> bytes:
+        """``length`` bytes of an object from ``offset`` on (0: all). Raises NotThere if there is no such object."""
+        with self._talking(f"{self._prefix}{name} cannot be read"):
+            response = self._client.get_object(self._name, self._prefix + name, offset=offset, length=length)
+            try:
+                return bytes(response.read())
+            finally:
+                response.close()
+                response.release_conn()
+
+    def names(self, begin: str = "") -> list[str]:
+        """Names of the objects that begin so."""
+        prefix = self._prefix + begin
+        with self._talking(f"{prefix} cannot be listed"):
+            found = self._client.list_objects(self._name, prefix=prefix, recursive=True)
+            return [str(each.object_name).removeprefix(self._prefix) for each in found]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects one after the other, in this order; whether they are there or not."""
+        for name in names:
+            with self._talking(f"{self._prefix}{name} cannot be removed"):
+                self._client.remove_object(self._name, self._prefix + name)
+
+    def make(self) -> bool:
+        """Make the bucket unless it is there; says whether it did. Raises BadInput for a name S3 does not allow."""
+        try:
+            with self._talking(f"bucket {self._name!r} cannot be made"):
+                if self._client.bucket_exists(self._name):
+                    return False
+                try:
+                    self._client.make_bucket(self._name)
+                except S3Error as error:
+                    if error.code != "BucketAlreadyOwnedByYou":  # somebody else was faster
+                        raise
+                    return False
+        except ValueError as error:
+            raise BadInput(f"bucket {self._name!r}: {error}; 3 to 63 small letters, digits, dots and dashes") from None
+        return True
+
+    def _talking(self, trouble: str) -> AbstractContextManager[None]:
+        return service_errors(
+            (MinioException, HTTPError, OSError, ParseError), lambda error: self._explained(trouble, error)
+        )
+
+    def _explained(self, trouble: str, error: Exception) -> str | KeyshiftError:
+        where = f"MinIO at {self._address}"
+        if isinstance(error, S3Error):
+            if error.code in REFUSED:
+                remedy = "check the access key and the secret key, and what they may do"
+                return Refused(f"{trouble}: {where} refused the credentials ({error.code}): {remedy}")
+            if error.code == "NoSuchKey":
+                return NotThere(f"{trouble}: it does not exist in bucket {self._name!r} of {where}")
+            if error.code == "NoSuchBucket":
+                said = f"has no bucket {self._name!r}: create it (`keyshift up` does), or name another"
+            elif error.code in FULL:
+                said = f"has no space left ({error.code}): delete runs or free its disk"
+            else:
+                said = f"answered {error.code}: {error.message}"
+        elif isinstance(error, (HTTPError, OSError)):
+            cause = getattr(error, "reason", None) or error
+            said = f"does not answer ({type(cause).__name__}): start it with `keyshift up`, or check the address"
+        else:
+            said = f"does not answer like MinIO ({str(error).partition(chr(10))[0][:120]}): check the address"
+        return f"{trouble}: {where} {said}"

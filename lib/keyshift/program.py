@@ -1,0 +1,38 @@
+"""How a program of ours begins and ends: signals, one line for what went wrong, and the exit status."""
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+from keyshift.errors import BadInput, KeyshiftError
+
+
+def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
+    """Run ``app`` (of typer) and leave the process with its exit status.
+
+    An error of ours is one line that begins with ``name``: status 2 for bad input, 3 for any other. Ctrl-C and SIGTERM
+    take the same orderly way out: status 130.
+    """
+    interrupted = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+    status: str | int | None = 0
+    try:
+        app()
+    except SystemExit as leaving:
+        status = leaving.code
+    except KeyshiftError as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        status = 2 if isinstance(error, BadInput) else 3
+    if interrupted:
+        sys.stderr.write(f"{name}: interrupted; what it had started is stopped\n")
+        status = 130
+    sys.exit(status)

@@ -1,0 +1,86 @@
+"""Slots with a deliberate fault on real Spark: the job goes on, or the verdict is bad."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import faulty_daemon
+from keyshift.endpoints import Endpoints
+from keyshift.lab.run import Lab
+from keyshift.lab.spec import RunSpec, make_spec
+from keyshift.place.profile import Spark as SparkPlace
+from keyshift.services.jars import jars
+
+SMALL = {
+    "rate": 2000.0,
+    "seconds": 10.0,
+    "warmup_s": 1.0,
+    "trigger_s": 3.0,
+    "keys": 4000,
+    "state_bytes": 256,
+    "key_groups": 32,
+}
+
+
+def spec(**values: object) -> RunSpec:
+    return make_spec(SMALL | values)
+
+
+@pytest.fixture(scope="module")
+def fault_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fault") / "name"
+
+
+@pytest.fixture(scope="module")
+def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory, fault_file: Path) -> Iterator[Lab]:
+    """A lab whose workers look into the file of faults."""
+    conf = {
+        "spark.python.daemon.module": faulty_daemon.__name__,
+        "spark.executorEnv.PYTHONPATH": str(Path(faulty_daemon.__file__).parent),
+        f"spark.executorEnv.{faulty_daemon.VARIABLE}": str(fault_file),
+    }
+    place = SparkPlace(conf=conf)
+    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), 6, lambda line: None, place) as lab:
+        yield lab
+
+
+@pytest.fixture
+def fault(fault_file: Path) -> Iterator[Callable[[str], object]]:
+    """Gives the slots of this test's runs a fault."""
+    yield fault_file.write_text
+    fault_file.unlink()
+
+
+def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(lab, fault):
+    fault("never_prepared")
+    manifest = lab.run(spec(strategy="fluid", deadline_s=1.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("rolled back" in note for note in manifest.notes)
+    assert manifest.summary.units_moved == 0
+
+
+def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab, fault):
+    fault("never_installed")
+    run = spec(strategy="fluid", deadline_s=1.0, then_slots="1", gap_s=3.0)
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [note for note in manifest.notes if "goes forward" in note]
+    assert manifest.summary.steps == 1
+
+
+def test_a_step_that_is_late_lets_paused_routers_go_and_the_job_comes_to_its_savepoint(lab, fault):
+    fault("never_installed")
+    manifest = lab.run(spec(strategy="pause_resume", deadline_s=1.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [note for note in manifest.notes if "goes forward" in note]
+
+
+def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab, fault):
+    fault("install_early")
+    # Other faults need the routers to switch in different frames, which is up to chance here and to a seed in the
+    # simulation (tests/property).
+    manifest = lab.run(spec(strategy="all_at_once", rate=6000.0))
+    assert manifest.status == "bad"
+    assert manifest.verdict.wrong > 0
+    assert manifest.verdict.examples

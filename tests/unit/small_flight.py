@@ -1,0 +1,159 @@
+"""A holder of state for Flight's server, what is sent to it, and lines that break."""
+
+import contextlib
+import threading
+import time
+
+import pyarrow as pa
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor.flight import messages
+from keyshift.executor.flight.messages import Parcel
+from keyshift.state import rows
+from keyshift.state.memory import MemoryState
+
+VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
+SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
+
+
+def value(key: int) -> tuple[int, bytes]:
+    return key * 10, bytes([key]) * 100
+
+
+def state(*keys: int) -> MemoryState:
+    made = MemoryState(VALUE)
+    for key in keys:
+        made.values[key] = value(key)
+    return made
+
+
+def content(batches: list[pa.RecordBatch]) -> dict[int, tuple]:
+    return dict(row for batch in batches for row in rows.unpack(batch))
+
+
+class Holder:
+    """Keeps what arrives, gives what it was made with."""
+
+    state_schema = SCHEMA
+
+    def __init__(self, sealed=None, lent=None):
+        self.left, self.lent = sealed or {}, lent or {}
+        self.parcels, self.copies, self.messages = [], [], []
+        self.together = []  # units that came in one call
+        self.numbers = []  # of what was written
+        self.refuses: set[int] = set()
+
+    def receive(self, slot, parcels):
+        self.together.append([parcel.unit for parcel in parcels])
+        self.parcels += [(slot, parcel) for parcel in parcels]
+        return [parcel.unit not in self.refuses for parcel in parcels]
+
+    def sealed(self, slot, unit):
+        return self.left[slot, unit]
+
+    def keys(self, stay, keys):
+        return rows.take(self.lent.get(stay, state()), keys)
+
+    def rest(self, stay, after):
+        for key in sorted(self.lent.get(stay, state()).keys()):
+            if after is None or key > after:
+                yield rows.pack(SCHEMA, rows.take(self.lent[stay], [key]))
+
+    def forget(self, stay, keys):
+        for key in keys:
+            self.lent[stay].delete(key)
+
+    def write(self, stay, number, written, deleted):
+        self.numbers.append(number)
+        for key, new in written:
+            self.lent[stay].values[key] = new
+        for key in deleted:
+            self.lent[stay].delete(key)
+
+    def copy(self, slot, unit, part, batches, deleted):
+        self.copies.append((slot, unit, tuple(part), content(batches), deleted))
+
+    def message(self, kind, body):
+        self.messages.append((kind, body))
+
+
+def push(clients, server, *parcels):
+    """What was acknowledged, and the sizes that were sent."""
+    acknowledged, sizes = {}, {}
+    clients.push(
+        server.address,
+        2,
+        "here:1",
+        parcels,
+        lambda parcel, size: sizes.__setitem__(parcel.unit, size),
+        acknowledged.update,
+    )
+    return acknowledged, sizes
+
+
+def rest(clients, server, *stays):
+    """What came: rows of unit, version, key, whether it was the last one of its unit."""
+    got = []
+
+    def arrived(stay, batch, last):
+        got.extend((*stay, key, False) for key in batch["key"].to_pylist())
+        if last:
+            got.append((*stay, None, True))
+
+    with contextlib.suppress(ServiceUnavailable):
+        clients.rest(server.address, stays, arrived)
+    return got
+
+
+class Slow:
+    """State that takes its time to be read; it breaks before some of its parts, once."""
+
+    def __init__(self, of, wait_s=0.0, breaks_at=()):
+        self.of, self.wait_s, self.breaks_at, self.timers = of, wait_s, list(breaks_at), of.timers
+
+    def export(self, chunk_bytes):
+        for number, batch in enumerate(self.of.export(chunk_bytes)):
+            if number in self.breaks_at:
+                self.breaks_at.remove(number)
+                raise ServiceUnavailable("the line breaks")
+            time.sleep(self.wait_s)
+            yield batch
+
+
+def hold_up(holder, method):
+    """No call of this method returns until the event is set."""
+    door, plain = threading.Event(), getattr(holder, method)
+
+    def waits(*arguments):
+        door.wait(10.0)
+        return plain(*arguments)
+
+    setattr(holder, method, waits)
+    return door
+
+
+class Wire:
+    """Counts the rows that come in over it, and breaks within some chunks, by number from the beginning."""
+
+    def __init__(self, monkeypatch, *breaks_at):
+        self.rows, self.chunks, unpack = 0, 0, messages.unpack
+
+        def unpacked(chunk):
+            self.chunks += 1
+            if self.chunks in breaks_at:
+                raise ServiceUnavailable("the line breaks")
+            self.rows += chunk.data.num_rows
+            return unpack(chunk)
+
+        monkeypatch.setattr(messages, "unpack", unpacked)
+
+
+CALLS = {
+    "push": lambda c, a: c.push(a, 2, "here:1", [Parcel(3, state=state(1))], lambda *_: None, lambda *_: None),
+    "pull": lambda c, a: c.pull(a, 1, [7], lambda *_: None),
+    "keys": lambda c, a: c.keys(a, [(4, 9, [3])], [(4, 9, [4])]),
+    "rest": lambda c, a: c.rest(a, [((4, 9), None)], lambda *_: None),
+    "write": lambda c, a: c.keys(a, [], written=[((4, 9), [], [(3, (1, b"new"))])]),
+    "copy": lambda c, a: c.copy(a, 2, 4, (88, 0), [], []),
+    "tell": lambda c, a: c.tell(a, "units", {}),
+}

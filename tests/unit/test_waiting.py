@@ -1,0 +1,53 @@
+"""Waiting ends with the first true answer, with the deadline, or with an error; progress puts the deadline off."""
+
+import time
+
+import pytest
+
+from keyshift.waiting import wait_until
+
+
+def test_the_first_true_answer_ends_the_wait_and_is_given_back():
+    answers = iter([0, "", None, "here", "later"])
+    assert wait_until(lambda: next(answers), 60.0, 0.0) == "here"
+    assert next(answers) == "later"
+
+
+def test_without_one_the_last_answer_is_given_after_the_deadline_and_not_before():
+    begin, asked = time.monotonic(), []
+    assert wait_until(lambda: asked.append(1) or [], 0.2, 0.01) == []
+    assert time.monotonic() - begin >= 0.2
+    assert len(asked) > 2
+
+
+def test_with_no_time_at_all_it_is_asked_once():
+    asked = []
+    assert wait_until(lambda: asked.append(1), 0.0) is None
+    assert asked == [1]
+
+
+def test_while_something_moves_the_deadline_begins_anew():
+    begin, moved = time.monotonic(), []
+
+    def moves_for_a_while() -> bool:
+        if time.monotonic() - begin < 0.6:
+            moved.append(1)
+        return False
+
+    assert wait_until(moves_for_a_while, 0.2, 0.01, lambda: len(moved)) is False
+    assert time.monotonic() - begin >= 0.7
+
+
+@pytest.mark.parametrize("raises", ["done", "progress"])
+def test_an_error_ends_the_wait(raises):
+    calls = []
+
+    def fails_later(what: str) -> bool:
+        calls.append(what)
+        if what == raises and calls.count(what) == 3:
+            raise RuntimeError("the query has died")
+        return False
+
+    with pytest.raises(RuntimeError, match="has died"):
+        wait_until(lambda: fails_later("done"), 60.0, 0.0, lambda: fails_later("progress"))
+    assert calls.count(raises) == 3
