@@ -4,7 +4,7 @@ Called under the slot's lock. Which records may be processed now, and which have
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import pyarrow as pa
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.partial_units import PartialUnits
 from keyshift.protocol.slot import SlotMachine
-from keyshift.state import UnitState, backends
+from keyshift.state import UnitState
 from keyshift.state.timers import Agenda
 
 Where = tuple[int, int, int, int]  # router, version, offset, and the watermark that the record met
@@ -37,7 +37,7 @@ class Operation:
         self._operator = workload.operator()
         self.result_schema = result_schema(workload)
         self._states, self._partial, self._machine = states, partial, machine
-        self._backend: Callable[[pa.Schema], UnitState] = backends.get(config.backend)[0]
+        self._backend = config.new_state
         self._agenda = Agenda()
         for unit in states:
             self.came(unit)
