@@ -281,12 +281,12 @@ def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(
     assert store.list_runs(status="unreadable")["run_id"].tolist() == [bad]
 
 
-def test_a_run_that_version_1_stored_is_read_listed_and_added_to(store, keys):
+def test_a_run_that_version_1_stored_is_read_listed_and_added_to(store, keys, stack, prefix):
     folder = Path(__file__).parents[1] / "unit" / "results" / "version_1"
     raw = json.loads((folder / "manifest.json").read_text())
     run_id = raw["run_id"]
     for name in ("manifest.json", *raw["files"]):
-        keys.client.fput_object(store._bucket, f"{store._prefix}/{run_id}/{name}", str(folder / name))
+        keys.client.fput_object(stack.bucket, f"{prefix}/{run_id}/{name}", str(folder / name))
     new = store.put_run(run(), TABLES).run_id
     listed = store.list_runs().set_index("run_id")
     assert listed["status"].to_dict() == {run_id: "ok", new: "ok"}
