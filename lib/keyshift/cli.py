@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +61,7 @@ Where = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME|FILE",
-        help="Where: local, kubernetes or a YAML file.",
+        help="Where: local, local-cluster, kubernetes or a YAML file.",
         envvar="KEYSHIFT_PROFILE",
         show_default="local",
     ),
@@ -141,11 +142,12 @@ def run(
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
     from keyshift.lab.connect import open_lab
     from keyshift.lab.run import run_all
-    from keyshift.lab.spec import make_spec, parse_settings
+    from keyshift.lab.spec import make_spec
     from keyshift.progress import tell
+    from keyshift.registry import named_values
 
-    spec = make_spec({"workload": workload, "strategy": strategy} | parse_settings(settings))
-    tell("parameters: " + ", ".join(f"{name}={value}" for name, value in spec.model_dump().items()))
+    spec = make_spec({"workload": workload, "strategy": strategy} | named_values(settings))
+    tell("parameters: " + ", ".join(f"{name}={value}" for name, value in spec.parameters().items()))
     verdicts = []
     with open_lab([spec], profile) as lab:
         for manifest in run_all(lab, [spec]):
@@ -168,12 +170,13 @@ def notebook(
     from keyshift.lab.connect import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
+    from keyshift.registry import named_values
     from keyshift.results.store import ResultStore
     from keyshift.services.jars import require_java
     from keyshift.services.stack import Stack
 
     use_profile(profile)
-    parameters = notebooks.parameters_from(settings)
+    parameters = named_values(settings)
     notebooks.check_parameters(path, parameters)
     require_java()
     with open_services(profile, tell) as endpoints:
@@ -282,9 +285,10 @@ def plan(
     from dataclasses import asdict
 
     from keyshift.keys import Assignment
-    from keyshift.planner import change, in_units, make_plan, parse_settings, strategies, targets
+    from keyshift.planner import change, in_units, make_plan, strategies, targets
+    from keyshift.registry import named_values
 
-    chosen = change(strategies.get(strategy), parse_settings(overrides)).phase(phase)
+    chosen = change(strategies.get(strategy), named_values(overrides)).phase(phase)
     here = Assignment.contiguous(groups, before)
     heat = [mass / chosen.bins for mass in targets.zipf_mass(groups, skew) for _ in range(chosen.bins)]
     made = make_plan(chosen, in_units(chosen, here), in_units(chosen, targets.scale(here, after)), heat, seed)
@@ -298,28 +302,40 @@ def plan(
 
 @app.command()
 def workloads(as_json: Json = False) -> None:
-    """What jobs compute."""
+    """What jobs compute; with --json, their parameters too."""
+    from keyshift.workloads import parameters
     from keyshift.workloads import workloads as known
 
-    _print_rows([{"workload": name, "what": entry.summary} for name, entry in known.items()], as_json)
+    _print_models("workload", [(n, w.summary, w, parameters(w)) for n, w in known.items()], as_json)
 
 
 @app.command()
 def backends(as_json: Json = False) -> None:
-    """Where state lives."""
+    """Where state lives; with --json, the settings too."""
     from keyshift.state import backends as known
 
-    _print_rows([{"backend": name, "what": summary} for name, (_, summary) in known.items()], as_json)
+    _print_models("backend", [(n, b.summary, b.settings, b.settings.model_fields) for n, b in known.items()], as_json)
+
+
+def _print_models(kind: str, models: list[tuple[str, str, Any, Iterable[str]]], as_json: bool) -> None:
+    """Name and summary of each; as JSON also type, default, meaning and bounds of these fields of its model."""
+    rows: list[dict[str, Any]] = []
+    for name, summary, model, parameters in models:
+        rows.append({kind: name, "what": summary})
+        if as_json:
+            declared = model.model_json_schema()["properties"]
+            rows[-1]["parameters"] = {parameter: declared[parameter] for parameter in parameters}
+    _print_rows(rows, as_json)
 
 
 @app.command()
 def parameters(as_json: Json = False) -> None:
-    """What `--set` takes, with defaults and units."""
-    from keyshift.lab.spec import RunSpec
+    """What `--set` takes, with defaults and units; without a default: as in the preset of the strategy."""
+    from keyshift.lab.spec import known_parameters
 
     rows = [
-        {"parameter": name, "default": field.default, "what": field.description}
-        for name, field in RunSpec.model_fields.items()
+        {"parameter": name, "of": owner, "default": field.default, "what": field.description}
+        for owner, name, field in known_parameters()
     ]
     _print_rows(rows, as_json)
 

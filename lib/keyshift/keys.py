@@ -7,7 +7,7 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType
 
 import numpy as np
 import numpy.typing as npt
@@ -62,12 +62,12 @@ class Mode:
     ``access`` to a key, which moves alone; or nothing: keys stay where they are and are used by ``remote`` access.
     """
 
-    gate: Gate = "none"
-    transfer: Transfer = "push"
-    background: bool = True  # what no record asks for moves too, behind what is asked for
-    fetch_interval_ms: int = 0  # fetch, access, remote: requests of so long are sent together
-    fetch_back: int = 0  # fetch: how often a unit may leave before all routers have switched, and travel back
-    cache: bool = False  # remote: keep a copy of a key that was used, and write through it
+    gate: Annotated[Gate, "what waits (none, slots, router, query)"] = "none"
+    transfer: Annotated[Transfer, "what makes state move (push, fetch, access, remote)"] = "push"
+    background: Annotated[bool, "whether what no record asks for moves too, behind what is asked for"] = True
+    fetch_interval_ms: Annotated[int, "milliseconds of requests that are sent together; not with push"] = 0
+    fetch_back: Annotated[int, "fetch: how often a unit may travel back for a late record of another router"] = 0
+    cache: Annotated[bool, "remote: whether a copy of a key that was used is kept there, and written through"] = False
 
 
 @dataclass(frozen=True, slots=True)

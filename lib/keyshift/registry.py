@@ -1,8 +1,10 @@
 """Strategies, workloads and state backends by name. One line registers, one error explains."""
 
+import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from keyshift.errors import BadInput
 
@@ -16,13 +18,17 @@ def unknown(kind: str, name: str, known: list[str]) -> BadInput:
     return BadInput(f"unknown {kind} {name!r}: {hint}known: {', '.join(known)}")
 
 
-def named_values(pairs: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and text of each ``name=value``, as given to ``--set``. Raises BadInput if there is no ``=``."""
+def named_values(pairs: Iterable[str]) -> dict[str, Any]:
+    """What ``--set name=value`` gives, each value as JSON or else as text. Raises BadInput if there is no ``=``."""
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, raw = pair.partition("=")
         if not equals:
             raise BadInput(f"--set {pair!r}: expected name=value")
-        yield name, raw
+        values[name] = raw
+        with suppress(ValueError):
+            values[name] = json.loads(raw)
+    return values
 
 
 class Registry(Generic[T]):

@@ -90,7 +90,7 @@ def machine(make):
 
 @pytest.fixture(params=backends.names())
 def make(request):
-    return backends.get(request.param)[0]
+    return backends.get(request.param).make
 
 
 def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(make):
@@ -100,7 +100,7 @@ def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(make):
 @pytest.mark.parametrize("name", backends.names())
 @given(st.dictionaries(KEYS, VALUES, max_size=30), st.integers(1, 2000))
 def test_an_export_holds_every_key_once_whatever_the_size_of_its_parts(name, content, chunk_bytes):
-    state = backends.get(name)[0](SCHEMA)
+    state = backends.get(name).make(SCHEMA)
     for key, value in content.items():
         state.values[key] = value
     assert exported(state, chunk_bytes) == content
@@ -252,6 +252,6 @@ def test_units_do_not_share_their_timers(make):
 
 
 def test_each_backend_says_in_one_line_what_it_is():
-    for _, (_, text) in backends.items():
-        assert text.strip()
-        assert "\n" not in text
+    for _, backend in backends.items():
+        assert backend.summary.strip()
+        assert "\n" not in backend.summary

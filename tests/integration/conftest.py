@@ -39,9 +39,7 @@ def stack(session_stack: Stack) -> Endpoints:
 @pytest.fixture(scope="module")
 def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A lab on them, for runs of up to six routers and slots; the runs of a file share its Spark session."""
-    with Lab(
-        stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, master="local", say=lambda line: None
-    ) as lab:
+    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, say=lambda line: None) as lab:
         yield lab
 
 

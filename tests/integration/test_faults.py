@@ -41,7 +41,7 @@ def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory, fault_file: 
         f"spark.executorEnv.{faulty_daemon.VARIABLE}": str(fault_file),
     }
     place = SparkPlace(conf=conf)
-    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), 6, "local", lambda line: None, place) as lab:
+    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), 6, lambda line: None, place) as lab:
         yield lab
 
 

@@ -227,7 +227,7 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
 def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[int, bytes]], list[pd.DataFrame]]:
     """The job: result frames with their slot, in order, and the final state."""
     operator = WORKLOAD.operator()
-    states = [backends.get("memory")[0](operator.state_schema) for _ in assignment.owner]
+    states = [backends.get("memory").make(operator.state_schema) for _ in assignment.owner]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
     out = []

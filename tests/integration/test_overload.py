@@ -58,5 +58,5 @@ def test_a_rate_that_no_generator_can_make_is_told_and_what_it_made_is_judged(la
     assert manifest.status == "ok", manifest.verdict.examples
     summary = manifest.summary
     assert 0 < summary.events < 50_000_000
-    assert 0 < summary.offered_per_s < run.rate / 2
+    assert 0 < summary.offered_per_s < run.run.rate / 2
     assert [note for note in manifest.notes if "the generator made" in note and "never offered" in note]

@@ -35,7 +35,7 @@ def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
     run = spec(strategy=strategy)
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
-    assert manifest.summary.events == round(run.rate * (run.seconds + run.warmup_s))
+    assert manifest.summary.events == round(run.run.rate * (run.run.seconds + run.run.warmup_s))
     stored = lab.store.get_manifest(manifest.run_id)
     assert stored.summary == manifest.summary
     migration = lab.store.get_table(manifest.run_id, "migration")
@@ -130,7 +130,7 @@ def killer(line, when, lines):
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
     when, lines = [], []
-    with Lab(stack, jars("spark"), tmp_path, 6, "local", killer(moment, when, lines)) as lab:
+    with Lab(stack, jars("spark"), tmp_path, 6, killer(moment, when, lines)) as lab:
         manifest = lab.run(run)
         assert when
         assert manifest.status == "ok", manifest.verdict.examples
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, 
         return savepoint(job, *told)
 
     monkeypatch.setattr(Job, "savepoint", kill_first)
-    with Lab(stack, jars("spark"), tmp_path, 6, "local", lambda line: None) as lab:
+    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None) as lab:
         manifest = lab.run(spec(strategy="fluid"))
     assert killed
     assert manifest.status == "ok", manifest.verdict.examples
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, 
 
 
 def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, tmp_path):
-    with Lab(stack, jars("spark"), tmp_path, 6, "local", killer("steady", [], [])) as lab:
+    with Lab(stack, jars("spark"), tmp_path, 6, killer("steady", [], [])) as lab:
         with pytest.raises(QueryDied, match="the Spark query has ended"):
             lab.run(spec(recoveries=0))
         latest = lab.store.list_runs(limit=1).iloc[0]
@@ -166,12 +166,12 @@ def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, 
 
 def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
     """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
-    run = spec(strategy="fluid_per_source", master="local-cluster", batch_s=5.0)
+    run = spec(strategy="fluid_per_source", batch_s=5.0)
     files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    place = SparkPlace(conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
-    with Lab(stack, jars("spark"), tmp_path, 6, "local-cluster", lambda line: None, place) as cluster:
+    place = SparkPlace(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
+    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
         manifest = cluster.run(run)
         secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
         commands = [command for _, _, command in processes()]

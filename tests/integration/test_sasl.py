@@ -72,7 +72,7 @@ def guarded(tmp_path_factory):
 @pytest.mark.parametrize("sign_in", [PLAIN, SCRAM], ids=lambda sign_in: sign_in.mechanism)
 def test_a_run_signs_in_with_everything_that_speaks_to_kafka_and_tells_nobody_how(guarded, tmp_path, sign_in):
     endpoints = dataclasses.replace(guarded, sign_in=sign_in)
-    with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, "local", lambda line: None) as lab:
+    with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None) as lab:
         manifest = lab.run(RUN)
     assert manifest.status == "ok", manifest.verdict.examples
     assert "pass word" not in (tmp_path / "spark.log").read_text(errors="replace")

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from minio import Minio
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.results.manifest import Machine, Manifest, Summary, Verdict, make_table
+from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
+from keyshift.results.tables import make_table
 
 MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s")
 TABLES = {
@@ -71,6 +73,7 @@ def run(number: int = 0, strategy: str = "fluid", status: str = "ok", **changes:
         versions={"python": "3.11"},
         machine=Machine(cpus=2, memory_mib=100, system="Linux", cpu="some"),
         seeds={"events": 1},
+        stages=[Stage(name="keycount", due="event")],
         verdict=Verdict(**counts, ownership_violations=0) if ended else None,
         summary=summary,
         **changes,
@@ -89,7 +92,7 @@ def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     assert stored.model_copy(update={"files": []}) == run()
     for name, table in TABLES.items():
         assert store.get_table(stored.run_id, name).equals(table.to_pandas())
-    assert store.get_table(stored.run_id, "latency").dtypes.tolist() == [np.float64, np.float32, np.int16]
+    assert store.get_table(stored.run_id, "latency").dtypes.tolist() == [np.float64, np.float32, *[np.int16] * 3]
     assert store.get_file(stored.run_id, "page.html") == b"<p>hello"
     assert store.get_file(stored.run_id, "figures/latency.png") == b"\x89PNG"
     assert keys() == {f"{stored.run_id}/{name}" for name in [*stored.files, "manifest.json"]}
@@ -276,6 +279,24 @@ def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(
     assert listed["status"].to_dict() == {bad: "unreadable", fine: "ok"}
     assert bad in listed.loc[bad, "error"]
     assert store.list_runs(status="unreadable")["run_id"].tolist() == [bad]
+
+
+def test_a_run_that_version_1_stored_is_read_listed_and_added_to(store, keys, stack, prefix):
+    folder = Path(__file__).parents[1] / "unit" / "results" / "version_1"
+    raw = json.loads((folder / "manifest.json").read_text())
+    run_id = raw["run_id"]
+    for name in ("manifest.json", *raw["files"]):
+        keys.client.fput_object(stack.bucket, f"{prefix}/{run_id}/{name}", str(folder / name))
+    new = store.put_run(run(), TABLES).run_id
+    listed = store.list_runs().set_index("run_id")
+    assert listed["status"].to_dict() == {run_id: "ok", new: "ok"}
+    assert listed.loc[run_id, "p99_ms"] == raw["summary"]["p99_ms"]
+    for again in range(2):
+        for name in TABLES:
+            assert store.get_table(run_id, name)["stage"].max() == 0
+        assert len(store.get_table(run_id, "latency")) == raw["summary"]["events"]
+        store.put_file(run_id, f"page{again}.html", b"<p>")
+    assert store.get_manifest(run_id).files == sorted([*raw["files"], "page0.html", "page1.html"])
 
 
 def one_line(error: pytest.ExceptionInfo[ServiceUnavailable], endpoints: Endpoints) -> str:

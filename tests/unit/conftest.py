@@ -1,6 +1,6 @@
-"""Lets the tests of this folder import ``small_job``, which is beside them."""
+"""Lets the tests of this folder import what they share: what is beside them, and ``test_savepoint``."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "executor")]

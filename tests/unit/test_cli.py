@@ -38,6 +38,9 @@ def test_help_names_every_command(tmp_path):
     [
         (["run", "--strategy", "fluit"], "did you mean 'fluid'"),
         (["run", "--set", "slots=0"], "slots = 0"),
+        (["run", "--set", "window_ms=100"], "window_ms is a parameter of workload windowcount"),
+        (["run", "--set", "master=local-cluster"], "--profile local-cluster"),
+        (["run", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["upp"], "No such command"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),
@@ -129,6 +132,28 @@ def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp
     assert meces["source"] == "Meces"
     assert (meces["order"], meces["batch"], meces["transfer"], meces["bins"]) == ("access", "per_source", "fetch", 16)
     assert [row["strategy"] for row in rows if row["phases"]] == ["spacker_dynamic"]
+
+
+def test_workloads_show_a_person_two_columns_and_a_script_their_parameters_with_bounds(tmp_path):
+    table = keyshift("workloads", home=tmp_path).stdout.splitlines()
+    assert table[0].split() == ["workload", "what"]
+    rows = [json.loads(line) for line in keyshift("workloads", "--json", home=tmp_path).stdout.splitlines()]
+    parameters = {row["workload"]: row["parameters"] for row in rows}
+    shared = {"keys", "skew", "state_bytes", "key_groups", "seed"}
+    assert parameters["keycount"].keys() == shared
+    assert parameters["windowcount"].keys() == shared | {"window_ms", "delay_ms", "late_share", "idle_ms"}
+    share = parameters["windowcount"]["late_share"]
+    assert (share["default"], share["minimum"], share["maximum"]) == (0.01, 0, 1)
+    assert share["description"]
+
+
+def test_parameters_are_listed_with_their_owner(tmp_path):
+    rows = [json.loads(line) for line in keyshift("parameters", "--json", home=tmp_path).stdout.splitlines()]
+    owners = {row["parameter"]: row["of"] for row in rows}
+    assert len(owners) == len(rows)
+    wanted = {"rate": "run", "routers": "job", "keys": "workload", "cap": "strategy", "to_slots": "scenario"}
+    assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
+    assert next(row["default"] for row in rows if row["parameter"] == "window_ms") == 500
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

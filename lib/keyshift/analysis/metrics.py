@@ -202,6 +202,7 @@ def pace(latency: pd.DataFrame, load: Load) -> dict[str, Any]:
     return {
         "offered_per_s": load.events / max(load_s, load.took_s),
         "sustained_per_s": answered / load_s,
+        "results_due": load.events - load.unprocessed,
         "backlog": max(0, load.events - answered),
         "worked_off_s": None if load.unprocessed or not len(arrived) else max(0.0, float(arrived.max()) - load.end_s),
         "unprocessed": load.unprocessed,

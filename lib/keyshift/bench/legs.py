@@ -42,10 +42,10 @@ def measure(spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path
     """The default load for ``seconds``: medians and P99 of each leg in ms, CPU of each process in % of a core."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
         with KeyshiftSubject("legs", spark, endpoints, spec, work, trace=folder) as subject:
-            subject.burst(spec.rate, spec.frame_ms, seconds)  # warm up
+            subject.burst(spec.run.rate, spec.run.frame_ms, seconds)  # warm up
             begin = time.time()
             cpu = _CpuMeter(seconds)
-            subject.burst(spec.rate, spec.frame_ms, seconds)
+            subject.burst(spec.run.rate, spec.run.frame_ms, seconds)
         passed = moments(folder)
     measured = passed[passed["frame_us"].between((begin + UNMEASURED_S) * 1e6, (begin + seconds) * 1e6)]
     return [*_rows_of(measured), *cpu.rows()]

@@ -74,11 +74,11 @@ class Subject:
             job=f"bench-{name}-{secrets.token_hex(4)}",
             attempt=0,
             endpoints=endpoints,
-            workload=spec.workload,
-            parameters=spec.workload_parameters(),
-            routers=spec.routers,
-            slots=spec.slots,
-            key_groups=spec.key_groups,
+            workload=spec.workload.name,
+            parameters=spec.workload.model_dump(),
+            routers=spec.job.routers,
+            slots=spec.job.slots,
+            key_groups=spec.workload.key_groups,
             token=secrets.token_urlsafe(24),
             trace=trace,
         )
@@ -103,7 +103,7 @@ class Subject:
         sink = {"topic": config.results_topic, "partitions": config.slots, "output": str(self._output)}
         self._collector = JsonProcess("keyshift.traffic.collector", self._common() | sink, self._heard)
         self._start()
-        generator = self._generator(self._spec.rate, self._spec.frame_ms)  # only ticks
+        generator = self._generator(self._spec.run.rate, self._spec.run.frame_ms)  # only ticks
         try:
             self._await_ready()
         finally:

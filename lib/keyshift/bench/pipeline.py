@@ -40,7 +40,7 @@ QUICK = Effort(repetitions=1, seconds=8.0, rate_repetitions=1, rate_seconds=6.0,
 
 def _spec() -> RunSpec:
     """The defaults of a run, every slot owning state from the beginning: there is no migration to make room for."""
-    return make_spec({"slots": make_spec({}).to_slots})
+    return make_spec({"slots": make_spec({}).scenario.to_slots})
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, s
         if "a" in parts:
             plain = start(PlainSubject, "plain")
             for subject in (ours, plain):
-                subject.burst(spec.rate, spec.frame_ms, effort.seconds)  # warm up
+                subject.burst(spec.run.rate, spec.run.frame_ms, effort.seconds)  # warm up
             rows += _latency(ours, plain, spec, effort, say)
             rows.append(_highest_rate(ours, plain, spec, effort, say))
         if "c" in parts:
@@ -91,11 +91,11 @@ def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: 
     bursts: dict[str, list[tuple[float, float]]] = {ours.name: [], plain.name: []}
     for repetition in range(effort.repetitions):
         for subject in _in_turn(ours, plain, repetition):
-            burst = subject.burst(spec.rate, spec.frame_ms, effort.seconds)
+            burst = subject.burst(spec.run.rate, spec.run.frame_ms, effort.seconds)
             bursts[subject.name].append((burst.p50_ms, burst.p99_ms))
-            say(f"a: {subject.name:8s} {spec.rate:.0f} events/s: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
+            say(f"a: {subject.name:8s} {spec.run.rate:.0f} events/s: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
     (our_p50s, our_p99s), (plain_p50s, plain_p99s) = (zip(*bursts[s.name], strict=True) for s in (ours, plain))
-    at = f"at {spec.rate:.0f} events/s"
+    at = f"at {spec.run.rate:.0f} events/s"
     return [
         Measurement("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), LATENCY_AIM),
         Measurement("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), LATENCY_AIM),
@@ -125,7 +125,7 @@ def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, 
 
 
 def _burst_sustained(subject: Subject, rate: float, spec: RunSpec, effort: Effort, say: Say) -> bool:
-    burst = subject.burst(rate, spec.frame_ms, effort.rate_seconds, give_up=True)
+    burst = subject.burst(rate, spec.run.frame_ms, effort.rate_seconds, give_up=True)
     p99 = f"p99 {burst.p99_ms:.0f} ms" if burst.p99s_ms else "no second measured"
     say(f"a: {subject.name:8s} {rate:.0f} events/s: {'sustained' if burst.sustained else 'not sustained'}, {p99}")
     return burst.sustained
@@ -135,7 +135,7 @@ def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> 
     found: dict[float, list[tuple[float, float]]] = {frame_ms: [] for frame_ms in FRAME_MS}
     for _ in range(effort.repetitions):
         for frame_ms in FRAME_MS:
-            burst = ours.burst(spec.rate, frame_ms, effort.seconds)
+            burst = ours.burst(spec.run.rate, frame_ms, effort.seconds)
             found[frame_ms].append((burst.p50_ms, burst.p99_ms))
             say(f"c: frames of {frame_ms:g} ms: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
     return [

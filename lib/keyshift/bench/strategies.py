@@ -92,7 +92,7 @@ def run_presets(lab: Lab, load: Load, specs: Sequence[RunSpec]) -> Iterator[Run]
         for spec in specs:
             run = _run(lab, spec, repetition)
             moved = run.get("bytes_moved")
-            if spec.strategy == "all_at_once" and moved:
+            if spec.strategy.name == "all_at_once" and moved:
                 with open_ring(load.slots) as ring:
                     copies = [ring.copy_s(int(moved)) for _ in range(COPIES)][1:]
                 run = Run(run.preset, repetition, run.summary, copy_s=median(copies))
@@ -100,14 +100,15 @@ def run_presets(lab: Lab, load: Load, specs: Sequence[RunSpec]) -> Iterator[Run]
 
 
 def _run(lab: Lab, spec: RunSpec, repetition: int) -> Run:
-    tell(f"{spec.strategy}, repetition {repetition + 1}")
+    name = spec.strategy.name
+    tell(f"{name}, repetition {repetition + 1}")
     try:
-        manifest = lab.run(spec.model_copy(update={"seed": spec.seed + repetition}))
+        manifest = lab.run(spec.repeated(repetition))
     except KeyshiftError as error:
         tell(f"  died: {error}")
-        return Run(spec.strategy, repetition, error=str(error))
+        return Run(name, repetition, error=str(error))
     assert manifest.summary is not None
-    run = Run(spec.strategy, repetition, manifest.summary.model_dump(mode="json"))
+    run = Run(name, repetition, manifest.summary.model_dump(mode="json"))
     tell(
         f"  verdict {run.verdict}, spike {_shown(run.get('spike_ms'), 'ms')}, "
         f"completion {_shown(run.get('completion_s'), 's')}"

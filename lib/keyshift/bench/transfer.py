@@ -16,14 +16,14 @@ from keyshift.executor.flight.messages import Acknowledged, Parcel
 from keyshift.executor.flight.server import Holder, StateServer
 from keyshift.executor.spark import WORKER_ENVIRONMENT
 from keyshift.lab.bare_copy import Sink, copy_s
-from keyshift.lab.spec import make_spec
+from keyshift.lab.spec import DEFAULTS, JobPart
 from keyshift.state import UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
 from keyshift.workloads.keycount import KeyCount
 
 UNITS, STATE_BYTES = 32, 128 << 20
 AIM = 1.5
-SPEC = make_spec({})  # its defaults
+CHUNK_BYTES, BACKEND = JobPart().chunk_bytes, backends.get(DEFAULTS["backend"])
 DEADLINE_S = 60.0
 SWITCH_INTERVAL_S = 0.001  # as in ``executor.daemon``
 
@@ -31,9 +31,7 @@ Units = list[tuple[int, UnitState]]
 
 
 def _workload() -> KeyCount:
-    return KeyCount(
-        key_groups=UNITS, keys=STATE_BYTES // SPEC.state_bytes, skew=0, state_bytes=SPEC.state_bytes, seed=SPEC.seed
-    )
+    return KeyCount(key_groups=UNITS, keys=STATE_BYTES // KeyCount().state_bytes, skew=0)
 
 
 class _Destination:
@@ -42,13 +40,12 @@ class _Destination:
     def __init__(self) -> None:
         operator = _workload().operator()
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
-        self._new_state = backends.get(SPEC.backend)[0]
         self._value_schema = operator.state_schema
         self.states: dict[int, UnitState] = {}
 
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
         for parcel in parcels:
-            state = self._new_state(self._value_schema)
+            state = BACKEND.make(self._value_schema)
             state.install(parcel.batches)
             self.states[parcel.unit] = state
         return [True] * len(parcels)
@@ -59,7 +56,7 @@ def _serve() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     token = json.loads(sys.stdin.readline())["token"]
-    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, SPEC.chunk_bytes), Sink()
+    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), Sink()
     say({"state": server.address, "sink": sink.address})
     for _ in sys.stdin:
         keys = sum(map(len, holder.states.values()))
@@ -73,7 +70,7 @@ def _touched(schema: pa.Schema) -> Units:
     operator = _workload().operator()
     states: Units = []
     for unit in range(UNITS):
-        state = backends.get(SPEC.backend)[0](operator.state_schema)
+        state = BACKEND.make(operator.state_schema)
         operator.initial(unit, state)
         for key in list(state.keys()):
             value = state.values[key]
@@ -87,15 +84,15 @@ def _arrived(states: Units) -> Units:
     """The same, as they are at a destination before anybody touched them."""
     operator, again = _workload().operator(), []
     for unit, state in states:
-        copy = backends.get(SPEC.backend)[0](operator.state_schema)
-        copy.install(state.export(SPEC.chunk_bytes))
+        copy = BACKEND.make(operator.state_schema)
+        copy.install(state.export(CHUNK_BYTES))
         again.append((unit, copy))
     return again
 
 
 def measure(repetitions: int) -> list[Measurement]:
     """Part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
-    chunk_bytes, token = SPEC.chunk_bytes, secrets.token_urlsafe(16)
+    chunk_bytes, token = CHUNK_BYTES, secrets.token_urlsafe(16)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     holder = _Destination()
     touched = _touched(holder.state_schema)

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from keyshift.endpoints import Endpoints
 from keyshift.frames import RESULT_FIELDS
+from keyshift.state import UnitState, backends
 from keyshift.workloads import Workload, workloads
 
 SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
@@ -36,6 +37,7 @@ class JobConfig:
     key_groups: int
     bins: int = 1
     backend: str = "memory"
+    backend_settings: dict[str, Any] = field(default_factory=dict)
     token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
     certificate: Certificate | None = None  # state travels over TLS; None: in clear
     host: str = "127.0.0.1"  # where slots of this job listen, unless their executor is a pod with an address
@@ -64,6 +66,10 @@ class JobConfig:
     def make_workload(self) -> Workload:
         """The workload with its parameters."""
         return workloads.get(self.workload)(**self.parameters)
+
+    def new_state(self, schema: pa.Schema) -> UnitState:
+        """The state of one unit, without keys, in the job's backend. ``schema``: of a value."""
+        return backends.get(self.backend).make(schema, **self.backend_settings)
 
 
 def slot_schema(workload: Workload) -> pa.Schema:

@@ -11,7 +11,7 @@ from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.slot import SlotCore
-from keyshift.state import UnitState, backends
+from keyshift.state import UnitState
 
 ArrowCore = SlotCore[pa.RecordBatch, pa.RecordBatch]
 
@@ -26,8 +26,7 @@ def make_core(
 ) -> ArrowCore:
     """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones whose state is elsewhere."""
     workload = config.make_workload()
-    make_state = backends.get(config.backend)[0]
-    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), make_state)
+    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), config.new_state)
     machine: protocol.SlotMachine[Any] = protocol.SlotMachine(
         slot, config.routers, {*states, *fresh}, expected, version
     )

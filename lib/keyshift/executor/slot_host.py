@@ -12,7 +12,7 @@ from keyshift.executor.config import JobConfig
 from keyshift.executor.flight.messages import CopyPart, Parcel
 from keyshift.executor.flight.server import StateServer
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
-from keyshift.state import UnitState, backends, rows
+from keyshift.state import UnitState, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
 
@@ -55,7 +55,7 @@ class Copies:
     """Copies of units that other slots own, kept here for a slot that may get them. Parts come in order, or anew."""
 
     def __init__(self, config: JobConfig, state_schema: pa.Schema) -> None:
-        self._make = backends.get(config.backend)[0]
+        self._make = config.new_state
         self._schema = state_schema
         self._lock = threading.Lock()
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, service_errors
+from keyshift.errors import service_errors
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec
-from keyshift.place.profile import Profile, load_profile
+from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
@@ -51,25 +51,15 @@ def _reach(name: str, address: str) -> None:
 def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
-    Raises KeyshiftError before anything is started if Java is missing, the profile is not right, a run does not fit
-    into it, or the runs do not fit together.
+    Raises KeyshiftError before anything is started if Java is missing, the profile is not right, or a run does not fit
+    into it.
     """
-    place: Profile = load_profile(profile)
-    place.require_cores(max(spec.cores for spec in specs))
-    if len(masters := dict.fromkeys(spec.master for spec in specs)) > 1:
-        raise BadInput(f"master = {' and '.join(masters)}: runs in one lab share a Spark session; open a lab for each")
+    place, cores = load_profile(profile), max(spec.cores for spec in specs)
+    place.require_cores(cores)
     require_java()
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,
-        Lab(
-            endpoints,
-            jars("spark", shown),
-            Stack().home,
-            max(spec.cores for spec in specs),
-            specs[0].master,
-            shown,
-            place.spark,
-        ) as lab,
+        Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark) as lab,
     ):
         yield lab

@@ -29,7 +29,8 @@ from keyshift.lab.sampler import Sampler
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.results import verdict
-from keyshift.results.manifest import TABLES, Verdict, make_table
+from keyshift.results.manifest import Verdict
+from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic import topics
 from keyshift.traffic.process import JsonProcess
@@ -59,7 +60,7 @@ class Course:
     ) -> None:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._await_executors = await_executors
-        self._workload = spec.make_workload()
+        self._workload = spec.workload
         self._point = spec.point()
         self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
         self._to_move: set[int] | None = None  # units that were to move; None: nobody has planned yet
@@ -73,20 +74,21 @@ class Course:
             job=run_id,
             attempt=0,
             endpoints=endpoints,
-            workload=spec.workload,
-            parameters=spec.workload_parameters(),
-            routers=spec.routers,
-            slots=spec.slots if self._restarts else spec.tasks,
-            key_groups=spec.key_groups,
-            bins=self._point.bins,
-            queue_bytes=spec.queue_bytes,
-            backend=spec.backend,
+            workload=spec.workload.name,
+            parameters=spec.workload.model_dump(),
+            routers=spec.job.routers,
+            slots=spec.job.slots if self._restarts else spec.tasks,
+            key_groups=spec.workload.key_groups,
+            bins=spec.workload.bins,
+            queue_bytes=spec.job.queue_bytes,
+            backend=spec.backend.name,
+            backend_settings=spec.backend.settings,
             token=secrets.token_urlsafe(24),
             certificate=certificate,
-            chunk_bytes=spec.chunk_bytes,
-            deadline_s=spec.deadline_s,
+            chunk_bytes=spec.job.chunk_bytes,
+            deadline_s=spec.job.deadline_s,
         )
-        self._job = Job(spark, self._config, work, spec.batch_s)
+        self._job = Job(spark, self._config, work, spec.job.batch_s)
         self._output = work / f"{run_id}.parquet"
         self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
         self._seconds: list[dict[str, Any]] = []
@@ -129,22 +131,22 @@ class Course:
     def execute(self) -> tuple[dict[str, pa.Table], Verdict, dict[str, Any], list[str]]:
         """Tables, verdict, what the summary needs beside the tables, and what a reader should know."""
         spec, kafka, sign_in = self._spec, self._endpoints.kafka, self._endpoints.sign_in
-        topics.create_topic(kafka, self._config.events_topic, spec.routers, sign_in=sign_in)
+        topics.create_topic(kafka, self._config.events_topic, spec.job.routers, sign_in=sign_in)
         topics.create_topic(kafka, self._config.results_topic, spec.tasks, sign_in=sign_in)
         self._generator, self._collector = self._start_children()
         self._job.start(spec.start())
         self._wait_ready(self._config.slots, "ready: every router and slot has put a first row through")
         with Sampler(ignore={child.pid for child in self._children}) as sampler:
             start = time.time() + LEAD_S
-            load_s = spec.warmup_s + spec.seconds
+            load_s = spec.run.warmup_s + spec.run.seconds
             self._idle_since = start + load_s
             self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
-            with tqdm(total=round(load_s), unit="s", desc=spec.strategy, leave=False, disable=None) as bar:
+            with tqdm(total=round(load_s), unit="s", desc=spec.strategy.name, leave=False, disable=None) as bar:
                 self._bar = bar
-                self._surviving(lambda: self._pass_until(start + spec.warmup_s))
+                self._surviving(lambda: self._pass_until(start + spec.run.warmup_s))
                 self._phase = "steady"
                 self._copy_ahead()
-                trigger, end = start + spec.warmup_s + spec.trigger_s, start + load_s
+                trigger, end = start + spec.run.warmup_s + spec.scenario.trigger_s, start + load_s
                 restarted: dict[str, Any] | None = None
                 if self._restarts:
                     restarted = self._restart_at(trigger)
@@ -161,7 +163,7 @@ class Course:
             kafka,
             self._config.events_topic,
             self._workload.event_schema,
-            spec.routers,
+            spec.job.routers,
             before=final.offsets if self._overloaded else None,
             sign_in=sign_in,
         )
@@ -268,9 +270,10 @@ class Course:
 
     def _start_children(self) -> tuple[JsonProcess, JsonProcess]:
         spec, config = self._spec, self._config
-        common = {"workload": spec.workload, "parameters": config.parameters}
+        common = {"workload": config.workload, "parameters": config.parameters}
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
-        load = {"rate": spec.rate, "routers": spec.routers, "frame_ms": spec.frame_ms, "topic": config.events_topic}
+        load: dict[str, Any] = {"rate": spec.run.rate, "frame_ms": spec.run.frame_ms}
+        load |= {"routers": config.routers, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
         self._children.append(JsonProcess("keyshift.traffic.generator", common | load, self._heard_generator))
         self._children.append(JsonProcess("keyshift.traffic.collector", common | sink, self._heard_collector))
@@ -280,25 +283,25 @@ class Course:
         """Copies that are kept all the time: the planner is told the target in advance, if the copies go there."""
         point = self._point.phase(0)
         if point.replicas == "periodic":
-            plan = make_plan(point, self._job.assignment, self._target(0), self._heat(), self._spec.seed)
+            plan = make_plan(point, self._job.assignment, self._target(0), self._heat(), self._workload.seed)
             self._copy(plan.copies, point)
 
     def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
-        spec = self._spec
+        job = self._spec.job
         if copies:
             self._copies = copies
-            self._copying = self._job.copy(copies, spec.copy_every_s, spec.copy_lag_keys, point.handover == "whole")
+            self._copying = self._job.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 
     def _migrate_at(self, trigger: float, end: float) -> None:
         """Let the job run to its end and migrate at the trigger, and again. Times in seconds since the epoch."""
-        spec = self._spec
+        scenario = self._spec.scenario
         monotonic = time.monotonic() - time.time()
         wishes = []
-        for number in range(len(spec.reconfigurations)):
-            cancels = number and spec.on_overlap == "cancel"
+        for number in range(len(scenario.reconfigurations)):
+            cancels = number and scenario.on_overlap == "cancel"
             request = None if cancels else partial(self._plan, number)
-            at_s = monotonic + trigger + number * spec.gap_s
-            wishes.append(Wish(at_s, request, replace=spec.on_overlap == "replace"))
+            at_s = monotonic + trigger + number * scenario.gap_s
+            wishes.append(Wish(at_s, request, replace=scenario.on_overlap == "replace"))
         self._trigger_us = round(trigger * SECOND_US)
         self._surviving(lambda: self._job.serve(wishes, monotonic + end, self._set_phase, self._check_backlog))
 
@@ -306,10 +309,10 @@ class Course:
         """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
         begin = time.perf_counter()
         point = self._point.phase(number)
-        heat = self._heat() if point.order == "hottest" or self._spec.trigger == "balance" else ()
+        heat = self._heat() if point.order == "hottest" or self._spec.scenario.trigger == "balance" else ()
         target = self._target(number, current, heat)
         self._wants(current, target)
-        plan = make_plan(point, current, target, heat, self._spec.seed)
+        plan = make_plan(point, current, target, heat, self._workload.seed)
         self._decisions += [(number, decision) for decision in plan.decisions]
         if number == 0:
             self._planned_s = time.perf_counter() - begin
@@ -416,7 +419,7 @@ class Course:
                 return step()
             except QueryDied as error:
                 self._deaths += 1
-                if self._deaths > self._spec.recoveries:
+                if self._deaths > self._spec.run.recoveries:
                     raise
                 death = error
 
@@ -462,10 +465,10 @@ class Course:
 
     def _out_of_time(self) -> bool:
         """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
-        if self._behind and time.time() > self._idle_since + self._spec.catch_up_s:
+        if self._behind and time.time() > self._idle_since + self._spec.run.catch_up_s:
             self._overloaded = True
             self._say(
-                f"overloaded: the backlog was not worked off within catch_up_s = {self._spec.catch_up_s:g} s; "
+                f"overloaded: the backlog was not worked off within catch_up_s = {self._spec.run.catch_up_s:g} s; "
                 "the run ends with what has been processed"
             )
         return self._overloaded
@@ -563,16 +566,15 @@ class Course:
         )
 
     def _metrics(self, sampler: Sampler, measures: dict[int, dict[str, Any]]) -> pa.Table:
-        rows = [*sampler.rows]
+        rows = [(*row, NO_STAGE) for row in sampler.rows]
         names_of = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
         for slot, measured in measures.items():
-            rows += [(time.time(), name, f"slot-{slot}", float(measured[name])) for name in names_of]
-        rows += [(r["second"], "throughput_per_s", "collector", float(r["results"])) for r in self._seconds]
-        moments, names, instances, values = zip(*rows, strict=True) if rows else ([], [], [], [])
+            rows += [(time.time(), name, f"slot-{slot}", float(measured[name]), 0) for name in names_of]
+        rows += [(r["second"], "throughput_per_s", "collector", float(r["results"]), NO_STAGE) for r in self._seconds]
+        moments, names, instances, values, stages = zip(*rows, strict=True) if rows else ([], [], [], [], [])
         relative = np.asarray(moments, "f8") - self._trigger_us / SECOND_US
-        return make_table(
-            "metrics", {"t_s": relative, "metric": list(names), "instance": list(instances), "value": list(values)}
-        )
+        columns = {"t_s": relative, "metric": names, "instance": instances, "value": values, "stage": stages}
+        return make_table("metrics", {name: list(column) for name, column in columns.items()})
 
 
 def _final_state(store: SavepointStore, savepoint: Savepoint, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -613,7 +615,7 @@ def _migration_columns(records: list[StepRecord], trigger_us: int) -> dict[str, 
     def since(us: float | None) -> float:
         return math.nan if us is None else (us - trigger_us) / SECOND_US
 
-    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names}
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names if name not in PLACE}
     for number, record in enumerate(records):
         for move in record.step.moves:
             released = record.acknowledgements.get(("released", move.source), {"units": []})

@@ -1,8 +1,6 @@
 """Execute a notebook with papermill, keep the copy and its HTML locally and with the runs it made."""
 
 import base64
-import contextlib
-import json
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +17,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from keyshift.errors import BadInput
 from keyshift.progress import DISPLAY, tell
-from keyshift.registry import named_values, unknown
+from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
@@ -129,13 +127,3 @@ def keep(executed: Executed, store: ResultStore) -> None:
     for row in executed.rows:
         for file in (executed.notebook, executed.html, *executed.figures):
             store.put_file(row["run_id"], file.name, file)
-
-
-def parameters_from(pairs: list[str]) -> dict[str, Any]:
-    """``name=value`` strings, each value as JSON or else as text. Raises BadInput."""
-    values: dict[str, Any] = {}
-    for name, raw in named_values(pairs):
-        values[name] = raw
-        with contextlib.suppress(json.JSONDecodeError):
-            values[name] = json.loads(raw)
-    return values

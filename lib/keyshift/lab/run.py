@@ -19,15 +19,15 @@ from keyshift.executor.spark import session
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
 from keyshift.lab.course import Course
-from keyshift.lab.spec import RunSpec
+from keyshift.lab.spec import RunPart, RunSpec
 from keyshift.place.pods import Pods
+from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
-from keyshift.results.manifest import Manifest, Summary, describe_machine, describe_versions, new_run_id
+from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.waiting import wait_until
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
-WORKERS = 2  # of a local-cluster: processes on this machine
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
@@ -36,8 +36,7 @@ Say = Callable[[str], None]
 class Lab:
     """A Spark session and the services around it, for one or more runs. A context manager.
 
-    ``cores``: logical cores of the session, the largest that any of the runs needs. ``master``: of a RunSpec, for
-    sessions on this machine; ``place``: the profile's Spark.
+    ``cores``: logical cores of the session, the largest that any of the runs needs. ``place``: the profile's Spark.
     """
 
     def __init__(
@@ -46,12 +45,11 @@ class Lab:
         jars: list[Path],
         home: Path,
         cores: int,
-        master: str,
         say: Say,
         place: SparkPlace | None = None,
     ) -> None:
         self._endpoints, self._jars, self._home, self._say = endpoints, jars, home, say
-        self._cores, self._kind, self._place = cores, master, place or SparkPlace()
+        self._cores, self._place = cores, place or SparkPlace()
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
 
@@ -76,8 +74,8 @@ class Lab:
             self._say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
             return session(place.master, self._jars, self._work, self._log, place.options(), place.python)
         master = f"local[{self._cores}]"
-        if self._kind == "local-cluster":
-            master = f"local-cluster[{WORKERS},{math.ceil(self._cores / WORKERS)},1024]"
+        if place.master == CLUSTER:
+            master = f"{CLUSTER}[{place.executors},{math.ceil(self._cores / place.executors)},1024]"
         self._say(f"starting Spark, {master}")
         return session(master, self._jars, self._work, self._log, place.options())
 
@@ -88,9 +86,11 @@ class Lab:
         """
         if self._place.on_kubernetes:
             self._pods.await_executors(self._spark.sparkContext.applicationId, self._registered, self._say)
-        elif self._kind == "local-cluster" and not wait_until(lambda: self._registered() >= WORKERS, START_S):
-            said = f"{self._registered()} of {WORKERS} executors came within {START_S:g} s"
-            raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
+        elif self._place.master == CLUSTER:
+            wanted = self._place.executors
+            if not wait_until(lambda: self._registered() >= wanted, START_S):
+                said = f"{self._registered()} of {wanted} executors came within {START_S:g} s"
+                raise ServiceUnavailable(f"{said}; Spark's log is {self._log}")
 
     def _registered(self) -> int:
         try:  # the driver is one of them
@@ -104,17 +104,21 @@ class Lab:
 
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
-        run_id = new_run_id(spec.workload, spec.strategy)
+        workload, strategy = spec.workload.name, spec.strategy.name
+        run_id = new_run_id(workload, strategy)
         started = datetime.now(UTC)
-        common: dict[str, Any] = {
+        known: dict[str, Any] = {
             "run_id": run_id,
+            "workload": workload,
+            "strategy": strategy,
+            "parameters": spec.parameters(),
+        }
+        common: dict[str, Any] = known | {
             "started_at": started,
-            "workload": spec.workload,
-            "strategy": spec.strategy,
-            "parameters": spec.model_dump(),
+            "stages": [Stage(name=workload, due="event")],
             "versions": describe_versions(),
             "machine": describe_machine(),
-            "seeds": {"events": spec.seed},
+            "seeds": {"events": spec.workload.seed},
         }
         self._say(f"run {run_id}")
         try:
@@ -133,22 +137,19 @@ class Lab:
                 tables["latency"].to_pandas(),
                 tables["migration"].to_pandas(),
                 tables["metrics"].to_pandas(),
-                since_s=-spec.trigger_s,
+                since_s=-spec.scenario.trigger_s,
                 copy_bytes_per_s=self._copy_bytes_per_s,
                 **facts,
             )
-            for note in (behind := pace_notes(spec, figures)):
+            for note in (behind := pace_notes(spec.run, figures)):
                 self._say(note)
             summary = Summary(
-                run_id=run_id,
-                workload=spec.workload,
-                strategy=spec.strategy,
+                **known,
                 verdict="ok" if judged.ok else "bad",
                 lost=judged.lost,
                 duplicated=judged.duplicated,
                 reordered=judged.reordered,
                 wrong=judged.wrong,
-                parameters=spec.model_dump(),
                 **figures,
             )
             manifest = Manifest(
@@ -168,19 +169,19 @@ class Lab:
             raise
 
 
-def pace_notes(spec: RunSpec, figures: Mapping[str, Any]) -> list[str]:
+def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:
     """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
-    notes, load_s, offered = [], spec.warmup_s + spec.seconds, figures["offered_per_s"]
-    missing = math.ceil(spec.rate * load_s) - figures["events"]
-    if missing > 0 or offered * load_s < spec.rate * (load_s - BEHIND_S):
+    notes, load_s, offered = [], run.warmup_s + run.seconds, figures["offered_per_s"]
+    missing = math.ceil(run.rate * load_s) - figures["events"]
+    if missing > 0 or offered * load_s < run.rate * (load_s - BEHIND_S):
         notes.append(
-            f"the generator made {_number(offered)}/s of the {_number(spec.rate)}/s that were to be offered "
-            f"({offered / spec.rate:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
+            f"the generator made {_number(offered)}/s of the {_number(run.rate)}/s that were to be offered "
+            f"({offered / run.rate:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
         )
     if figures["backlog"] > offered * BEHIND_S:
         end = "never worked off"
         if figures["overloaded"]:
-            end = f"not worked off within {spec.catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
+            end = f"not worked off within {run.catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
         elif figures["worked_off_s"] is not None:
             end = f"worked off {figures['worked_off_s']:.1f} s after the load"
         notes.append(
@@ -196,8 +197,8 @@ def _number(value: float) -> str:
 
 def run_all(lab: Lab, specs: list[RunSpec]) -> Iterator[Manifest]:
     """Every spec, each as often as its ``repetitions`` say, the strategies in turn so that drift hits all alike."""
-    most = max(spec.repetitions for spec in specs)
+    most = max(spec.run.repetitions for spec in specs)
     for repetition in range(most):
         for spec in specs:
-            if repetition < spec.repetitions:
-                yield lab.run(spec.model_copy(update={"seed": spec.seed + repetition}))
+            if repetition < spec.run.repetitions:
+                yield lab.run(spec.repeated(repetition))

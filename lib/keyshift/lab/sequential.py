@@ -61,7 +61,7 @@ def run_offline(
     the least of those of the frames that came before, one per router; every unit hears of it before each frame, and
     behind the last one. Timers that are not due by then stay. Raises BadInput for an unknown backend.
     """
-    make_state, _ = backends.get(backend)
+    make_state = backends.get(backend).make
     operator = workload.operator()
     units = workload.key_groups * workload.bins
     sources = [workload.source(router) for router in range(routers)]

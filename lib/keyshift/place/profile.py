@@ -20,8 +20,8 @@ VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
 # Credentials are in the environment, never in a file of ours.
 KEYS = ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY")
 KAFKA_KEYS = ("KEYSHIFT_KAFKA_USER", "KEYSHIFT_KAFKA_PASSWORD")
-SHIPPED = ("local", "kubernetes")
-KUBERNETES = "k8s://"
+SHIPPED = ("local", "local-cluster", "kubernetes")
+KUBERNETES, CLUSTER = "k8s://", "local-cluster"
 
 Address = Annotated[str, StringConstraints(pattern=r"^[^\s:/]+:\d{1,5}$")]
 Size = Annotated[str, StringConstraints(pattern=r"^\d+[kmgt]$")]
@@ -45,12 +45,16 @@ class Services(BaseModel):
 
 
 class Spark(BaseModel):
-    """Where Spark is. Everything but ``master`` and ``conf`` is for a cluster."""
+    """Where Spark is. ``executors`` are of a cluster, ``master`` and what has to do with sockets, Flight and ``conf``
+    of every session; all else is for Kubernetes.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     master: str = Field(
-        default="local", pattern=r"^(local|k8s://https?://\S+)$", description="local, or k8s://https://…"
+        default="local",
+        pattern=r"^(local|local-cluster|k8s://https?://\S+)$",
+        description="local (one process), local-cluster (executors in processes of their own), or k8s://https://…",
     )
     namespace: str = Field(default="default", min_length=1)
     image: str = ""

@@ -3,7 +3,7 @@
 A new strategy is one file in ``strategies`` and one line here.
 """
 
-from keyshift.planner.check import change, check, parse_settings, settings
+from keyshift.planner.check import MEANINGS, change, check, settings
 from keyshift.planner.model import Decision, Plan, Snapshot, Strategy
 from keyshift.planner.plan import in_units, make_plan
 from keyshift.planner.strategies import (
@@ -27,6 +27,7 @@ from keyshift.planner.strategies import (
 from keyshift.registry import Registry
 
 __all__ = [
+    "MEANINGS",
     "Decision",
     "Plan",
     "Snapshot",
@@ -35,7 +36,6 @@ __all__ = [
     "check",
     "in_units",
     "make_plan",
-    "parse_settings",
     "settings",
     "strategies",
 ]

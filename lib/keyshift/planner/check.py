@@ -2,20 +2,23 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from keyshift.errors import BadInput
 from keyshift.keys import Mode
 from keyshift.planner.batches import batches
 from keyshift.planner.model import MODE_SETTINGS, Strategy
 from keyshift.planner.orders import orders
-from keyshift.registry import named_values, unknown
+from keyshift.registry import unknown
 
-_KINDS: dict[str, Any] = {
-    name: kind
-    for name, kind in (get_type_hints(Strategy) | get_type_hints(Mode)).items()
-    if name not in {"summary", "source", "mode", "phases", "propose"}
+_HINTS = {
+    name: hint
+    for kind in (Strategy, Mode)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+    if get_origin(hint) is Annotated
 }
+_KINDS: dict[str, Any] = {name: get_args(hint)[0] for name, hint in _HINTS.items()}
+MEANINGS: dict[str, str] = {name: get_args(hint)[1] for name, hint in _HINTS.items()}
 
 
 def settings(strategy: Strategy) -> dict[str, Any]:
@@ -34,20 +37,6 @@ def change(strategy: Strategy, overrides: Mapping[str, Any]) -> Strategy:
     changed = replace(strategy.having(overrides), phases=phases)
     check(changed)
     return changed
-
-
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """``name=value`` strings as values for ``change``, by the type of each setting. Raises BadInput."""
-    values: dict[str, Any] = {}
-    for name, raw in named_values(pairs):
-        value: Any = raw
-        if _KINDS.get(name) is bool:
-            value = {"true": True, "false": False}.get(raw, raw)
-        elif _KINDS.get(name) is int and raw.removeprefix("-").isdecimal():
-            value = int(raw)
-        _require(name, value)
-        values[name] = value
-    return values
 
 
 def check(strategy: Strategy) -> None:

@@ -6,7 +6,7 @@ steps, alone keeps the invariants, names the broken one, and writes down why eac
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
 
@@ -47,20 +47,29 @@ Propose = Callable[["Strategy", Snapshot, Log], Iterator[Step]]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to move state. The presets of ``planner.strategies`` are such points; so is what a user changes."""
+    """One way to move state. The presets of ``planner.strategies`` are such points; so is what a user changes.
+
+    The text of a coordinate is what a user reads of it.
+    """
 
     summary: str
     source: str
-    order: str = "id"
-    batch: str = "all"
-    size: int = 1  # batch global: units per step; per_source: units per source and step
-    cap: int = 0  # units per step at the most, whatever the batch; 0 is no cap
-    replicate: int = 0  # every n-th key group is copied before it moves; 0 is none
-    replicas: Literal["warm_up", "periodic"] = "warm_up"  # copied when the migration begins, or all the time before
-    holders: Literal["destination", "ring"] = "destination"  # who keeps the copy
-    handover: Literal["delta", "whole"] = "delta"  # of a copied unit: the keys changed since, or all if one has changed
-    unit: Unit = "group"
-    bins: int = 1  # per key group
+    order: Annotated[str, "which unit first (id, reverse, random, hottest, access)"] = "id"
+    batch: Annotated[str, "what makes a step (all, global, per_source, matched)"] = "all"
+    size: Annotated[int, "units per step (global) or per source and step (per_source)"] = 1
+    cap: Annotated[int, "units per step at the most, whatever the batch; 0 is no cap"] = 0
+    replicate: Annotated[int, "copy every n-th key group before it moves; 0 is none"] = 0
+    replicas: Annotated[
+        Literal["warm_up", "periodic"], "copies when the migration begins (warm_up) or all the time before (periodic)"
+    ] = "warm_up"
+    holders: Annotated[Literal["destination", "ring"], "copies kept at the destination, or along a ring"] = (
+        "destination"
+    )
+    handover: Annotated[
+        Literal["delta", "whole"], "a copied unit hands over the keys changed since, or all if one has changed"
+    ] = "delta"
+    unit: Annotated[Unit, "what moves (group, bin, key)"] = "group"
+    bins: Annotated[int, "bins per key group, a power of two"] = 1
     mode: Mode = LIVE_PUSH
     phases: tuple[Mapping[str, Any], ...] = ()  # settings of the n-th reconfiguration of a job; the last ones stay
     propose: Propose | None = None  # instead of order and batch

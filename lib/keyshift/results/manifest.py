@@ -1,7 +1,8 @@
-"""What one stored run consists of: the manifest (published as docs/manifest.schema.json) and the columns of its tables.
+"""What was run and what came of it: the manifest of a stored run, published as docs/manifest.schema.json.
 
-A change that removes, renames or redefines a field or a column is a new ``SCHEMA_VERSION``. A number that could not
-be measured is null, never 0: a missing measurement must not win a comparison.
+A change that removes, renames or redefines a field, or a column of ``results.tables``, is a new ``SCHEMA_VERSION``;
+what version 1 stored is read as version 2. A number that could not be measured is null, never 0: a missing measurement
+must not win a comparison.
 """
 
 import math
@@ -11,14 +12,12 @@ import re
 import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import psutil
-import pyarrow as pa
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -32,76 +31,11 @@ from pydantic import (
     model_validator,
 )
 
-from keyshift.errors import BadInput, KeyshiftError
-from keyshift.registry import unknown
+from keyshift.errors import KeyshiftError
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 EXAMPLES_KEPT = 20
 RUN_ID = r"^[0-9]{8}T[0-9]{6}-[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]{6}$"
-
-
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
-
-
-# Times are seconds relative to the trigger of the migration, negative before it. Unknown times are NaN.
-TABLES: dict[str, pa.Schema] = {
-    "latency": _schema(created_s=pa.float64(), latency_ms=pa.float32(), slot=pa.int16()),
-    "metrics": _schema(t_s=pa.float64(), metric=pa.string(), instance=pa.string(), value=pa.float64()),
-    "migration": _schema(
-        step=pa.int32(),
-        unit=pa.int32(),
-        source=pa.int32(),
-        destination=pa.int32(),
-        bytes=pa.int64(),
-        prepared_s=pa.float64(),
-        switched_s=pa.float64(),
-        aligned_s=pa.float64(),
-        sent_s=pa.float64(),
-        received_s=pa.float64(),
-        installed_s=pa.float64(),
-        drained_s=pa.float64(),
-    ),
-    # Of the n-th migration of a run, in the order in which they were made; step -1: put off or refused.
-    "decisions": _schema(migration=pa.int32(), unit=pa.int32(), step=pa.int32(), reason=pa.string()),
-}
-
-
-def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """The table ``name`` (one of ``TABLES``) from one array, list or Series per column.
-
-    Raises BadInput if a column is missing, not known, or holds values of another type.
-    """
-    schema = table_schema(name)
-    wrong = set(columns) ^ set(schema.names)
-    if wrong:
-        raise BadInput(f"table {name}: columns {sorted(wrong)} are missing or not known; it has {schema.names}")
-    try:
-        table = pa.table({column: columns[column] for column in schema.names}, schema=schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadInput(f"table {name}: {error}") from None
-    check_table(name, table)
-    return table
-
-
-def table_schema(name: str) -> pa.Schema:
-    """The columns and types of the table ``name``. Raises BadInput for an unknown name."""
-    if name not in TABLES:
-        raise unknown("table", name, list(TABLES))
-    return TABLES[name]
-
-
-def check_table(name: str, table: pa.Table) -> None:
-    """Raise BadInput unless ``table`` has exactly the columns and types of the table ``name``, and no null."""
-    schema = table_schema(name)
-    if table.schema.names != schema.names:
-        raise BadInput(f"table {name}: columns are {table.schema.names}, expected {schema.names}")
-    for field in schema:
-        column = table.column(field.name)
-        if column.type != field.type:
-            raise BadInput(f"table {name}: column {field.name} has type {column.type}, expected {field.type}")
-        if column.null_count:
-            raise BadInput(f"table {name}: column {field.name} has {column.null_count} nulls; an unknown time is NaN")
 
 
 def _nan_is_null(value: Any) -> Any:
@@ -126,6 +60,15 @@ class Machine(_Record):
     memory_mib: int = Field(ge=1, description="physical memory")
     system: str = Field(description="operating system, its release, and the architecture")
     cpu: str = Field(description="processor model")
+
+
+class Stage(_Record):
+    """A keyed stage of the job."""
+
+    name: str
+    due: Literal["event", "workload"] = Field(
+        description="which results have to come: one for each event, or those that the workload names"
+    )
 
 
 class Verdict(_Record):
@@ -165,6 +108,7 @@ class Summary(_Record):
         default=None, description="events per second that the generator made, until the last or the end of the load"
     )
     sustained_per_s: Measure = Field(default=None, description="events answered per second while the load lasted")
+    results_due: Count = Field(default=None, description="results of events that had to come, as the verdict counts")
     backlog: Count = Field(default=None, description="events offered and not answered when the load ended")
     worked_off_s: Measure = Field(
         default=None, description="end of the load to the last result; null if the run did not wait for it"
@@ -195,7 +139,7 @@ class Summary(_Record):
 class Manifest(_Record):
     """One run as it is stored in ``manifest.json``; written last, so a run that has one is complete."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     run_id: RunId
     status: Literal["ok", "bad", "died"] = Field(description="verdict of a run that ended, or died")
     error: str | None = Field(default=None, description="why the run died; null otherwise")
@@ -207,6 +151,8 @@ class Manifest(_Record):
     versions: dict[str, str] = Field(description="software name to version")
     machine: Machine
     seeds: dict[str, int] = Field(description="what each seed was used for, and its value")
+    stages: list[Stage] = Field(min_length=1, description="in the order of the events' way; numbered from 0 in tables")
+    replicas: int = Field(default=1, ge=1, description="queries with the same input; numbered from 0 in tables")
     verdict: Verdict | None = Field(default=None, description="null only if the run died")
     summary: Summary | None = Field(default=None, description="null exactly if the run died")
     files: list[str] = Field(default_factory=list, description="the other files of the run; filled in by the store")
@@ -232,7 +178,10 @@ class Manifest(_Record):
 
 
 def validate(raw: Any) -> Manifest:
-    """The manifest in ``raw`` (parsed JSON). Raises KeyshiftError naming the field, its value and what is allowed."""
+    """The manifest in ``raw`` (parsed JSON, of this version or an older one).
+
+    Raises KeyshiftError naming the field, its value and what is allowed.
+    """
     name = raw.get("run_id") if isinstance(raw, dict) else None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -242,6 +191,8 @@ def validate(raw: Any) -> Manifest:
         )
     if version is None:
         raise KeyshiftError(f"manifest of run {name!r} has no schema_version: it is not a keyshift manifest")
+    if version == 1 and not {"stages", "replicas"} & raw.keys():
+        raw = raw | {"schema_version": SCHEMA_VERSION, "stages": [{"name": str(raw.get("workload")), "due": "event"}]}
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:

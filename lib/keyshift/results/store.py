@@ -19,7 +19,8 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
-from keyshift.results.manifest import TABLES, Manifest, Summary, check_table, table_schema, validate
+from keyshift.results.manifest import Manifest, Summary, validate
+from keyshift.results.tables import TABLES, check_table, table_schema, upgraded
 
 MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
@@ -107,12 +108,12 @@ class ResultStore:
         return self._manifest(self.resolve(run_id))
 
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
-        """The table ``name`` ("latency", "metrics" or "migration") of a run; columns as in ``manifest.TABLES``.
+        """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
 
         Raises BadInput if run or table are not there, or if the stored table does not have its columns.
         """
         table_schema(name)
-        table = pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet")))
+        table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
         check_table(name, table)
         return table.to_pandas()
 

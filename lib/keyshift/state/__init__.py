@@ -6,9 +6,10 @@ Timers are in memory whatever the backend, and are exported and installed by the
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
 
 from keyshift.registry import Registry
 from keyshift.state.memory import MemoryState
@@ -60,5 +61,19 @@ class UnitState(Protocol):
         """Add what ``export`` gave."""
 
 
-backends: Registry[tuple[Callable[[pa.Schema], UnitState], str]] = Registry("state backend")
-backends.register("memory", (MemoryState, "a dictionary in the Python worker"))
+class Settings(BaseModel):
+    """What a user sets of a backend: nothing. One that has settings declares them in a subclass."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Backend(NamedTuple):
+    """A backend: makes the state of one unit from a schema and the settings, by their names."""
+
+    make: Callable[..., UnitState]
+    summary: str
+    settings: type[Settings] = Settings
+
+
+backends: Registry[Backend] = Registry("state backend")
+backends.register("memory", Backend(MemoryState, "a dictionary in the Python worker"))

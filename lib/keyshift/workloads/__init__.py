@@ -1,15 +1,17 @@
 """Workloads: the computation, its input, and the results it must give. One module each, one line here.
 
-A workload is a pydantic model of its own parameters that can make an operator (runs on slots), a source (runs in the
-generator process) and judge results. The operator's code is the same under every strategy; the oracle does not use it.
+A workload is a pydantic model of its parameters, which users set by name. It can make an operator (runs on slots) and a
+source (runs in the generator process), and judge results. The operator's code is the same under every strategy; the
+oracle does not use it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pydantic.fields import FieldInfo
 
 from keyshift.registry import Registry
 from keyshift.state import UnitState
@@ -63,9 +65,14 @@ class Workload(Protocol):
     name: ClassVar[str]
     summary: ClassVar[str]
     key_groups: int  # with bins: which unit a key belongs to
-    bins: int
+    bins: int  # the strategy's, no parameter
+    skew: float  # Zipf exponent over key groups, by which a load can be balanced before it is there
+    seed: int  # of all that is drawn
     event_schema: ClassVar[pa.Schema]  # begins with frames.EVENT_FIELDS
     result_fields: ClassVar[tuple[pa.Field, ...]]  # what the operator adds to frames.RESULT_FIELDS
+
+    def model_dump(self) -> dict[str, Any]:
+        """The parameters, and ``bins``: with them the workload is made anew in another process."""
 
     def operator(self) -> Operator:
         """A new operator, for one slot."""
@@ -90,3 +97,9 @@ class Workload(Protocol):
 workloads: Registry[type[Workload]] = Registry("workload")
 workloads.register(KeyCount.name, KeyCount)
 workloads.register(WindowCount.name, WindowCount)
+
+
+def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:
+    """What a user sets of a workload, by name: its fields, but not ``bins``."""
+    fields: dict[str, FieldInfo] = workload.model_fields  # type: ignore[attr-defined]  # of pydantic
+    return {name: field for name, field in fields.items() if name != "bins"}

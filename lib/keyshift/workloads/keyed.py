@@ -20,16 +20,16 @@ _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a ti
 
 
 class Keyed(BaseModel):
-    """Parameters, and what follows from them."""
+    """Parameters, and what follows from them. A user sets all but ``bins``, which the strategy says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    key_groups: int = Field(ge=1, description="number of key groups")
+    keys: int = Field(default=20_000, ge=1, description="number of distinct keys")
+    skew: float = Field(default=0.8, ge=0, le=10, description="Zipf exponent over key groups; 0 is uniform")
+    state_bytes: int = Field(default=1024, ge=2 * WORD, le=1 << 26, description="bytes of state per key")
+    key_groups: int = Field(default=128, ge=1, le=1 << 15, description="number of key groups")
+    seed: int = Field(default=1, ge=0, description="seed of the events")
     bins: int = Field(default=1, ge=1, description="bins per key group; a unit of migration is a bin")
-    keys: int = Field(ge=1, description="number of keys: 0 to keys - 1")
-    skew: float = Field(ge=0, description="Zipf exponent over key groups, 0 is uniform")
-    state_bytes: int = Field(ge=2 * WORD, description="bytes of payload per key")
-    seed: int = Field(ge=0, description="seed of the events drawn")
 
     @cached_property
     def units(self) -> npt.NDArray[np.int32]:

@@ -40,10 +40,14 @@ class WindowCount(Keyed):
         pa.field("clock", pa.int64()),  # the processing time that the unit had reached
     )
 
-    window_ms: int = Field(default=500, ge=1, description="length of a window in event time")
-    delay_ms: int = Field(default=200, ge=0, description="largest regular delay of an event; so far lags the watermark")
+    window_ms: int = Field(default=500, ge=1, description="length of a window in event time, in milliseconds")
+    delay_ms: int = Field(
+        default=200, ge=0, description="largest regular delay of an event, in milliseconds; so far lags the watermark"
+    )
     late_share: float = Field(default=0.01, ge=0, le=1, description="fraction of events delayed by some windows more")
-    idle_ms: int = Field(default=1000, ge=0, description="processing time without events that makes a key idle; 0: off")
+    idle_ms: int = Field(
+        default=1000, ge=0, description="milliseconds without events after which a key is told to be idle; 0: never"
+    )
 
     @property
     def window_us(self) -> int:

@@ -57,7 +57,7 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
     assert found["backlog"] == 4
     assert found["worked_off_s"] == pytest.approx(2.5)
     assert found["offered_per_s"] == 8 / 4
-    assert (found["unprocessed"], found["overloaded"]) == (0, False)
+    assert (found["unprocessed"], found["overloaded"], found["results_due"]) == (0, False, 8)
     late = metrics.pace(results, load._replace(took_s=5.0))
     assert late["offered_per_s"] == 8 / 5
 
@@ -66,7 +66,7 @@ def test_a_run_that_did_not_wait_for_its_backlog_is_overloaded():
     load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=6)
     found = metrics.pace(latency((0.0, 100), (1.9, 3000)), load)
     assert found["overloaded"]
-    assert found["unprocessed"] == 6
+    assert (found["unprocessed"], found["results_due"]) == (6, 2)
     assert found["backlog"] == 7
     assert found["worked_off_s"] is None
 

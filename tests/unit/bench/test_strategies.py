@@ -10,6 +10,7 @@ from keyshift.bench import strategies as bench
 from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, preset_table
 from keyshift.bench.measurements import table
 from keyshift.errors import BadInput, MigrationFailed
+from keyshift.lab.spec import make_spec
 from keyshift.planner import make_plan, strategies
 
 MIB = 2**20
@@ -114,21 +115,23 @@ def test_hand_overs_are_listed_by_dirty_bytes_with_the_line_and_the_growth():
 def test_every_preset_gets_the_load_of_the_issue_and_time_for_all_its_steps():
     for name in strategies.names():
         spec = bench.spec_of(bench.Load(), name)
-        assert spec.keys * spec.state_bytes == 256 * MIB
-        assert (spec.skew, spec.slots, spec.trigger, spec.affected) == (0.8, 8, "shuffle", spec.key_groups // 2)
-        assert spec.routers * spec.slots * 1000 / spec.frame_ms < 400, "more rows than two cores take"
+        job, workload, scenario = spec.job, spec.workload, spec.scenario
+        assert workload.keys * workload.state_bytes == 256 * MIB
+        assert (workload.skew, job.slots) == (0.8, 8)
+        assert (scenario.trigger, scenario.affected) == ("shuffle", workload.key_groups // 2)
+        assert job.routers * job.slots * 1000 / spec.run.frame_ms < 400, "more rows than two cores take"
         start = spec.start()
         steps = len(make_plan(spec.point(), start, spec.target(start), [1.0] * len(start.owner)).steps)
-        assert spec.seconds - spec.trigger_s >= bench.STEP_S * steps + bench.SETTLE_S
+        assert spec.run.seconds - scenario.trigger_s >= bench.STEP_S * steps + bench.SETTLE_S
 
 
 def test_hand_overs_differ_in_nothing_but_how_many_keys_get_dirty():
     first, *others = bench.hand_over_specs(bench.Load())
-    assert first.replicate == 1
-    assert first.copy_every_s > first.seconds, "a later round would clean what got dirty"
+    assert first.point().replicate == 1
+    assert first.job.copy_every_s > first.run.seconds, "a later round would clean what got dirty"
     assert others
-    assert all(spec.model_copy(update={"rate": first.rate}) == first for spec in others)
-    assert len({spec.rate for spec in [first, *others]}) == len(others) + 1
+    assert all(make_spec(spec.parameters() | {"rate": first.run.rate}) == first for spec in others)
+    assert len({spec.run.rate for spec in [first, *others]}) == len(others) + 1
 
 
 class Died:
@@ -138,7 +141,7 @@ class Died:
         self.asked: list[tuple[str, int]] = []
 
     def run(self, spec):
-        self.asked.append((spec.strategy, spec.seed))
+        self.asked.append((spec.strategy.name, spec.workload.seed))
         raise MigrationFailed("phase 'transfer': slot 3 is missing")
 
 

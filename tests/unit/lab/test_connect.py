@@ -1,4 +1,5 @@
 import socket
+from contextlib import contextmanager
 
 import pytest
 
@@ -37,19 +38,34 @@ def test_a_service_that_cannot_be_reached_is_named_with_its_address(tmp_path, li
         pass
 
 
-def test_runs_of_one_lab_cannot_have_different_masters_and_nothing_is_started_to_find_out(monkeypatch):
-    class Began(Exception):
-        pass
+@pytest.fixture
+def opened(monkeypatch):
+    """What a lab was opened with, which is not really opened."""
+    given = []
 
-    def begin():
-        raise Began
+    @contextmanager
+    def open_nothing(*arguments):
+        given.append(arguments)
+        yield
 
-    monkeypatch.setattr(module, "require_java", begin)
-    here, cluster = make_spec({"master": "local"}), make_spec({"master": "local-cluster"})
-    with (
-        pytest.raises(BadInput, match=r"master = local and local-cluster: .* open a lab for each"),
-        open_lab([here, cluster, here]),
-    ):
+    for name, stand_in in {"Lab": open_nothing, "open_services": open_nothing, "require_java": lambda: None}.items():
+        monkeypatch.setattr(module, name, stand_in)
+    monkeypatch.setattr(module, "jars", lambda *_: [])
+    return given
+
+
+def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
+    specs = [make_spec({}), make_spec({"to_slots": 7})]
+    with open_lab(specs, "local-cluster"):
         pass
-    with pytest.raises(Began), open_lab([cluster, cluster]):
+    *_, cores, _, spark = opened[-1]
+    assert (spark.master, spark.executors, cores) == ("local-cluster", 2, 9)
+
+
+def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_opened(opened, tmp_path, listening):
+    profile = tmp_path / "profile.yaml"
+    spark = "spark: {master: 'k8s://https://api', image: i, driver_host: h, executors: 1, cores: 2}"
+    profile.write_text(PROFILE.format(kafka=listening, open=listening) + "\n" + spark)
+    with pytest.raises(BadInput, match=r"set spark\.executors to 3"), open_lab([make_spec({})], str(profile)):
         pass
+    assert not opened

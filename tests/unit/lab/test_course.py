@@ -30,7 +30,7 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
     run._plan(1, spec.target(spec.start(), 0))
     (copies, every_s, lag_keys, asked_whole) = asked[0]
     assert copies
-    assert (every_s, lag_keys) == (spec.copy_every_s, spec.copy_lag_keys)
+    assert (every_s, lag_keys) == (spec.job.copy_every_s, spec.job.copy_lag_keys)
     assert asked_whole is whole
 
 

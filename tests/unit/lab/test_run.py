@@ -1,7 +1,7 @@
 from keyshift.lab.run import pace_notes
 from keyshift.lab.spec import make_spec
 
-SPEC = make_spec({"rate": 300_000.0, "warmup_s": 2.0, "seconds": 10.0, "trigger_s": 4.0, "catch_up_s": 30.0})
+RUN = make_spec({"rate": 300_000.0, "warmup_s": 2.0, "seconds": 10.0, "trigger_s": 4.0, "catch_up_s": 30.0}).run
 KEPT_UP = {
     "events": 3_600_000,
     "offered_per_s": 299_000.0,
@@ -14,28 +14,28 @@ KEPT_UP = {
 
 
 def test_of_a_run_that_kept_up_nothing_is_said():
-    assert pace_notes(SPEC, KEPT_UP) == []
+    assert pace_notes(RUN, KEPT_UP) == []
 
 
 def test_a_job_that_fell_behind_is_told_with_rates_and_backlog():
     behind = KEPT_UP | {"sustained_per_s": 140_000.0, "backlog": 1_234_567, "worked_off_s": 12.34}
-    assert pace_notes(SPEC, behind) == [
+    assert pace_notes(RUN, behind) == [
         "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events worked off 12.3 s after the load"
     ]
     overloaded = behind | {"worked_off_s": None, "unprocessed": 567_890, "overloaded": True}
-    assert pace_notes(SPEC, overloaded) == [
+    assert pace_notes(RUN, overloaded) == [
         "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events not worked off within 30 s: "
         "567 890 not processed"
     ]
     lost = behind | {"worked_off_s": None}
-    assert pace_notes(SPEC, lost)[0].endswith("1 234 567 events never worked off")
+    assert pace_notes(RUN, lost)[0].endswith("1 234 567 events never worked off")
 
 
 def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
     slow = KEPT_UP | {"events": 1_800_000, "offered_per_s": 120_000.0}
-    assert pace_notes(SPEC, slow) == [
+    assert pace_notes(RUN, slow) == [
         "the generator made 120 000/s of the 300 000/s that were to be offered (40%); "
         "1 800 000 events were never offered"
     ]
     late = KEPT_UP | {"offered_per_s": 240_000.0}
-    assert pace_notes(SPEC, late) == ["the generator made 240 000/s of the 300 000/s that were to be offered (80%)"]
+    assert pace_notes(RUN, late) == ["the generator made 240 000/s of the 300 000/s that were to be offered (80%)"]

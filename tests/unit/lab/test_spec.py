@@ -1,20 +1,61 @@
+from collections import Counter
+from typing import ClassVar
+
 import pytest
+from pydantic import Field
 
 from keyshift.errors import BadInput
-from keyshift.lab.spec import RunSpec, make_spec, parse_settings
-from keyshift.planner import strategies
+from keyshift.executor.config import JobConfig
+from keyshift.lab.spec import known_parameters, make_spec
+from keyshift.planner import settings, strategies
+from keyshift.registry import named_values
+from keyshift.state import Backend, Settings, backends
+from keyshift.state.memory import MemoryState
+from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
 
 
 def test_the_defaults_are_a_possible_run():
     spec = make_spec({})
-    assert spec.cores == spec.routers + max(spec.slots, spec.to_slots)
+    assert spec.cores == spec.job.routers + max(spec.job.slots, spec.scenario.to_slots)
     assert spec.start().moves_to(spec.target(spec.start()))
+
+
+def test_a_parameter_goes_to_the_part_that_declares_it():
+    spec = make_spec({"rate": 10.0, "slots": 3, "trigger": "shuffle", "keys": 77, "size": None, "deadline_s": 5})
+    assert (spec.run.rate, spec.job.slots, spec.scenario.trigger) == (10.0, 3, "shuffle")
+    assert (spec.workload.keys, spec.job.deadline_s) == (77, 5)
+    assert make_spec({"workload.keys": 77, "run.rate": 10.0}) == make_spec({"keys": 77, "rate": 10.0})
 
 
 def test_the_settings_of_a_strategy_can_be_changed_one_by_one():
     assert make_spec({"strategy": "chunked", "size": 3}).point().size == 3
-    assert make_spec({"strategy": "meces", "bins": 4}).workload_parameters()["bins"] == 4
+    assert make_spec({"strategy": "meces", "bins": 4}).workload.model_dump()["bins"] == 4
     assert make_spec({"strategy": "fluid"}).point() == strategies.get("fluid")
+
+
+def test_a_workload_has_parameters_of_its_own_beside_those_of_all():
+    given = {"window_ms": 250, "delay_ms": 0, "late_share": 0.5, "idle_ms": 100, "keys": 50}
+    workload = make_spec({"workload": "windowcount"} | given).workload
+    assert workload.model_dump().items() >= given.items()
+    assert make_spec({"workload": "windowcount"}).workload.window_ms == 500
+
+
+def test_what_a_run_was_made_of_makes_it_again():
+    given = {"workload": "windowcount", "window_ms": 250, "strategy": "meces", "bins": 4, "then_slots": "2", "seed": 9}
+    spec = make_spec(given)
+    flat = spec.parameters()
+    assert flat.items() >= given.items()
+    assert make_spec(flat) == spec
+    assert flat.keys() >= set(settings(strategies.get("meces"))) | {"rate", "slots", "keys", "backend"}
+    assert "window_ms" not in make_spec({}).parameters()
+
+
+def test_a_repetition_has_other_events_and_is_the_same_otherwise():
+    spec = make_spec({"seed": 4, "rate": 10.0})
+    again = spec.repeated(2)
+    assert again.parameters() == spec.parameters() | {"seed": 6}
+    assert spec.repeated(0) == spec
 
 
 def test_targets_are_whole_key_groups_whatever_the_unit():
@@ -39,7 +80,7 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
 
 def test_several_reconfigurations_need_room_for_the_largest():
     spec = make_spec({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2})
-    assert spec.reconfigurations == [2, 6, 3]
+    assert spec.scenario.reconfigurations == [2, 6, 3]
     assert spec.tasks == 6
     assert set(spec.target(spec.start(), 1).owner) == set(range(6))
 
@@ -55,8 +96,8 @@ def test_several_reconfigurations_need_room_for_the_largest():
         ("workload=keycont", "'keycont'", "did you mean 'keycount'"),
         ("backend=memry", "'memry'", "did you mean 'memory'"),
         ("ratte=1", "'ratte'", "did you mean 'rate'"),
-        ("trigger=later", "'later'", "scale, shuffle"),
-        ("keys=many", "'many'", "expected int"),
+        ("trigger=later", "'later'", "'scale', 'shuffle'"),
+        ("keys=many", "'many'", "valid integer"),
         ("trigger_s=60", "trigger_s = 60", "less than seconds"),
         ("frame_ms=0.1", "frame_ms = 0.1", "raise frame_ms"),
         ("state_bytes=1", "state_bytes = 1", "greater than or equal to 16"),
@@ -70,11 +111,20 @@ def test_several_reconfigurations_need_room_for_the_largest():
         ("then_slots=4;8", "'4;8'", "whole numbers"),
         ("then_slots=4,8,6,4", "seconds = 24", "lower gap_s"),
         ("then_slots=500", "then_slots = 500", "raise key_groups"),
+        ("rate=true", "rate = True", "neither a number"),
+        ("run.window_ms=5", "'run.window_ms'", "this run has workload = keycount"),
+        ("keys=1.5", "keys = 1.5", "valid integer"),
+        ("backend=5", "'5'", "known: memory"),
+        ("workload=null", "'None'", "known: keycount"),
+        ("workload.kyes=5", "'workload.kyes'", "did you mean 'workload.keys'"),
+        ("run.keys=5", "'run.keys'", "keys is a parameter of workload; give workload.keys"),
+        ("window_ms=5", "'window_ms'", "a parameter of workload windowcount; this run has workload = keycount"),
+        ("master=local-cluster", "master is no parameter", "--profile local-cluster"),
     ],
 )
 def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting, value, remedy):
     with pytest.raises(BadInput) as refused:
-        make_spec(parse_settings([setting]))
+        make_spec(named_values([setting]))
     assert value in str(refused.value)
     assert remedy in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -93,17 +143,87 @@ def test_a_map_that_names_what_is_not_there_is_refused(moves, what):
         make_spec({"trigger": "map", "moves": moves, "slots": 2})
 
 
-def test_settings_are_parsed_by_declared_type():
-    given = ["rate=5000", "keys=10", "trigger=shuffle", "size=4", "cache=true", "order=id"]
-    assert parse_settings(given) == {
-        "rate": 5000.0,
+def test_a_parameter_of_a_workload_has_bounds():
+    with pytest.raises(BadInput, match=r"late_share = 1\.5: .*less than or equal to 1 .*delayed"):
+        make_spec({"workload": "windowcount", "late_share": 1.5})
+
+
+def test_a_parameter_that_is_given_twice_is_refused():
+    with pytest.raises(BadInput, match=r"workload\.keys is given twice"):
+        make_spec({"keys": 5, "workload.keys": 6})
+
+
+def test_settings_are_json_or_text():
+    given = ["rate=5000", "keys=10", "trigger=shuffle", "cache=true", "order=id", "moves=0:1", "then_slots=4,3", "cap="]
+    assert named_values([*given, "size=null"]) == {
+        "rate": 5000,
         "keys": 10,
         "trigger": "shuffle",
-        "size": 4,
         "cache": True,
         "order": "id",
+        "moves": "0:1",
+        "then_slots": "4,3",
+        "cap": "",
+        "size": None,
     }
 
 
-def test_every_parameter_says_what_it_means():
-    assert all(field.description for field in RunSpec.model_fields.values())
+def test_every_parameter_says_what_it_means_and_has_one_owner():
+    known = list(known_parameters())
+    assert all(field.description for _, _, field in known)
+    assert [name for name, count in Counter(name for _, name, _ in known).items() if count > 1] == []
+    owners = {name: owner for owner, name, _ in known}
+    wanted = {"rate": "run", "slots": "job", "keys": "workload", "bins": "strategy", "to_slots": "scenario"}
+    assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
+
+
+class Rated(KeyCount):
+    """A workload with parameters that others have, too."""
+
+    name: ClassVar[str] = "rated"
+    rate: int = Field(default=3, ge=1, description="of its own")
+    order: str = Field(default="up", description="of its own")
+
+
+@pytest.fixture
+def rated(monkeypatch):
+    monkeypatch.setitem(workloads._entries, "rated", Rated)
+
+
+@pytest.mark.parametrize("name, owners", [("rate", "run.rate and workload.rate"), ("order", "workload.order and str")])
+def test_a_name_with_two_owners_is_refused_and_can_be_given_with_the_owner(rated, name, owners):
+    with pytest.raises(BadInput, match=f"'{name}' has 2 owners: say which, {owners}"):
+        make_spec({"workload": "rated", name: 5})
+    given = {"workload.rate": 7, "run.rate": 5.0, "workload.order": "down", "strategy.order": "reverse"}
+    spec = make_spec({"workload": "rated"} | given)
+    assert (spec.workload.rate, spec.run.rate, spec.workload.order) == (7, 5.0, "down")
+    assert spec.point().order == "reverse"
+    assert spec.parameters().items() >= given.items()
+    assert "rate" not in spec.parameters()
+    assert make_spec(spec.parameters()) == spec
+    assert make_spec({"rate": 5.0}).run.rate == 5.0, "where only one part has it"
+
+
+def test_a_backend_has_settings_of_its_own_which_every_state_gets(monkeypatch):
+    class Shelf(Settings):
+        shelves: int = Field(default=1, ge=1, description="how many")
+
+    made = []
+
+    def shelf(schema, shelves):
+        made.append(shelves)
+        return MemoryState(schema)
+
+    monkeypatch.setitem(backends._entries, "shelf", Backend(shelf, "a shelf", Shelf))
+    spec = make_spec({"backend": "shelf", "shelves": 4})
+    assert spec.parameters().items() >= {"backend": "shelf", "shelves": 4}.items()
+    workload, backend = spec.workload, spec.backend
+    config = JobConfig(
+        "job", 0, None, workload.name, workload.model_dump(), 1, 1, 128, 1, backend.name, backend.settings
+    )
+    config.new_state(workload.operator().state_schema)
+    assert made == [4]
+    with pytest.raises(BadInput, match="shelves = 0"):
+        make_spec({"backend": "shelf", "shelves": 0})
+    with pytest.raises(BadInput, match="a parameter of backend shelf; this run has backend = memory"):
+        make_spec({"shelves": 4})

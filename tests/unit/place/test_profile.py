@@ -33,6 +33,14 @@ def test_without_a_name_everything_is_on_this_machine():
     assert profile.spark.options() == sockets("/tmp")
 
 
+def test_executors_in_processes_of_their_own_are_a_profile_that_ships(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "local-cluster")
+    profile = load_profile()
+    assert (profile.spark.master, profile.spark.executors, profile.services) == ("local-cluster", 2, "embedded")
+    assert not profile.spark.on_kubernetes
+    assert profile.spark.options() == sockets("/tmp")
+
+
 def test_the_environment_names_a_profile_and_an_argument_wins_over_it(write, monkeypatch):
     monkeypatch.setenv(VARIABLE, write(SERVICES + SPARK))
     assert load_profile().spark.on_kubernetes

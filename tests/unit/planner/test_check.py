@@ -6,7 +6,8 @@ import pytest
 
 from keyshift.errors import BadInput
 from keyshift.keys import Mode
-from keyshift.planner import Strategy, change, check, parse_settings, settings, strategies
+from keyshift.planner import MEANINGS, Strategy, change, check, settings, strategies
+from keyshift.registry import named_values
 
 PLAIN = Strategy("a point of the space", "this test")
 
@@ -142,14 +143,15 @@ def test_a_phase_that_makes_no_sense_is_refused_by_its_number(phase, message):
 # -- settings as text --------------------------------------------------------------------------------------------------
 
 
-def test_settings_are_parsed_by_their_type():
-    assert parse_settings(["size=4", "order=id", "background=false", "cache=true", "batch=global"]) == {
-        "size": 4,
-        "order": "id",
-        "background": False,
-        "cache": True,
-        "batch": "global",
-    }
+def test_every_coordinate_says_what_it_means():
+    assert MEANINGS.keys() == settings(PLAIN).keys()
+    assert all(text.strip() for text in MEANINGS.values())
+
+
+def test_settings_can_be_given_as_text():
+    given = {"size": 4, "order": "reverse", "background": True, "cache": False, "batch": "global"}
+    texts = ["size=4", "order=reverse", "background=true", "cache=false", "batch=global"]
+    assert settings(change(PLAIN, named_values(texts))).items() >= given.items()
 
 
 @pytest.mark.parametrize(
@@ -157,19 +159,16 @@ def test_settings_are_parsed_by_their_type():
     [
         ("size", "--set 'size': expected name=value"),
         ("size=", "size = '': must be a whole number"),
-        ("size=4.0", "size = '4.0': must be a whole number"),
+        ("size=4.0", "size = 4.0: must be a whole number"),
         ("size=²", "size = '²': must be a whole number"),
         ("size=--4", "size = '--4': must be a whole number"),
         ("cache=yes", "cache = 'yes': must be true or false"),
         ("gate=open", "unknown gate 'open'"),
         ("bns=4", "unknown setting 'bns': did you mean 'bins'"),
-        ("cap=-1", None),  # a number all right; it is `change` that knows the range
+        ("cap=-1", "cap = -1: must be at least 1 unit per step, or 0 for no cap"),
     ],
 )
 def test_text_that_is_no_value_of_its_setting_is_refused(pair, message):
-    if message is None:
-        assert parse_settings([pair]) == {"cap": -1}
-    else:
-        with pytest.raises(BadInput) as refused:
-            parse_settings([pair])
-        assert message in str(refused.value)
+    with pytest.raises(BadInput) as refused:
+        change(PLAIN, named_values([pair]))
+    assert message in str(refused.value)

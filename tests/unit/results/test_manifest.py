@@ -9,10 +9,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.errors import KeyshiftError
 from keyshift.results import manifest as m
+from keyshift.results.tables import TABLES
 
 DOCS = Path(__file__).parents[3] / "docs"
+VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1
 RUN = "20260101T120000-keycount-fluid-0a1b2c"
 FIGURES = ("events", "rate_per_s", "p50_ms", "p99_ms", "spike_ms", "silence_ms", "completion_s", "recover_s")
 MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s", "peak_rss_mib")
@@ -21,7 +23,7 @@ MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s
 def good() -> dict[str, Any]:
     counts = {"lost": 0, "duplicated": 0, "reordered": 0, "wrong": 0}
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "run_id": RUN,
         "status": "ok",
         "started_at": "2026-01-01T13:00:00+01:00",
@@ -32,6 +34,7 @@ def good() -> dict[str, Any]:
         "versions": {"python": "3.11.7"},
         "machine": {"cpus": 2, "memory_mib": 4096, "system": "Linux", "cpu": "some"},
         "seeds": {"generator": 7},
+        "stages": [{"name": "keycount", "due": "event"}],
         "verdict": {**counts, "ownership_violations": 0},
         "summary": {
             "run_id": RUN,
@@ -70,7 +73,7 @@ def test_a_stored_manifest_satisfies_the_published_schema():
 
 def test_the_description_names_every_column_and_measure():
     words = (DOCS / "results.md").read_text()
-    columns = {column for schema in m.TABLES.values() for column in schema.names}
+    columns = {column for schema in TABLES.values() for column in schema.names}
     explained = {"p50_ms", "spike_ms", "silence_ms", "completion_s", "recover_s", "floor_s", "peak_rss_mib", "phases"}
     assert {name for name in columns | explained if f"`{name}`" not in words} == set()
 
@@ -95,7 +98,11 @@ def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
         ("parameters.rates", [1, 2], r"parameters\.rates"),
         ("run_id", "../../etc", r"run_id = '../../etc'"),
         ("verdict.examples", ["x"] * 21, r"verdict\.examples"),
-        ("schema_version", 2, r"schema_version 2, this keyshift .* reads up to 1: upgrade"),
+        ("stages", [], r"stages = \[\]: .*at least 1 item"),
+        ("stages", [{"name": "keycount", "due": "always"}], r"stages\.0\.due = 'always': .*'event' or 'workload'"),
+        ("replicas", 0, r"replicas = 0: .*greater than or equal to 1"),
+        ("schema_version", 3, r"schema_version 3, this keyshift .* reads up to 2: upgrade"),
+        ("schema_version", 1, r"schema_version = 1: .*2"),
         ("schema_version", "1.0", r"schema_version = '1\.0'"),
         ("schema_version", None, r"no schema_version"),
     ],
@@ -175,24 +182,14 @@ def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
     assert "java" not in m.describe_versions()
 
 
-def test_tables_are_made_with_the_published_types():
-    table = m.make_table("latency", {"latency_ms": [1.5], "created_s": [0.25], "slot": [3]})
-    assert table.schema.equals(m.TABLES["latency"])
-    m.check_table("latency", table)
-
-
-def test_a_table_with_other_columns_types_or_nulls_is_refused():
-    fine = {"created_s": [0.0], "latency_ms": [1.0], "slot": [1]}
-    with pytest.raises(BadInput, match=r"unknown table 'latencies': did you mean 'latency'"):
-        m.make_table("latencies", fine)
-    with pytest.raises(BadInput, match=r"\['slots'\] are missing or not known"):
-        m.make_table("latency", fine | {"slots": [1]})
-    with pytest.raises(BadInput, match="table latency"):
-        m.make_table("latency", fine | {"slot": ["one"]})
-    with pytest.raises(BadInput, match="column slot has 1 nulls"):
-        m.make_table("latency", fine | {"slot": [None]})
-    good_table = m.make_table("latency", fine)
-    with pytest.raises(BadInput, match="column slot has type int64, expected int16"):
-        m.check_table("latency", good_table.set_column(2, "slot", good_table["slot"].cast("int64")))
-    with pytest.raises(BadInput, match="expected"):
-        m.check_table("latency", good_table.drop_columns(["slot"]))
+def test_a_manifest_of_version_1_is_read_as_one_of_today():
+    raw = json.loads((VERSION_1 / "manifest.json").read_text())
+    assert raw["schema_version"] == 1
+    found = m.validate(raw)
+    assert found.schema_version == m.SCHEMA_VERSION
+    assert (found.stages, found.replicas) == ([m.Stage(name=raw["workload"], due="event")], 1)
+    assert found.summary.results_due is None, "it was not measured"
+    again = json.loads(found.model_dump_json())
+    assert again.items() >= {name: raw[name] for name in ("run_id", "status", "parameters", "verdict", "files")}.items()
+    assert {name: again["summary"][name] for name in raw["summary"]} == raw["summary"]
+    assert m.validate(again) == found

@@ -58,7 +58,7 @@ class OneUnit:
     def __init__(self, **changes) -> None:
         workload = make(key_groups=1, **changes)
         self.operator = workload.operator()
-        self.state = backends.get("memory")[0](self.operator.state_schema)
+        self.state = backends.get("memory").make(self.operator.state_schema)
         self.operator.initial(0, self.state)
 
     def advance(self, watermark_ms: float, now_ms: float) -> list[tuple]:
@@ -513,7 +513,7 @@ def test_a_run_without_any_event_has_nothing_wrong():
     untouched = []
     times = Times(times.frames, [], ASSIGNMENTS)
     for unit in {int(part["unit"].iloc[0]) for part in final}:  # one that was touched is exported in two parts
-        state = backends.get("memory")[0](operator.state_schema)
+        state = backends.get("memory").make(operator.state_schema)
         operator.initial(unit, state)
         untouched += [batch.to_pandas().assign(unit=unit, slot=0) for batch in state.export(1 << 20)]
     assert wrong(workload, events.iloc[:0], results.iloc[:0], untouched, times) == []

@@ -1,0 +1,68 @@
+"""The tables of a run: what is accepted, what is refused, and what version 1 stored."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from keyshift.errors import BadInput
+from keyshift.results import tables as t
+
+VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1
+
+
+@pytest.mark.parametrize("name", t.TABLES)
+def test_a_table_of_version_1_is_read_as_one_of_today(name):
+    stored = pq.read_table(VERSION_1 / f"{name}.parquet")
+    with pytest.raises(BadInput, match="expected"):
+        t.check_table(name, stored)
+    found = t.upgraded(name, stored)
+    t.check_table(name, found)
+    assert found.num_rows == stored.num_rows > 0
+    assert found.select(stored.column_names) == stored
+    assert set(found.column_names) - set(stored.column_names) == t.PLACE.keys() & set(found.column_names)
+    if name != "metrics":
+        assert set(found["stage"].to_pylist()) == {0}
+    assert t.upgraded(name, found) is found
+
+
+def test_what_a_process_for_all_stages_measured_is_of_none():
+    found = t.upgraded("metrics", pq.read_table(VERSION_1 / "metrics.parquet")).to_pandas()
+    of_slot = found["instance"].str.startswith("slot-")
+    assert of_slot.any() and not of_slot.all()
+    assert (found["stage"] == of_slot.map({True: 0, False: t.NO_STAGE})).all()
+    assert (found["replica"] == 0).all()
+
+
+def test_a_table_of_one_stage_and_one_query_need_not_say_so():
+    columns = {"created_s": [0.0, 1.0], "latency_ms": [1.0, 2.0], "slot": [1, 2]}
+    assert t.make_table("latency", columns).select(["stage", "replica"]).to_pydict() == {
+        "stage": [0, 0],
+        "replica": [0, 0],
+    }
+    placed = t.make_table("latency", columns | {"stage": [1, 2], "replica": [0, 3]})
+    assert (placed["stage"].to_pylist(), placed["replica"].to_pylist()) == ([1, 2], [0, 3])
+    assert t.make_table("latency", {"created_s": [], "latency_ms": [], "slot": []}).num_rows == 0
+
+
+def test_tables_are_made_with_the_published_types():
+    table = t.make_table("latency", {"latency_ms": [1.5], "created_s": [0.25], "slot": [3]})
+    assert table.schema.equals(t.TABLES["latency"])
+    t.check_table("latency", table)
+
+
+def test_a_table_with_other_columns_types_or_nulls_is_refused():
+    fine = {"created_s": [0.0], "latency_ms": [1.0], "slot": [1]}
+    with pytest.raises(BadInput, match=r"unknown table 'latencies': did you mean 'latency'"):
+        t.make_table("latencies", fine)
+    with pytest.raises(BadInput, match=r"\['slots'\] are missing or not known"):
+        t.make_table("latency", fine | {"slots": [1]})
+    with pytest.raises(BadInput, match="table latency"):
+        t.make_table("latency", fine | {"slot": ["one"]})
+    with pytest.raises(BadInput, match="column slot has 1 nulls"):
+        t.make_table("latency", fine | {"slot": [None]})
+    good_table = t.make_table("latency", fine)
+    with pytest.raises(BadInput, match="column slot has type int64, expected int16"):
+        t.check_table("latency", good_table.set_column(2, "slot", good_table["slot"].cast("int64")))
+    with pytest.raises(BadInput, match="expected"):
+        t.check_table("latency", good_table.drop_columns(["slot"]))
