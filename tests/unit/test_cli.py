@@ -2,20 +2,28 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from keyshift import planner
 from keyshift.planner import strategies
 
+LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
 
-def keyshift(*arguments, home):
+
+def python(*arguments, home, path="/usr/bin:/bin"):
     return subprocess.run(
-        [sys.executable, "-m", "keyshift.cli", *arguments],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PATH": "/usr/bin:/bin", "KEYSHIFT_HOME": str(home), "HOME": str(home)},
+        env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(home), "HOME": str(home)},
     )
+
+
+def keyshift(*arguments, **where):
+    return python("-m", "keyshift.cli", *arguments, **where)
 
 
 @pytest.mark.parametrize("command", ["strategies", "workloads", "backends", "parameters"])
@@ -117,7 +125,7 @@ def test_nothing_to_move_is_no_line(tmp_path):
 
 def test_planning_loads_no_engine_no_client_and_no_table(tmp_path):
     code = "import sys; from keyshift.cli import app; app(['plan'], standalone_mode=False); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = python("-c", code, home=tmp_path)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "keyshift.planner" in loaded
     assert not loaded & {"kafka", "kazoo", "minio", "pandas", "pyarrow", "pyspark", "keyshift.lab", "keyshift.services"}
@@ -159,13 +167,7 @@ def test_parameters_are_listed_with_their_owner(tmp_path):
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):
     empty = tmp_path / "bin"
     empty.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "keyshift.cli", "run"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PATH": str(empty), "KEYSHIFT_HOME": str(tmp_path), "HOME": str(tmp_path)},
-    )
+    done = keyshift("run", home=tmp_path, path=str(empty))
     assert done.returncode == 3
     assert "Java" in done.stderr
     assert "Traceback" not in done.stderr

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from keyshift.services.jars import JAVA_VERSIONS
+from keyshift.services import jars
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -89,7 +89,7 @@ def test_the_conda_environment_installs_the_lock_with_a_python_and_java_that_key
     assert pip == ["-r requirements.lock"]
     assert {"pip", "make", "minio-server"} <= conda.keys()
     assert SpecifierSet(PROJECT["project"]["requires-python"]).contains(conda["python"])
-    assert conda["openjdk"] in JAVA_VERSIONS
+    assert conda["openjdk"] in jars.JAVA_VERSIONS
 
 
 # --- notebooks
@@ -199,7 +199,8 @@ def test_a_path_of_a_machine_is_told_from_a_relative_one(folder: str) -> None:
 
 def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
     code = "import sys, keyshift.keys, keyshift.planner, keyshift.protocol; print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
+    environment = {"PYTHONPATH": str(Path(jars.__file__).parents[2])}  # of the package that is tested
+    run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     loaded = set(run.stdout.split())
     assert "keyshift.protocol" in loaded
     assert not loaded & {"kafka", "kazoo", "minio", "pyarrow", "pyarrow.flight", "pyspark"}

@@ -15,9 +15,11 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import keyshift
 from keyshift.place.image import image_tag, not_needed
 
 ROOT = Path(__file__).resolve().parents[3]
+LIB = Path(keyshift.__file__).parents[1]  # what is tested, wherever it is
 CLUSTER = ROOT / "cluster"
 CONFIG = json.loads((CLUSTER / "image.json").read_text())
 ENV = dict(line.partition("=")[::2] for line in CONFIG["Env"])
@@ -52,7 +54,7 @@ def entrypoint(tmp_path: Path, *arguments: str, **env: str) -> subprocess.Comple
     path = f"{tools}:/usr/bin:/bin"
     return subprocess.run(
         ["sh", str(CLUSTER / "entrypoint.sh"), *arguments],
-        env={"PATH": path, "KEYSHIFT_HOME": str(tmp_path / "home"), **env},
+        env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(tmp_path / "home"), **env},
         capture_output=True,
         text=True,
         check=False,
@@ -82,7 +84,7 @@ def test_the_tag_is_told_before_anything_is_installed() -> None:
     # -S: no site-packages, as with `make image` in a fresh clone.
     asked = subprocess.run(
         [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)],
-        env={"PYTHONPATH": str(ROOT / "lib")},
+        env={"PYTHONPATH": str(LIB)},
         capture_output=True,
         text=True,
         check=True,
@@ -151,6 +153,8 @@ def test_the_manifests_for_kind_and_the_operator_name_this_image() -> None:
     assert application["spec"]["image"] == f"keyshift:{image_tag(ROOT)}", (
         "run `make lock`: it writes the tag everywhere"
     )
+    program = Path(application["spec"]["mainApplicationFile"].partition("/site-packages/")[2])
+    assert (LIB / program).is_file()
 
 
 # --- the entry point
