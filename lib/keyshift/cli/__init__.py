@@ -1,0 +1,53 @@
+"""The command line: parse, call, print. Progress goes to standard error, results to standard output.
+
+Exit status: 0 done, 1 a bad verdict, 2 bad input, 3 a service or a run failed, 130 interrupted. What a command needs it
+imports when it is called: help and plans load no engine.
+"""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from keyshift.cli import experiments, lists, services, stored
+from keyshift.program import run_program
+
+
+class Commands(TyperGroup):
+    """Names the value that an option refuses: typer says what is wrong with it, and not what it is."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            for fault in getattr(error.__cause__, "errors", list)():  # of pydantic, which typer asks
+                error.message += f", not {fault['input']!r}"
+            raise
+
+
+app = typer.Typer(
+    name="keyshift",
+    cls=Commands,
+    help="See, compare and invent ways of moving the state of a running stream-processing job.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+results = typer.Typer(help="Runs kept in MinIO.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(results, name="results")
+
+for command in (
+    *(services.up, services.down, services.status),
+    *(experiments.run, experiments.notebook, experiments.batch, experiments.lab),
+    *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.parameters),
+):
+    app.command()(command)
+results.command("list")(stored.list_results)
+results.command("show")(stored.show_result)
+
+
+def main() -> None:
+    """The entry point."""
+    run_program(app)

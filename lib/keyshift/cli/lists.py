@@ -1,0 +1,95 @@
+"""What there is to choose from, and the plans that come of it. Needs no service."""
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from keyshift.cli.options import Json, print_rows
+
+
+def strategies(as_json: Json = False) -> None:
+    """Ways to move state."""
+    from keyshift.planner import settings
+    from keyshift.planner import strategies as known
+
+    rows: list[dict[str, Any]] = [
+        {"strategy": name, "what": entry.summary, "source": entry.source} for name, entry in known.items()
+    ]
+    if as_json:
+        for row, (_, entry) in zip(rows, known.items(), strict=True):
+            row |= settings(entry) | {"phases": entry.phases}
+    print_rows(rows, as_json)
+
+
+def plan(
+    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    groups: Annotated[int, typer.Option(min=1, max=1 << 15, help="Number of key groups.")] = 128,
+    before: Annotated[int, typer.Option("--from", metavar="SLOTS", help="Slots before.")] = 2,
+    after: Annotated[int, typer.Option("--to", metavar="SLOTS", help="Slots after.")] = 4,
+    overrides: Annotated[
+        list[str],
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the strategy; may be repeated."),
+    ] = [],  # noqa: B006 - typer wants a list
+    skew: Annotated[
+        float, typer.Option(help="Zipf exponent over key groups: the heat of each, as no job runs that is measured.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="For orders that draw.")] = 0,
+    phase: Annotated[int, typer.Option(min=0, help="The n-th reconfiguration of the job, from 0.")] = 0,
+    why: Annotated[bool, typer.Option("--why", help="The decisions and their reasons instead of the steps.")] = False,
+) -> None:
+    """The steps of a migration, one JSON object per line. Needs no service."""
+    from dataclasses import asdict
+
+    from keyshift.keys import Assignment
+    from keyshift.planner import change, in_units, make_plan, strategies, targets
+    from keyshift.registry import named_values
+
+    chosen = change(strategies.get(strategy), named_values(overrides)).phase(phase)
+    here = Assignment.contiguous(groups, before)
+    heat = [mass / chosen.bins for mass in targets.zipf_mass(groups, skew) for _ in range(chosen.bins)]
+    made = make_plan(chosen, in_units(chosen, here), in_units(chosen, targets.scale(here, after)), heat, seed)
+    if why:
+        for decision in made.decisions:
+            typer.echo(json.dumps(asdict(decision)))
+    else:
+        for number, step in enumerate(made.steps):
+            typer.echo(json.dumps({"step": number, "moves": [asdict(move) for move in step.moves]}))
+
+
+def workloads(as_json: Json = False) -> None:
+    """What jobs compute; with --json, their parameters too."""
+    from keyshift.workloads import parameters
+    from keyshift.workloads import workloads as known
+
+    _print_models("workload", [(n, w.summary, w, parameters(w)) for n, w in known.items()], as_json)
+
+
+def backends(as_json: Json = False) -> None:
+    """Where state lives; with --json, the settings too."""
+    from keyshift.state import backends as known
+
+    _print_models("backend", [(n, b.summary, b.settings, b.settings.model_fields) for n, b in known.items()], as_json)
+
+
+def _print_models(kind: str, models: list[tuple[str, str, Any, Iterable[str]]], as_json: bool) -> None:
+    """Name and summary of each; as JSON also type, default, meaning and bounds of these fields of its model."""
+    rows: list[dict[str, Any]] = []
+    for name, summary, model, parameters in models:
+        rows.append({kind: name, "what": summary})
+        if as_json:
+            declared = model.model_json_schema()["properties"]
+            rows[-1]["parameters"] = {parameter: declared[parameter] for parameter in parameters}
+    print_rows(rows, as_json)
+
+
+def parameters(as_json: Json = False) -> None:
+    """What `--set` takes, with defaults and units; without a default: as in the preset of the strategy."""
+    from keyshift.lab.spec import known_parameters
+
+    rows = [
+        {"parameter": name, "of": owner, "default": field.default, "what": field.description}
+        for owner, name, field in known_parameters()
+    ]
+    print_rows(rows, as_json)

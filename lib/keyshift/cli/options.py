@@ -1,0 +1,30 @@
+"""Options that several commands have, and how a command prints rows."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME|FILE",
+        help="Where: local, local-cluster, kubernetes or a YAML file.",
+        envvar="KEYSHIFT_PROFILE",
+        show_default="local",
+    ),
+]
+Settings = Annotated[list[str], typer.Option("--set", metavar="NAME=VALUE", help="A parameter; may be repeated.")]
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """As a table for a person, or as one JSON object per line."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, default=str))
+    elif rows:
+        import pandas as pd
+
+        typer.echo(pd.DataFrame(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
