@@ -67,9 +67,9 @@ class Recorded(StateClients):
 class Slot:
     """A slot that counts events per key, as ``slot_task`` does it: unit 3 has come, its keys are at ``host``."""
 
-    def __init__(self, host, mode, there, uses_time=False, deadline_s=DEADLINE_S):
+    def __init__(self, host, mode, there, uses_time=False):
         self.host, self.lock = host, threading.Lock()
-        self.clients = Recorded(CONFIG.token, deadline_s, host.state_schema, CONFIG.chunk_bytes)
+        self.clients = Recorded(CONFIG.token, DEADLINE_S, host.state_schema, CONFIG.chunk_bytes)
         self.states = {UNIT: state({})}
         self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
         self.sent = 0
@@ -152,8 +152,8 @@ def host():
 def make(host):
     made = []
 
-    def slot(mode, there, uses_time=False, deadline_s=DEADLINE_S):
-        made.append(Slot(host, mode, there, uses_time, deadline_s))
+    def slot(mode, there, uses_time=False):
+        made.append(Slot(host, mode, there, uses_time))
         return made[-1]
 
     yield slot
@@ -482,10 +482,12 @@ def test_a_write_that_is_stuck_there_does_not_overwrite_a_later_one(make, monkey
         ended.set()
 
     monkeypatch.setattr(SlotHost, "write", write)
-    slot = make(REMOTE, {1: 10}, deadline_s=0.5)
+    slot = make(REMOTE, {1: 10})
     slot.events(1)
     until(stuck.is_set, slot.drain)
     slot.events(1)
+    (stream,) = slot.clients._all_streams()
+    stream.end()  # as if it had been silent for too long
     until(lambda: slot.home() == {1: 12})
     door.set()
     assert ended.wait(DEADLINE_S)
