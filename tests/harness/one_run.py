@@ -38,12 +38,14 @@ from keyshift.executor.leader import Wish
 from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
+from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
 
 T = TypeVar("T")
 LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
 MIGRATIONS = 3
 WITHIN_S = 5.0  # beyond the deadline of a phase, for whatever has to come in the end
 COPY_EVERY_S, COPY_LAG_KEYS = 0.05, 1000
+LAST_EVENTS = 200  # of the protocol, that are shown of a bad run
 
 
 @dataclass
@@ -55,11 +57,13 @@ class Outcome:
     pinned: dict[str, Any]
     problems: dict[str, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
+    log: list[Event] = field(default_factory=list)
 
     def __str__(self) -> str:
         pinned = "".join(f", {name}={value!r}" for name, value in self.pinned.items())
         problems = "\n".join(f"  {check}: {what}" for check, what in self.problems.items())
-        return f"replay: run({self.seed}{pinned})\n{self.shape}\nseen: {dict(self.seen)}\nproblems:\n{problems}"
+        log = f"the last events:\n{to_lines(self.log[-LAST_EVENTS:])}"
+        return f"replay: run({self.seed}{pinned})\n{self.shape}\nseen: {dict(self.seen)}\nproblems:\n{problems}\n{log}"
 
 
 def run(seed: int, **pinned: Any) -> Outcome:
@@ -139,11 +143,13 @@ class Run:
             self._judge()
         except BaseException as error:
             self._problem(type(error).__name__, "".join(traceback.format_exception(error)[-3:]))
+            self._job.read_log()
         finally:
             self._over.set()
             with contextlib.suppress(AssertionError):
                 self._job.stop()
             self._engine.end()
+        self.outcome.log = self._job.log
         self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
         self.seen.update({"leaders died": self._job.deaths, "queries died": len(self._job.revoked) > 0})
 
@@ -179,6 +185,7 @@ class Run:
         self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
         self._savepoint()
         self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
+        self._job.read_log()
 
     def _look_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too."""
@@ -361,8 +368,22 @@ class Run:
         last = job.assignments[-1]
         if self._target and not job.troubles and not job.plans_lost and self._target.owner != last.owner:
             self._problem("target", f"{self._target.owner} was wanted, {last.owner} came of it")
+        self._judge_log()
         for record in job.records:
             self.seen[f"steps {record.outcome}"] += 1
             if record.outcome in ("late", "rolled back"):
                 self._problem("late", f"{record.outcome}: {record.step}; {job.troubles}")
         self.seen["events"] += self._offered
+
+    def _judge_log(self) -> None:
+        """Whether each unit of the last attempt was sent before it arrived, if all of that is remembered."""
+        job, events = self._job, Counter(event.place for event in self._job.log)
+        if {f"slot-{slot}" for slot in range(job.config.slots)} - events.keys() or max(events.values()) >= EVENTS:
+            return
+        self.seen["logs judged"] += 1
+        sent = set()
+        for event in job.log:
+            if event.event in ("send", "lend", "return"):
+                sent.add(event[3:6])
+            elif event.event == "arrived" and event.version > job.begins[-1] and event[3:6] not in sent:
+                self._problem("log", f"{event} came from nowhere")

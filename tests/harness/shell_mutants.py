@@ -14,12 +14,14 @@ from one_run import Outcome, run
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import outbox
+from keyshift.executor.arrivals import Arrivals
 from keyshift.executor.departures import Departures
 from keyshift.executor.flight import messages
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.leader import Coordinator
 from keyshift.executor.outbox import Outbox
 from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.slot_effects import SlotEffects
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_task import SlotTask
 from keyshift.executor.tasks import RouterTask
@@ -116,14 +118,14 @@ def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
     return settled
 
 
-@mutant(SlotTask, "parcels_arrived", ("wrong",), SHORT_BATCHES, workload="windowcount")
+@mutant(Arrivals, "take", ("wrong",), SHORT_BATCHES, workload="windowcount")
 def takes_units_over_without_their_timers(original: Original) -> Any:
     """From the batch or savepoint before."""
 
-    def parcels_arrived(self: Any, parcels: list[Any]) -> list[bool]:
+    def take(self: Any, parcels: list[Any]) -> list[bool]:
         return original(self, [p if p.version else replace(p, timers=None) for p in parcels])  # type: ignore[no-any-return]
 
-    return parcels_arrived
+    return take
 
 
 @mutant(SavepointStore, "write", ("ProtocolViolation",), CALM)
@@ -142,28 +144,28 @@ def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
 # -- slots: state that comes and goes ----------------------------------------------------------------------------------
 
 
-@mutant(SlotTask, "_parcel", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
+@mutant(SlotEffects, "_parcel", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
 def keeps_what_it_sends(original: Original) -> Any:
     def _parcel(self: Any, leave: Any) -> Any:
         parcel = original(self, leave)
-        self._core.states[leave.send.unit] = leave.state
+        self._shared.core.states[leave.send.unit] = leave.state
         return parcel
 
     return _parcel
 
 
-@mutant(SlotTask, "parcels_arrived", LOST, CALM, kind="push", slow_s=(0.0, 0.04), routers=2)
+@mutant(Arrivals, "take", LOST, CALM, kind="push", slow_s=(0.0, 0.04), routers=2)
 def forgets_what_was_drained_between_two_rows(original: Original) -> Any:
-    def parcels_arrived(self: Any, parcels: list[Any]) -> Any:
+    def take(self: Any, parcels: list[Any]) -> Any:
         taken = original(self, parcels)
-        with self._lock:
-            self._core.take_results()
+        with self._shared.lock:
+            self._shared.core.take_results()
         return taken
 
-    return parcels_arrived
+    return take
 
 
-@mutant(SlotTask, "_awaits", STUCK, ROUGH, kind="push")
+@mutant(Arrivals, "_awaits", STUCK, ROUGH, kind="push")
 def takes_what_comes_twice(original: Original) -> Any:
     return lambda self, parcel: True
 
@@ -179,7 +181,7 @@ def does_not_say_that_a_lent_unit_stays(original: Original) -> Any:
 
 @mutant(SlotMachine, "is_lent", STUCK, ROUGH, mode=LENT, strategy="all_at_once", routers=3, slow_s=(0.0, 0.04, 0.04))
 def hears_twice_that_a_lent_unit_stays(original: Original) -> Any:
-    return lambda self, unit: True
+    return lambda self, unit, version: True
 
 
 # -- what leaves -------------------------------------------------------------------------------------------------------
@@ -236,13 +238,13 @@ def sends_units_without_their_timers(original: Original) -> Any:
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------
 
 
-@mutant(SlotTask, "_parcel", ("wrong", *STUCK), CALM, kind="access")
+@mutant(SlotEffects, "_parcel", ("wrong", *STUCK), CALM, kind="access")
 def lends_nothing(original: Original) -> Any:
     """Keys that stay are nowhere."""
 
     def _parcel(self: Any, leave: Any) -> Any:
         parcel = original(self, leave)
-        self._host.lent.pop((leave.send.unit, leave.send.version), None)
+        self._shared.host.lent.pop((leave.send.unit, leave.send.version), None)
         return parcel
 
     return _parcel

@@ -14,7 +14,7 @@ MUTANT_SEEDS = 32  # the shyest are found by every third run
 MUTANT_S = 500.0
 
 # What the runs have to have had, or they prove little.
-OFTEN = ("batches", "copied", "measured", "moved process", "sessions expired", "steps complete")
+OFTEN = ("batches", "copied", "logs judged", "measured", "moved process", "sessions expired", "steps complete")
 AT_NIGHT = (*OFTEN, "leaders died", "queries died", "restarts", "steps cancelled")
 
 

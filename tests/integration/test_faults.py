@@ -1,5 +1,6 @@
 """Slots with a deliberate fault on real Spark: the job goes on, or the verdict is bad."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(
     manifest = lab.run(spec(strategy="fluid", deadline_s=1.0))
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("rolled back" in note for note in manifest.notes)
+    assert "protocol.jsonl" not in manifest.files
     assert manifest.summary.units_moved == 0
 
 
@@ -84,3 +86,12 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
     assert manifest.status == "bad"
     assert manifest.verdict.wrong > 0
     assert manifest.verdict.examples
+    assert lab.store.get_manifest(manifest.run_id) == manifest
+    lines = lab.store.get_file(manifest.run_id, "protocol.jsonl").splitlines()
+    events = [json.loads(line) for line in lines]
+    places = {"coordinator", *(f"slot-{n}" for n in range(4)), *(f"router-{n}" for n in range(2))}
+    assert {event["place"] for event in events} == places
+    order = {(event["event"], *event["units"]): number for number, event in reversed(list(enumerate(events)))}
+    (publish,) = (event for event in events if event["event"] == "publish")
+    for unit in publish["units"]:
+        assert order["send", unit] < order["arrived", unit] < order["acknowledged", unit]

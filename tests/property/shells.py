@@ -386,19 +386,21 @@ class SlotShell:
         unit: int,
         state: State,
         version: int = 0,
+        hop: int = 0,
         routers: frozenset[int] | None = None,
         home: "SlotShell | None" = None,
     ) -> None:
         self.sim.log("slot", self.slot, "state of unit", unit, "for", routers, "partial" if home else "")
         arrived: Any = state
-        self.core.arrived(unit, version, routers, arrived, home)
+        self.core.arrived(unit, version, hop, routers, arrived, home)
         self.made(unit)
         self.sim.check_owner(unit, self)
         self.carry_out()
 
     def pushed(self, send: slot.Send, state: State, source: "SlotShell", keys_stay: bool, answer: bool) -> None:
         if self.machine.awaits(send.unit, send.version, send.hop):
-            self.state_arrived(send.unit, state.copy(), send.version, send.routers, source if keys_stay else None)
+            home = source if keys_stay else None
+            self.state_arrived(send.unit, state.copy(), send.version, send.hop, send.routers, home)
         else:
             self.sim.seen["came twice"] += 1
         if answer:

@@ -1,16 +1,18 @@
 """What leaves a slot for other slots: units in an outbox for each of them, and messages with a courier for each."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
+from keyshift.errors import KeyshiftError
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.cores import ArrowCore
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Acknowledged, Parcel
 from keyshift.executor.outbox import Courier, Outbox
-from keyshift.keys import Mode
+from keyshift.keys import Mode, Step
 from keyshift.protocol.slot import Open, Request
 
 Message = Request | Open
@@ -34,6 +36,16 @@ class Departures:
         self._turn, self._sent, self._failed = turn, sent, failed
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[Message]] = {}
+        self._greeted: set[str] = set()  # addresses
+
+    def greet(self, step: Step) -> None:
+        """Connect with those that units go to or come from, before anything waits for it."""
+        pairs = {(move.source, move.destination) for move in step.moves}
+        for slot in {slot for pair in pairs if self._slot in pair for slot in pair} - {self._slot}:
+            with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
+                if (address := self._addresses.of(slot, within_s=0)) not in self._greeted:
+                    self._clients.tell(address, "drop", {"stays": []})
+                    self._greeted.add(address)
 
     def send(self, destination: int, parcels: list[Parcel]) -> None:
         """Send these units."""

@@ -14,12 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.errors import MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
 from keyshift.executor.leader import Coordinator, StepRecord, Wish
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.spark import start_query
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Move
+from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
 
 CHECK_S = 0.2  # between looks at whether the query lives, while something is awaited
@@ -52,6 +54,7 @@ class Job:
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
+        self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
 
     @property
@@ -101,6 +104,14 @@ class Job:
         name = secrets.token_hex(3)
         self._coordination.publish("measure", {"id": name})
         return self._answers(f"measured/{name}", set(range(self.config.slots)), "measure")
+
+    def read_log(self) -> None:
+        """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
+        if self._coordination is None or self._coordinator is None or self._query is None:
+            return
+        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
+            places, steps = self.config.slots + self.config.routers, self._coordinator.records.values()
+            self.log += protocol_logs.gather(self._coordination, places, steps, self._query.isActive)
 
     def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> str:
         """Keep copies of units at other slots from now on (unit, owner, holder); gives a name to ask about them by."""
@@ -207,6 +218,7 @@ class Job:
         """
         newest = self.assignment
         first = len(self.assignments)
+        self.read_log()
         self.stop()
         self.revoked.update(assignment.version for assignment in self.assignments[first:])
         self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1)

@@ -17,37 +17,29 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift import frames
-from keyshift.errors import KeyshiftError, MigrationFailed
+from keyshift.errors import MigrationFailed
+from keyshift.executor import protocol_logs
 from keyshift.executor.addresses import Addresses
+from keyshift.executor.arrivals import Arrivals
 from keyshift.executor.channel import PRIMER
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.cores import ArrowCore, make_core
-from keyshift.executor.departures import Departures, Message
-from keyshift.executor.expected_units import ExpectedUnits
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.key_couriers import KeyCouriers
-from keyshift.executor.measures import Measures
-from keyshift.executor.replicator import Replicator
+from keyshift.executor.measures import Measures, now_us
 from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.slot_answers import SlotAnswers
+from keyshift.executor.slot_effects import SlotEffects
 from keyshift.executor.slot_host import host_for
+from keyshift.executor.slot_shared import Shared
 from keyshift.executor.zookeeper import Coordination, steps_of
-from keyshift.keys import Assignment, Step
-from keyshift.protocol import slot as protocol
-from keyshift.runtime.key_access import Errand
+from keyshift.keys import Assignment
 from keyshift.runtime.row import Row
-from keyshift.runtime.slot import Leave
 from keyshift.state import UnitState
 
 DRAIN_S = 0.003  # so long queued work is processed between two rows, at least
-PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 MARKER_EVERY_S = 0.2
 ASIDE_S = 0.02  # how often what waits is looked at, as long as something does, whether rows come or not
-
-
-def now_us() -> int:
-    """Microseconds since the epoch, the clock of all measurements."""
-    return time.time_ns() // 1000
 
 
 class SlotTask:
@@ -64,10 +56,6 @@ class SlotTask:
         self._closed = threading.Event()
         self._waits = threading.Event()  # something does, or the batch is over
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._greeted: set[str] = set()  # addresses
-        self._aligned_us: dict[int, int] = {}
-        self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
-        self._incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
         self._deadline = 0.0
@@ -95,17 +83,19 @@ class SlotTask:
                 fresh = owned
             else:
                 expected = owned
-                self._background(partial(self._restore, owned, config.restore))
+                savepoint = config.restore
+                self._background(lambda: self._arrivals.restore(owned, self._store(), savepoint))
         elif handover["address"] == host.server.address:
             version = handover["version"]
             states |= host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
-            self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
+            self._background(lambda: self._arrivals.pull(expected, handover["address"]))
         self._core = make_core(config, self.slot, states, fresh, expected, version)
         if handover is not None:  # time goes on where it was: routers do not say again what they said before
             self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
-        self._connect(states)
+            self._core.log.remember(handover["log"])
+        self._connect()
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         host.open(self)
         self._coordination.watch("steps", self._steps_published)
@@ -114,25 +104,32 @@ class SlotTask:
         if not host.warm:
             host.warm = True
             self._background(self._warm_up)
-        for work in (self._work, self._listen, self._go_on):
-            threading.Thread(target=work, name=f"keyshift-slot-{self.slot}", daemon=True).start()
+        for work in (self._work, self._answers.listen, self._go_on):
+            threading.Thread(target=self._beside, args=(work,), name=f"keyshift-slot-{self.slot}", daemon=True).start()
 
-    def _connect(self, states: dict[int, UnitState]) -> None:
-        """Those who carry out what the core decides."""
-        clients, addresses, failed = self._clients, self._addresses, self._failed
-        self._couriers = KeyCouriers(clients, self._core.keys, self._turn, failed)
-        self._departures = Departures(
-            self.slot, self._host.server.address, clients, addresses, self._turn, self._sent, failed
+    def _connect(self) -> None:
+        """Those who carry out what the core decides, take what comes, and answer what the job asks."""
+        shared = Shared(
+            config=self._config,
+            slot=self.slot,
+            core=self._core,
+            host=self._host,
+            coordination=self._coordination,
+            clients=self._clients,
+            lock=self._lock,
+            closed=self._closed,
+            turn=self._turn,
+            failed=self._failed,
         )
-        self._replicator = Replicator(
-            self._host.state_schema, clients, states, self._lock, addresses.of, self._acknowledge_copies, failed
-        )
+        self._effects = SlotEffects(shared, self._addresses, self._freeze)
+        self._arrivals = Arrivals(shared, self._effects.incoming, self._slice_of_time)
+        self._answers = SlotAnswers(shared, self._effects.replicator, self._measured)
 
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
         with self._lock:
             core, machine = self._core, self._core.machine
-            self._replicator.stop()
+            self._effects.replicator.stop()
             self._host.seal(self.slot, machine.version, core.states)
             self._coordination.withdraw(f"slots/{self.slot}")
             handover = {
@@ -142,6 +139,7 @@ class SlotTask:
                 "measures": self._measured(),
                 "watermarks": core.watermarks,
                 "savepoint": core.savepoint,
+                "log": list(core.log.events),
             }
             self._coordination.publish(f"handover/{self.slot}", handover)
             self._end()
@@ -149,6 +147,12 @@ class SlotTask:
     def _end(self) -> None:
         self._closed.set()
         self._waits.set()
+
+    def report(self) -> None:
+        """The task fails: what led to that goes into the log of its worker, and to the job."""
+        if hasattr(self, "_core"):
+            with self._lock:
+                protocol_logs.report(self._coordination, self._core.log)
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
@@ -159,12 +163,11 @@ class SlotTask:
         threading.Thread(target=self._disconnect, name=f"keyshift-slot-{self.slot}-end", daemon=True).start()
 
     def _disconnect(self) -> None:
-        if hasattr(self, "_replicator"):
-            self._departures.close()
-            self._couriers.close()
+        if hasattr(self, "_effects"):
+            self._effects.close()
             self._coordination.close(prepare_next=True)
             self._clients.close()
-            self._replicator.close()
+            self._effects.replicator.close()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -173,60 +176,13 @@ class SlotTask:
         """The core, under the lock; at the end what follows is carried out."""
         with self._lock:
             yield self._core
-            self._carry_out()
+            self._effects.carry_out()
             if self._core.waits:
                 self._waits.set()
 
     def _slice_of_time(self) -> Callable[[], bool]:
         until = time.monotonic() + DRAIN_S
         return lambda: time.monotonic() < until
-
-    def _carry_out(self) -> None:
-        leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
-        messages: dict[int, list[Message]] = {}
-        for effect in self._core.take_effects():
-            match effect:
-                case Leave():
-                    leaving.setdefault(effect.send.destination, []).append(self._parcel(effect))
-                case Errand():
-                    self._couriers.send(effect)
-                case protocol.Prepared(version):
-                    self._acknowledge(version, "prepared", {})
-                case protocol.Open():
-                    messages.setdefault(effect.destination, []).append(effect)
-                case protocol.Request():
-                    messages.setdefault(effect.slot, []).append(effect)
-                case protocol.Hurry(unit):
-                    self._departures.hurry(unit)
-                case protocol.Installed(version, units):
-                    times = [[unit, *self._incoming.pop(unit)] for unit in sorted(units)]
-                    self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
-                case protocol.Released(version, units):
-                    times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
-                    self._acknowledge(version, "released", {"units": times})
-                case protocol.Freeze(savepoint):
-                    self._background(partial(self._freeze, savepoint, sorted(self._core.states.items())))
-        for slot, parcels in leaving.items():
-            self._departures.send(slot, parcels)
-        for slot, some in messages.items():
-            self._departures.tell(slot, some, self._core.modes[some[0].version])
-
-    def _parcel(self, leave: Leave) -> Parcel:
-        send = leave.send
-        self._aligned_us[send.unit] = now_us()
-        parcel = Parcel(send.unit, send.version, send.hop, send.routers, leave.keys_stay, state=leave.state)
-        if leave.keys_stay:  # for whoever asks
-            self._host.lent[send.unit, send.version] = leave.state
-        return self._replicator.shrink(parcel, send.destination)
-
-    def _sent(self, unit: int, size: int) -> None:
-        self._outgoing[unit] = [size, self._aligned_us[unit], now_us()]
-
-    def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
-        self._coordination.acknowledge(f"acks/{version}/{phase}-{self.slot}", value | {"at_us": now_us()})
-
-    def _acknowledge_copies(self, request: str, answer: dict[str, Any]) -> None:
-        self._coordination.acknowledge(f"copied/{request}/{self.slot}", answer | {"at_us": now_us()})
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
@@ -290,46 +246,28 @@ class SlotTask:
     def _failed(self, error: BaseException) -> None:
         self._trouble = error
 
+    def _beside(self, work: Callable[[], None]) -> None:
+        """In a thread of its own; the task's thread raises what goes wrong there."""
+        try:
+            work()
+        except BaseException as error:
+            self._failed(error)
+
     def _steps_published(self, raw: dict[str, Any]) -> bool:
         """From kazoo's thread."""
         try:
             with self._turn() as core:
                 new = core.published(*steps_of(raw))
             for step in new:
-                self._background(partial(self._greet, step))
+                self._background(partial(self._effects.departures.greet, step))
         except BaseException as error:
-            self._trouble = error
+            self._failed(error)
             return False
         return True
 
-    def _listen(self) -> None:
-        """What can wait until rows flow."""
-        try:
-            self._coordination.watch("measure", self._measures_wanted)
-            self._coordination.watch("copies", self._copies_wanted)
-        except BaseException as error:
-            self._trouble = error
-
-    def _measures_wanted(self, raw: dict[str, Any]) -> None:
-        """From kazoo's thread: what this slot has seen so far."""
-        with self._lock:
-            if self._closed.is_set():  # the next holder knows more
-                return
-            answer = self._measured() | {
-                "host": self._host.server.address.rsplit(":", 1)[0],
-                "left_behind": self._host.left_behind(),
-            }
-        self._coordination.acknowledge(f"measured/{raw['id']}/{self.slot}", answer)
-
     def _measured(self) -> dict[str, Any]:
         core = self._core
-        return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, self._couriers.measures())
-
-    def _copies_wanted(self, raw: dict[str, Any]) -> None:
-        """From kazoo's thread."""
-        with self._lock:
-            ours = [(unit, holder) for unit, owner, holder in raw["copies"] if owner == self.slot]
-            self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
+        return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, self._effects.couriers.measures())
 
     def message(self, body: dict[str, Any]) -> None:
         """From Flight's thread; see ``StateClients.tell``."""
@@ -340,67 +278,23 @@ class SlotTask:
                 core.opened(*opened)
 
     def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
-        """From Flight's thread, or one that pulls: builds the states, then hands them to the core.
-
-        False for a delta over a copy that is not here. What is not awaited (any more) came twice.
-        """
-        received = now_us()
-        with self._lock:
-            awaited = [parcel for parcel in parcels if self._awaits(parcel)]
-        states = {parcel.unit: self._built(parcel) for parcel in awaited}
-        try:
-            with self._turn() as core:
-                for parcel in awaited:
-                    if (state := states[parcel.unit]) is not None and self._awaits(parcel):
-                        home = parcel.home if parcel.partial else None
-                        core.arrived(parcel.unit, parcel.version, parcel.routers, state, home)
-                        self._incoming[parcel.unit] = [received, now_us()]
-                core.drain(now_us(), self._slice_of_time())  # now: the step that ends with it does not wait for a row
-        except BaseException as error:
-            self._trouble = error  # what has arrived would not be taken again
-            raise
-        return [states.get(parcel.unit, True) is not None for parcel in parcels]
-
-    def _awaits(self, parcel: Parcel) -> bool:
-        return self._core.machine.awaits(parcel.unit, parcel.version, parcel.hop)
-
-    def _built(self, parcel: Parcel) -> UnitState | None:
-        """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
-        state: UnitState | None
-        if parcel.delta_of is None:
-            state = self._core.operator.new_state()
-        else:
-            state = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
-            if state is None:
-                return None
-        state.install(parcel.batches)
-        for key in parcel.deleted:
-            state.delete(key)
-        if parcel.timers is not None:
-            state.timers.install(parcel.timers)
-        return state
+        """From Flight's thread; see ``Arrivals.take``."""
+        return self._arrivals.take(parcels)
 
     def _background(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except BaseException as error:
-                self._trouble = error
-                return
+            job()
 
     def _go_on(self) -> None:
         """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
-        try:
-            while self._waits.wait() and not self._closed.wait(ASIDE_S):
-                with self._turn() as core:
-                    self._waits.clear()
-                    if not self._closed.is_set() and core.waits:
-                        core.drain(now_us(), self._slice_of_time())
-        except BaseException as error:
-            self._trouble = error
+        while self._waits.wait() and not self._closed.wait(ASIDE_S):
+            with self._turn() as core:
+                self._waits.clear()
+                if not self._closed.is_set() and core.waits:
+                    core.drain(now_us(), self._slice_of_time())
 
     def _warm_up(self) -> None:
         """Everything once that is slow the first time: calls, here to ourselves, and memory that was never touched."""
@@ -410,33 +304,14 @@ class SlotTask:
         self._clients.tell(own, "drop", {"stays": []})
         self._clients.keys(own, [])
 
-    def _greet(self, step: Step) -> None:
-        """Connect with those that units go to or come from, before anything waits for it."""
-        pairs = {(move.source, move.destination) for move in step.moves if self.slot in (move.source, move.destination)}
-        for slot in {slot for pair in pairs for slot in pair} - {self.slot}:
-            with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
-                if (address := self._addresses.of(slot, within_s=0)) not in self._greeted:
-                    self._clients.tell(address, "drop", {"stays": []})
-                    self._greeted.add(address)
+    def _store(self) -> SavepointStore:
+        return SavepointStore(self._config.endpoints, self._config.job)
 
-    def _restore(self, units: Sequence[int], savepoint: str) -> None:
-        begin_us = now_us()
-        self._expected_units(units).restore(SavepointStore(self._config.endpoints, self._config.job), savepoint)
-        with self._lock:
-            times = [[unit, *self._incoming[unit]] for unit in units if unit in self._incoming]
-        self._coordination.acknowledge(f"restored/{self.slot}", {"units": times, "begin_us": begin_us})
+    def _freeze(self, savepoint: str) -> None:
+        self._background(partial(self._write, savepoint, sorted(self._core.states.items())))
 
-    def _expected_units(self, units: Sequence[int]) -> ExpectedUnits:
-        def wanted() -> list[int]:
-            with self._lock:
-                return self._core.machine.wanted
-
-        config, most = self._config, PULL_GROUPS * self._config.bins
-        return ExpectedUnits(self.slot, units, wanted, self.parcels_arrived, self._closed, most, config.deadline_s)
-
-    def _freeze(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
-        store = SavepointStore(self._config.endpoints, self._config.job)
-        places = store.write(savepoint, self.slot, states, self._config.chunk_bytes)
+    def _write(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
+        places = self._store().write(savepoint, self.slot, states, self._config.chunk_bytes)
         self._coordination.acknowledge(
             f"savepoints/{savepoint}/slot-{self.slot}", {"places": [list(astuple(place)) for place in places]}
         )

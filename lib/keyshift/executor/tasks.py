@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift import frames
-from keyshift.executor import channel
+from keyshift.executor import channel, protocol_logs
 from keyshift.executor.config import JobConfig, slot_schema
-from keyshift.executor.slot_task import SlotTask, now_us
+from keyshift.executor.measures import now_us
+from keyshift.executor.slot_task import SlotTask
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment
 from keyshift.protocol import RouterMachine
@@ -59,6 +60,9 @@ def router(config: JobConfig, batch_s: float) -> Task:
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield channel.routed(rest)
+        except Exception:  # not if Spark only needs the task no more
+            task.report()
+            raise
         finally:
             task.close()
 
@@ -96,6 +100,9 @@ def slot(config: JobConfig) -> Task:
                 if values := task.wait():
                     yield channel.answered(values)
             task.seal()
+        except Exception:
+            task.report()
+            raise
         finally:
             task.close()
 
@@ -116,6 +123,7 @@ class RouterTask:
         self._primers = [(slot, Row(channel.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
         self._coordination.watch("assignment", self._announced)
         self._coordination.watch("savepoint", self._savepoint_wanted)
+        self._coordination.watch("log", self._log_wanted)
 
     def _announced(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
@@ -124,6 +132,15 @@ class RouterTask:
     def _savepoint_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
             self._core.machine.request_savepoint(raw["id"])
+
+    def _log_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
+        with self._lock:
+            protocol_logs.answer(self._coordination, raw["id"], self._core.log)
+
+    def report(self) -> None:
+        """The task fails: what led to that goes into the log of its worker, and to the job."""
+        with self._lock:
+            protocol_logs.report(self._coordination, self._core.log)
 
     @property
     def watermark(self) -> int:
@@ -139,6 +156,8 @@ class RouterTask:
         events, meta = frames.decode(value, self._event_schema)
         with self._lock:
             rows, savepoint = self._core.frame(router, offset, events, meta.get("watermark", 0))
+            if self._core.log.new:
+                self._core.log.stamp(now_us())
         if savepoint is not None:
             self._coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})
         if router == 0 and self._primers:
@@ -156,6 +175,7 @@ class RouterTask:
 
     def close(self) -> None:
         """End the session. The task, and with it the batch, does not wait for that."""
+        protocol_logs.keep(self._coordination, self._core.log)
         threading.Thread(target=self._coordination.close, args=(True,), name="keyshift-router-end", daemon=True).start()
 
 

@@ -3,8 +3,9 @@
 Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
 (for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
 ``handover/N`` (where the state of slot N stayed at the end of a batch), ``acks/VERSION/PHASE-N`` and
-``savepoints/ID/…`` (acknowledgements, with their measurements). A value that is too long for a node is in several, in a
-folder below ``parts``.
+``savepoints/ID/…`` (acknowledgements, with their measurements). What the job asks is in ``measure``, ``copies`` and
+``log``, with an ID, and the answers are in ``measured/ID/…``, ``copied/ID/…`` and ``logs/ID/…``. A value that is too
+long for a node is in several, in a folder below ``parts``.
 """
 
 import contextlib

@@ -31,6 +31,7 @@ from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.results import verdict
 from keyshift.results.manifest import Verdict
 from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
+from keyshift.runtime.protocol_log import Event
 from keyshift.runtime.router import TICK_US
 from keyshift.traffic import topics
 from keyshift.traffic.process import JsonProcess
@@ -111,8 +112,9 @@ class Course:
     def __enter__(self) -> "Course":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         steps = [
+            *([self._job.read_log] if error is not None and issubclass(error, Exception) else []),
             self._job.stop,
             *(child.kill for child in self._children),
             self._job.clean,
@@ -125,6 +127,11 @@ class Course:
                 step()
             except Exception as error:  # the rest must go as well, and the run's own error is the news
                 self._say(f"cleaning up: {type(error).__name__}: {error}")
+
+    @property
+    def log(self) -> list[Event]:
+        """The last protocol events of the job: complete when the run has ended, whatever its end."""
+        return self._job.log
 
     # -- the course of a run ------------------------------------------------------------------------------------------
 
@@ -238,7 +245,9 @@ class Course:
         self._await_results()
         measures, copied = self._job.measure(), self._copied()
         final = self._savepoint()
-        return measures, copied, final, self._left_behind()
+        left_behind = self._left_behind()
+        self._job.read_log()
+        return measures, copied, final, left_behind
 
     def _left_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""

@@ -25,10 +25,12 @@ from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
+from keyshift.runtime.protocol_log import to_lines
 from keyshift.waiting import wait_until
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
 START_S = 60.0  # in which they must come
+PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
 
@@ -121,8 +123,9 @@ class Lab:
             "seeds": {"events": spec.workload.seed},
         }
         self._say(f"run {run_id}")
+        course: Course | None = None
         try:
-            with Course(
+            course = Course(
                 self._spark,
                 self._endpoints,
                 spec,
@@ -131,8 +134,9 @@ class Lab:
                 self._say,
                 self.await_executors,
                 self._place.certificate(),
-            ) as run:
-                tables, judged, facts, notes = run.execute()
+            )
+            with course:
+                tables, judged, facts, notes = course.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
                 tables["migration"].to_pandas(),
@@ -160,13 +164,21 @@ class Lab:
                 summary=summary,
                 notes=[*notes, *behind],
             )
-            return self.store.put_run(manifest, tables)
+            stored = self.store.put_run(manifest, tables)
+            return stored if judged.ok else self._put_log(stored, course)
         except BaseException as error:
             words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
             died = Manifest(**common, status="died", error=words, finished_at=datetime.now(UTC))
             with contextlib.suppress(KeyshiftError):  # the store may be what died; the first error is the news
-                self.store.put_run(died, {})
+                self._put_log(self.store.put_run(died, {}), course)
             raise
+
+    def _put_log(self, stored: Manifest, course: Course | None) -> Manifest:
+        """Store the last protocol events, if any are known."""
+        if course is None or not course.log:
+            return stored
+        self._say(f"the last protocol events of every slot and router are in {stored.run_id}/{PROTOCOL_LOG}")
+        return self.store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(course.log).encode())
 
 
 def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:

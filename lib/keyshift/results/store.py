@@ -67,12 +67,16 @@ class ResultStore:
             raise
         return stored
 
-    def put_file(self, run_id: str, name: str, content: bytes | Path) -> None:
-        """Add a file, such as an executed notebook, to a stored run, or replace one. Tables cannot be replaced."""
+    def put_file(self, run_id: str, name: str, content: bytes | Path) -> Manifest:
+        """Add a file, such as an executed notebook, to a stored run, or replace one; gives the new manifest.
+
+        Tables cannot be replaced.
+        """
         manifest = self.get_manifest(run_id)
         self._put(manifest.run_id, _file_name(name), _content(content))
-        files = sorted({*manifest.files, name})
-        self._put(manifest.run_id, MANIFEST, _as_json(manifest.model_copy(update={"files": files})))
+        manifest = manifest.model_copy(update={"files": sorted({*manifest.files, name})})
+        self._put(manifest.run_id, MANIFEST, _as_json(manifest))
+        return manifest
 
     def delete_run(self, run_id: str) -> None:
         """Remove a run and all its files. Raises BadInput unless ``run_id`` is whole: none is to go by mistake."""

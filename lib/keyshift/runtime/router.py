@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 from keyshift.keys import Assignment
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
+from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
 
 Events = TypeVar("Events")
@@ -16,7 +17,10 @@ TICK_US, AWAKE_US = 50_000, 2_000_000
 
 
 class RouterCore(Generic[Events]):
-    """One router. ``split(events, assignment)``: what each slot gets of them, if it gets anything."""
+    """One router. ``split(events, assignment)``: what each slot gets of them, if it gets anything.
+
+    After each call its driver stamps what is new in ``log``.
+    """
 
     def __init__(
         self,
@@ -27,6 +31,7 @@ class RouterCore(Generic[Events]):
     ) -> None:
         self.machine = machine
         self.watermark = 0  # of the last frame, in microseconds
+        self.log = ProtocolLog()
         self._split, self._queue_bytes = split, queue_bytes
         self._kept: list[Routed] = []  # for paused slots
         self._kept_bytes = 0
@@ -48,14 +53,18 @@ class RouterCore(Generic[Events]):
             return Row(kind, router, assignment.version, offset, watermark, payload)
 
         for effect in effects:
+            self.log.place = f"router-{router}"
             match effect:
                 case Resume():
+                    self.log.note("resume")
                     rows += self.resume()
-                case Barrier():
+                case Barrier(version):
+                    self.log.note("switch", version=version)
                     self._awake_us = self.watermark + AWAKE_US
                     barrier = row(BARRIER)
                     rows += [(slot, barrier) for slot in slots]
                 case SavepointBarrier(reached):
+                    self.log.note("stop", version=assignment.version)
                     barrier = row(SAVEPOINT, payload=reached.encode())
                     rows += [(slot, barrier) for slot in slots]
         parts = self._split(events, assignment) if self.machine.stopped_for is None else {}

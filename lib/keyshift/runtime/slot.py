@@ -1,6 +1,7 @@
 """The slot: which records are processed now and which wait, what becomes of the protocol's effects, when it is full.
 
-After each call its driver carries out ``take_effects()``, and gives out ``take_results()`` when it can.
+After each call its driver carries out ``take_effects()``, stamps what is new in ``log``, and gives out
+``take_results()`` when it can.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,7 @@ from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
+from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, Row
 from keyshift.state import UnitState
 
@@ -78,6 +80,8 @@ class SlotCore(Generic[Events, Result]):
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
         self._undrained_bytes = 0  # in the queues after the last slice
         self._now_us = 0  # as it was told last
+        self.log = ProtocolLog(f"slot-{machine.slot}")
+        self.log.note("begin", version=machine.version)
 
     # -- what comes out -----------------------------------------------------------------------------------------------
 
@@ -126,8 +130,10 @@ class SlotCore(Generic[Events, Result]):
         self.drain(now_us, in_time)
         for kind, router, version, offset, watermark, payload in rows:
             if kind == BARRIER:
+                self.log.note("barrier", version=version, other=f"router-{router}")
                 self._follow(machine.barrier(router, version))
             elif kind == SAVEPOINT:
+                self.log.note("stopped", version=version, other=f"router-{router}")
                 self._follow(machine.savepoint_barrier(router, bytes(payload).decode()))
             elif not machine.stopped(router):
                 if kind == DATA:
@@ -165,6 +171,7 @@ class SlotCore(Generic[Events, Result]):
             waiting, whole = self.keys.drain(most_events, now_us)
             self.results += self.computation.process_all(waiting, now_us, keys_here=True)
             for unit in whole:
+                self.log.note("whole", [unit])
                 self._follow(self.machine.completed(unit))
             done = self.queued_bytes <= goal and not in_time()
             if done or not (records or waiting):
@@ -174,6 +181,7 @@ class SlotCore(Generic[Events, Result]):
 
     def end_of_input(self) -> None:
         """No row will come any more in this batch."""
+        self.log.note("end of input")
         self._follow(self.machine.end_of_input())
 
     def _admit(self, events: Events, where: Where) -> None:
@@ -196,15 +204,19 @@ class SlotCore(Generic[Events, Result]):
 
     def published(self, version: int, steps: Sequence[tuple[int, Step]]) -> list[Step]:
         """See ``SlotMachine.published``. Gives the steps that were not known."""
+        self.log.note("published", version=version)
         new = [step for of, step in steps if of not in self.modes]
         self.modes |= {of: step.mode for of, step in steps}
         self._follow(self.machine.published(version, steps))
         return new
 
-    def arrived(self, unit: int, version: int, routers: frozenset[int] | None, state: UnitState, home: object) -> None:
+    def arrived(
+        self, unit: int, version: int, hop: int, routers: frozenset[int] | None, state: UnitState, home: object
+    ) -> None:
         """The state of ``unit``, which the machine awaits; see ``SlotMachine.arrived``. ``home``: where its keys are,
         None if it has them.
         """
+        self.log.note("arrived", [unit], version, hop)
         effects = self.machine.arrived(unit, routers, home is not None)
         self.states[unit] = state
         if home is not None:
@@ -214,20 +226,24 @@ class SlotCore(Generic[Events, Result]):
 
     def acknowledged(self, unit: int) -> None:
         """See ``SlotMachine.acknowledged``."""
+        self.log.acknowledged(unit)
         self._follow(self.machine.acknowledged(unit))
 
     def requested(self, unit: int, version: int, router: int, hop: int) -> None:
         """See ``SlotMachine.requested``."""
+        self.log.note("requested", [unit], version, hop)
         self._follow(self.machine.requested(unit, version, router, hop))
 
     def opened(self, unit: int, version: int) -> None:
         """See ``SlotMachine.opened``; what was said before changes nothing."""
+        self.log.note("opened", [unit], version)
         if self.machine.is_lent(unit, version):
             self._follow(self.machine.opened(unit))
 
     def _follow(self, effects: Iterable[protocol.Effect]) -> None:
         """Do what can be done here; the rest is for the driver."""
         for effect in effects:
+            self.log.effect(effect)
             match effect:
                 case protocol.Send():
                     self._effects.append(self._leave(effect))

@@ -143,6 +143,20 @@ def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
     assert {row.watermark for row in received(batch_of(rows))} == {BEGIN_US + 5 * FRAME_US}
 
 
+def test_a_router_tells_what_it_has_done_when_it_is_asked(said):
+    said._coordination.watched["log"]({"id": "early"})
+    assert said._coordination.acknowledged == [], "it does not know yet who it is"
+    frame(said, 0, router=3)
+    frame(said, 1, router=3)
+    said._coordination.watched["assignment"](assignment(2))
+    frame(said, 2, router=3)
+    said._coordination.watched["log"]({"id": "one"})
+    ((path, events),) = said._coordination.acknowledged
+    assert path == "logs/one/router-3"
+    assert [(e.event, e.version) for e in events] == [("switch", 1), ("switch", 2)]
+    assert 0 < events[0].at_us <= events[1].at_us
+
+
 def test_a_router_that_would_not_hear_of_a_switch_ends(said):
     frame(said, 0)
     said._coordination.lost = True

@@ -1,5 +1,6 @@
 """What a slot leaves at the end of a batch, and what the next holder finds: the whole of ``SlotTask``, over Flight."""
 
+import json
 import threading
 from dataclasses import replace
 from unittest.mock import patch
@@ -8,19 +9,21 @@ import pytest
 from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
-from keyshift.errors import KeyshiftError, ServiceUnavailable
-from keyshift.executor import slot_task
+from keyshift.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
+from keyshift.executor import arrivals, slot_task
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.savepoint import Location
 from keyshift.executor.slot_host import Sealed
 from keyshift.keys import Move, Step
 from keyshift.runtime import computation
+from keyshift.runtime.protocol_log import event_of
 from keyshift.workloads.windows import IDLE, WINDOW
 
 KEYS = range(8)
 ONE_SLOT = {"slots": 1, "routers": 1}
 WINDOWS = {"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0, "window_ms": 1, "delay_ms": 0}
+STEP = Step((Move(0, 0, 1),))
 TIMED = {"workload": "windowcount", "parameters": WINDOWS | {"idle_ms": 1}}
 
 
@@ -118,7 +121,7 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     task = job.opened(0, first)
     job.barrier(task)
     job.data(task, KEYS)
-    task._couriers._count(1000, 10, 70)
+    task._effects.couriers._count(1000, 10, 70)
     with patch.object(type(task._core), "queued_bytes", 12345):
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
@@ -127,7 +130,7 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     until(lambda: task._core.machine.settled)
     job.barrier(task)
     job.data(task, [3])
-    task._couriers._count(5, 0)
+    task._effects.couriers._count(5, 0)
     after = measured(job, "two")
     job.end(task)
     assert (after["fetched_bytes"], after["fetched_keys"], after["written_bytes"]) == (1005, 10, 70)
@@ -147,6 +150,81 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
     assert job.nodes.get("measured/one/0") is None
     job.opened(0, host, "1")
     until(lambda: job.nodes.get("measured/one/0"))
+
+
+# -- protocol log ------------------------------------------------------------------------------------------------------
+
+
+def told(log):
+    """Events without their times; the place is that of the log."""
+    events = [event_of(row) for row in log]
+    assert all(event.at_us for event in events)
+    return [event[2:] for event in events]
+
+
+def asked(job, name, place):
+    job.nodes.put("log", {"id": name})
+    until(lambda: job.nodes.get(f"logs/{name}/{place}"))
+    return told(job.nodes.get(f"logs/{name}/{place}"))
+
+
+def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
+    job = make(slots=2, routers=1)
+    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
+    for task in tasks:
+        job.barrier(task)
+    job.publish(2, STEP)
+    for task in tasks:
+        job.barrier(task, 2)
+    until(lambda: {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys())
+    source, destination = (asked(job, "one", f"slot-{slot}") for slot in (0, 1))
+    begin = [
+        ("begin", (), 1, 0, ""),
+        ("barrier", (), 1, 0, "router-0"),
+        ("published", (), 2, 0, ""),
+        ("prepared", (), 2, 0, ""),
+    ]
+    assert source == [
+        *begin,
+        ("barrier", (), 2, 0, "router-0"),
+        ("send", (0,), 2, 1, "slot-1"),
+        ("acknowledged", (0,), 2, 1, ""),
+        ("released", (0,), 2, 0, ""),
+    ]
+    assert destination[:4] == begin
+    assert sorted(destination[4:]) == [
+        ("arrived", (0,), 2, 1, ""),
+        ("barrier", (), 2, 0, "router-0"),
+        ("installed", (0,), 2, 0, ""),
+    ]
+
+
+def test_a_slots_log_goes_on_in_the_next_batch(make, following):
+    job = make(**ONE_SLOT)
+    first = job.process()
+    task = job.opened(0, first)
+    job.barrier(task)
+    job.end(task)
+    task = job.opened(0, following(job, first), "1")
+    until(lambda: task._core.machine.settled)
+    job.barrier(task)
+    events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
+    assert events == ["begin", "barrier", "end of input", "begin", "barrier"]
+
+
+def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
+    job = make(**ONE_SLOT)
+    task = job.opened(0, job.process())
+    job.barrier(task)
+    with pytest.raises(ProtocolViolation):
+        job.barrier(task, router=7)
+    task.report()
+    (path,) = [path for path in job.nodes.values if path.startswith("logs/ended/")]
+    assert path.endswith("-slot-0")
+    assert told(job.nodes.get(path))[-2:] == [("barrier", (), 1, 0, "router-0"), ("barrier", (), 1, 0, "router-7")]
+    said = capfd.readouterr().err.splitlines()
+    assert said[0].startswith("slot-0 fails")
+    assert json.loads(said[-1])["other"] == "router-7"
 
 
 # -- savepoints --------------------------------------------------------------------------------------------------------
@@ -187,7 +265,8 @@ def clock(monkeypatch):
     class Clock:
         now_us = 7 * BEGIN_US
 
-    monkeypatch.setattr(slot_task, "now_us", lambda: Clock.now_us)
+    for module in (arrivals, slot_task):
+        monkeypatch.setattr(module, "now_us", lambda: Clock.now_us)
     monkeypatch.setattr(computation, "TIMERS_EVERY_US", 0)
     return Clock
 
@@ -227,7 +306,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
         assert sorted(row["key"] for row in fired if row["kind"] == kind) == [*KEYS]
 
 
-def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_else_arrives(make):
+def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_else_arrives(make, monkeypatch):
     """What comes from other slots meanwhile is written down by other threads."""
     job = make(slots=1, routers=1)
     task = job.opened(0, job.process())
@@ -240,16 +319,18 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     job.end(task)
     job.nodes.remove("handover/0")
     job.config = replace(job.config, restore="sp")
-    task = job.made(0, job.process())
     walked = []
 
-    class Incoming(dict):
-        def __iter__(self):
-            walked.append(task._lock.locked())
-            return super().__iter__()
+    def made(shared, times, in_time):
+        class Incoming(dict):
+            def __iter__(self):
+                walked.append(shared.lock.locked())
+                return super().__iter__()
 
-    task._incoming = Incoming({99: [0, 0]})  # a unit that came with a step
-    task.open()
+        return arrivals.Arrivals(shared, Incoming({99: [0, 0]}), in_time)  # a unit that came with a step
+
+    monkeypatch.setattr(slot_task, "Arrivals", made)
+    task = job.opened(0, job.process())
     until(lambda: job.nodes.get("restored/0"))
     assert [unit for unit, *_ in job.nodes.get("restored/0")["units"]] == [0, 1, 2, 3]
     assert all(walked)
@@ -257,8 +338,6 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
 
 
 # -- moves that end with a batch ---------------------------------------------------------------------------------------
-
-STEP = Step((Move(0, 0, 1),))
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -22,10 +22,8 @@ class Core(SimpleNamespace):
             raise AttributeError(name)
         return lambda *_: self.done.append(name)
 
-    def take_effects(self):
+    def take_results(self):
         return []
-
-    take_results = take_effects
 
 
 @pytest.fixture
@@ -36,6 +34,7 @@ def slot():
     made._coordination = SimpleNamespace(check=lambda: None)
     made._clients, made._host = SimpleNamespace(moved_at=0.0), SimpleNamespace(server=SimpleNamespace(moved_at=0.0))
     made._config, made._core = CONFIG, Core()
+    made._effects = SimpleNamespace(carry_out=lambda: None)
     made._waits, made._closed = threading.Event(), threading.Event()
     return made
 
@@ -95,5 +94,5 @@ def test_trouble_beside_the_rows_is_told(slot, monkeypatch):
 
     slot._core.drain = fails
     slot._waits.set()
-    slot._go_on()
+    slot._beside(slot._go_on)
     assert slot._trouble is error

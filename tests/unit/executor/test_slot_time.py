@@ -150,7 +150,8 @@ def test_nothing_happens_behind_a_savepoint_whose_barriers_come_again_in_the_nex
     tables = slot.written("one")
     assert sum((table["kind"] == PROCESSING).sum() for table in tables) == 8
     slot.end()
-    monkeypatch.setattr("keyshift.executor.slot_task.now_us", lambda: time.time_ns() // 1000 + 120_000 * MS)
+    for module in ("slot_task", "arrivals"):
+        monkeypatch.setattr(f"keyshift.executor.{module}.now_us", lambda: time.time_ns() // 1000 + 120_000 * MS)
     slot.begin()  # two minutes later
     for router in (0, 1):
         slot.stop_at("one", router)

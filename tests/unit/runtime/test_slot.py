@@ -116,7 +116,7 @@ def test_a_slot_that_is_full_asks_for_what_records_wait_for_also_if_it_was_fulle
 
     slot.machine.hold(0, 0, slot.sent, 2 * MOST)
     assert requests() == [0]
-    slot.arrived(0, 2, None, object(), None)
+    slot.arrived(0, 2, 1, None, object(), None)
     slot.drain(0, lambda: True)
     assert slot.machine.settled and slot.queue_peak_bytes == 2 * MOST
     slot.published(3, [(3, Step((Move(1, 0, 1),)))])

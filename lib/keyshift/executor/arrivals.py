@@ -1,0 +1,82 @@
+"""Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
+
+from collections.abc import Callable, Sequence
+
+from keyshift.executor.expected_units import ExpectedUnits
+from keyshift.executor.flight.messages import Parcel
+from keyshift.executor.measures import now_us
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.slot_shared import Shared
+from keyshift.state import UnitState
+
+PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
+
+
+class Arrivals:
+    """``times``: unit -> received_us, installed_us, written down here. ``in_time()`` begins a slice of queued work."""
+
+    def __init__(self, shared: Shared, times: dict[int, list[int]], in_time: Callable[[], Callable[[], bool]]) -> None:
+        self._shared, self._times, self._in_time = shared, times, in_time
+
+    def take(self, parcels: list[Parcel]) -> list[bool]:
+        """Builds the states, then hands them to the core.
+
+        False for a delta over a copy that is not here. What is not awaited (any more) came twice.
+        """
+        received = now_us()
+        with self._shared.lock:
+            awaited = [parcel for parcel in parcels if self._awaits(parcel)]
+        states = {parcel.unit: self._built(parcel) for parcel in awaited}
+        try:
+            with self._shared.turn() as core:
+                for parcel in awaited:
+                    if (state := states[parcel.unit]) is not None and self._awaits(parcel):
+                        home = parcel.home if parcel.partial else None
+                        core.arrived(parcel.unit, parcel.version, parcel.hop, parcel.routers, state, home)
+                        self._times[parcel.unit] = [received, now_us()]
+                core.drain(now_us(), self._in_time())  # now: the step that ends with it does not wait for a row
+        except BaseException as error:
+            self._shared.failed(error)  # what has arrived would not be taken again
+            raise
+        return [states.get(parcel.unit, True) is not None for parcel in parcels]
+
+    def _awaits(self, parcel: Parcel) -> bool:
+        return self._shared.core.machine.awaits(parcel.unit, parcel.version, parcel.hop)
+
+    def _built(self, parcel: Parcel) -> UnitState | None:
+        """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
+        state: UnitState | None
+        if parcel.delta_of is None:
+            state = self._shared.core.operator.new_state()
+        else:
+            state = self._shared.host.copies.take(self._shared.slot, parcel.unit, parcel.delta_of)
+            if state is None:
+                return None
+        state.install(parcel.batches)
+        for key in parcel.deleted:
+            state.delete(key)
+        if parcel.timers is not None:
+            state.timers.install(parcel.timers)
+        return state
+
+    def pull(self, units: Sequence[int], address: str) -> None:
+        """From the process at ``address``, which held the slot in the batch before."""
+        self._expected(units).pull(self._shared.clients, address)
+
+    def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
+        """From a savepoint, and say so."""
+        begin_us = now_us()
+        self._expected(units).restore(store, savepoint)
+        shared = self._shared
+        with shared.lock:
+            times = [[unit, *self._times[unit]] for unit in units if unit in self._times]
+        shared.coordination.acknowledge(f"restored/{shared.slot}", {"units": times, "begin_us": begin_us})
+
+    def _expected(self, units: Sequence[int]) -> ExpectedUnits:
+        def wanted() -> list[int]:
+            with self._shared.lock:
+                return self._shared.core.machine.wanted
+
+        shared, config = self._shared, self._shared.config
+        most = PULL_GROUPS * config.bins
+        return ExpectedUnits(shared.slot, units, wanted, self.take, shared.closed, most, config.deadline_s)

@@ -1,0 +1,45 @@
+"""What a slot answers when its job asks beside the protocol: what it has measured, copies, and its protocol log."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keyshift.executor import protocol_logs
+from keyshift.executor.replicator import Replicator
+from keyshift.executor.slot_shared import Shared
+
+
+class SlotAnswers:
+    """From kazoo's thread, until the slot is closed: the next holder knows more. ``measured()``: under the lock."""
+
+    def __init__(self, shared: Shared, replicator: Replicator, measured: Callable[[], dict[str, Any]]) -> None:
+        self._shared, self._replicator, self._measured = shared, replicator, measured
+
+    def listen(self) -> None:
+        """From now on."""
+        for question, answer in (
+            ("measure", self._measures_wanted),
+            ("copies", self._copies_wanted),
+            ("log", self._log_wanted),
+        ):
+            self._shared.coordination.watch(question, answer)
+
+    def _measures_wanted(self, raw: dict[str, Any]) -> None:
+        shared = self._shared
+        with shared.lock:
+            if shared.closed.is_set():
+                return
+            answer = self._measured() | {
+                "host": shared.host.server.address.rsplit(":", 1)[0],
+                "left_behind": shared.host.left_behind(),
+            }
+        shared.coordination.acknowledge(f"measured/{raw['id']}/{shared.slot}", answer)
+
+    def _copies_wanted(self, raw: dict[str, Any]) -> None:
+        with self._shared.lock:
+            ours = [(unit, holder) for unit, owner, holder in raw["copies"] if owner == self._shared.slot]
+            self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
+
+    def _log_wanted(self, raw: dict[str, Any]) -> None:
+        with self._shared.lock:
+            if not self._shared.closed.is_set():
+                protocol_logs.answer(self._shared.coordination, raw["id"], self._shared.core.log)
