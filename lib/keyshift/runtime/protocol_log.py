@@ -43,7 +43,7 @@ class ProtocolLog:
         self.new.append(Event(0, self.place, event, tuple(units), version, hop, other))
 
     def effect(self, effect: protocol.Effect) -> None:
-        """A consequence of what was noted last."""
+        """A consequence of what was noted last. That a unit is forgotten says no more than its acknowledgement."""
         match effect:
             case protocol.Send(unit, destination, version, routers, hop):
                 event = "send" if routers is None else "lend" if routers else "return"
@@ -54,10 +54,8 @@ class ProtocolLog:
                 self.note("request", [unit], version, hop, f"slot-{slot}")
             case protocol.Prepared(version):
                 self.note("prepared", (), version)
-            case protocol.Installed(version, units):
-                self.note("installed", sorted(units), version)
-            case protocol.Released(version, units):
-                self.note("released", sorted(units), version)
+            case protocol.Installed(version, units) | protocol.Released(version, units):
+                self.note(type(effect).__name__.lower(), sorted(units), version)
             case protocol.Hurry(unit):
                 self.note("hurry", [unit])
             case protocol.Complete(unit):

@@ -1,5 +1,8 @@
-from keyshift.lab.run import pace_notes
+from types import SimpleNamespace
+
+from keyshift.lab.run import Lab, pace_notes
 from keyshift.lab.spec import make_spec
+from keyshift.runtime.protocol_log import Event
 
 RUN = make_spec({"rate": 300_000.0, "warmup_s": 2.0, "seconds": 10.0, "trigger_s": 4.0, "catch_up_s": 30.0}).run
 KEPT_UP = {
@@ -39,3 +42,16 @@ def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
     ]
     late = KEPT_UP | {"offered_per_s": 240_000.0}
     assert pace_notes(RUN, late) == ["the generator made 240 000/s of the 300 000/s that were to be offered (80%)"]
+
+
+def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_are_known():
+    lab, said, files = object.__new__(Lab), [], []
+    lab._say, lab.store = said.append, SimpleNamespace(put_file=lambda *file: files.append(file) or "with the log")
+    stored, event = SimpleNamespace(run_id="run"), Event(7, "slot-1", "arrived", (3,), 5, 1)
+    for course in (None, SimpleNamespace(log=[])):
+        assert lab._put_log(stored, course) is stored
+    assert not said and not files
+    assert lab._put_log(stored, SimpleNamespace(log=[event, event])) == "with the log"
+    line = b'{"at_us": 7, "place": "slot-1", "event": "arrived", "units": [3], "version": 5, "hop": 1, "other": ""}\n'
+    assert files == [("run", "protocol.jsonl", 2 * line)]
+    assert "run/protocol.jsonl" in said[0]
