@@ -376,14 +376,22 @@ class Run:
         self.seen["events"] += self._offered
 
     def _judge_log(self) -> None:
-        """Whether each unit of the last attempt was sent before it arrived, if all of that is remembered."""
+        """Whether the log of the last attempt, if it is whole, has all that arrived, and its cause before it."""
         job, events = self._job, Counter(event.place for event in self._job.log)
         if {f"slot-{slot}" for slot in range(job.config.slots)} - events.keys() or max(events.values()) >= EVENTS:
             return
         self.seen["logs judged"] += 1
-        sent = set()
+        sent, installed = set(), set()
         for event in job.log:
-            if event.event in ("send", "lend", "return"):
-                sent.add(event[3:6])
-            elif event.event == "arrived" and event.version > job.begins[-1] and event[3:6] not in sent:
-                self._problem("log", f"{event} came from nowhere")
+            match event.event:
+                case "send" | "lend" | "return":
+                    sent.add(event[3:6])
+                case "installed":
+                    installed.add((event.version, event.place))
+                case "arrived" if event.version > job.begins[-1] and event[3:6] not in sent:
+                    self._problem("log", f"{event} came from nowhere")
+        for record in job.records:
+            if record.outcome == "complete" and record.version > job.begins[-1]:
+                ends = {(record.version, f"slot-{move.destination}") for move in record.step.moves}
+                if missing := ends - installed:
+                    self._problem("log", f"it does not know that {sorted(missing)} was installed")

@@ -30,6 +30,7 @@ from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.slot import Open, SlotMachine
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.key_access import KeyAccess
+from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.router import RouterCore
 
 Original = Callable[..., Any]
@@ -126,6 +127,11 @@ def takes_units_over_without_their_timers(original: Original) -> Any:
         return original(self, [p if p.version else replace(p, timers=None) for p in parcels])  # type: ignore[no-any-return]
 
     return take
+
+
+@mutant(ProtocolLog, "remember", ("log",), SHORT_BATCHES)
+def forgets_its_log_at_the_end_of_a_batch(original: Original) -> Any:
+    return lambda self, events: None
 
 
 @mutant(SavepointStore, "write", ("ProtocolViolation",), CALM)
