@@ -13,6 +13,7 @@ from keyshift.runtime.protocol_log import Event, ProtocolLog, event_of, in_order
 from keyshift.waiting import wait_until
 
 ANSWER_S = 2.0  # for all slots and routers, which have it in memory
+SHOWN = 100  # events, in the log of a worker
 
 
 def answer(coordination: Coordination, request: str, log: ProtocolLog) -> None:
@@ -31,7 +32,7 @@ def keep(coordination: Coordination, log: ProtocolLog) -> None:
 def report(coordination: Coordination, log: ProtocolLog) -> None:
     """The task fails: what led to that goes into the log of its worker, and to the job."""
     log.stamp(now_us())
-    sys.stderr.write(f"{log.place} fails; its last protocol events:\n{to_lines(log.events)}")
+    sys.stderr.write(f"{log.place} fails; its last protocol events:\n{to_lines(list(log.events)[-SHOWN:])}")
     keep(coordination, log)
 
 
