@@ -64,38 +64,38 @@ def test_it_has_a_name_a_summary_of_one_line_and_the_placement_it_was_given(work
 
 
 def test_its_columns_begin_with_those_of_every_event_and_add_to_those_of_every_result(workload):
-    assert tuple(workload.event_schema)[: len(EVENT_FIELDS)] == EVENT_FIELDS
-    assert not {f.name for f in workload.result_fields} & {f.name for f in RESULT_FIELDS}
+    assert tuple(workload.sources[0].schema)[: len(EVENT_FIELDS)] == EVENT_FIELDS
+    assert not {f.name for f in workload.stages[0].result_fields} & {f.name for f in RESULT_FIELDS}
 
 
 def test_a_source_gives_the_same_events_again_whatever_is_taken_at_once(workload):
     times = np.arange(100, dtype=np.int64)
-    whole = workload.source(1).take(times)
-    source = workload.source(1)
+    whole = workload.sources[0].partition(1).take(times)
+    source = workload.sources[0].partition(1)
     parts = [source.take(times[begin:end]) for begin, end in [(0, 1), (1, 1), (1, 60), (60, 100)]]
-    assert whole.schema == workload.event_schema
+    assert whole.schema == workload.sources[0].schema
     assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
     assert whole.column("t").to_pylist() == times.tolist()
-    assert workload.source(0).take(times) != whole
+    assert workload.sources[0].partition(0).take(times) != whole
 
 
 def test_an_operator_answers_in_the_order_of_the_events_with_the_promised_columns(workload):
-    operator = workload.operator()
+    operator = workload.stages[0].operator()
     states = [backends.get("memory").make(operator.state_schema) for _ in range(16)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
-    events = workload.source(0).take(np.arange(30, dtype=np.int64))
+    events = workload.sources[0].partition(0).take(np.arange(30, dtype=np.int64))
     units = units_of(events.column("key").to_numpy(), 8, 2)
     events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
     answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
-    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *workload.result_fields]
+    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *workload.stages[0].result_fields]
     assert {f.name: f.type for f in answer.schema} == {f.name: f.type for f in wanted}
     positions = answer.column("position").to_pylist()
     assert positions == sorted(positions)
 
 
 def states_of(workload):
-    operator = workload.operator()
+    operator = workload.stages[0].operator()
     states = [backends.get("memory").make(operator.state_schema) for _ in range(16)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
@@ -116,7 +116,7 @@ def answers(workload, frames, move=False, together=True):
     all units in one call, or those of each in its own.
     """
     operator, states = states_of(workload)
-    sources = [workload.source(router) for router in range(2)]
+    sources = [workload.sources[0].partition(router) for router in range(2)]
     given, now_us = [], 1_000_000
 
     def hand_over(units):
@@ -165,7 +165,7 @@ def test_the_timers_of_many_units_at_once_give_what_those_of_one_after_the_other
 
 def test_timers_answer_with_the_promised_columns_and_no_position(timed):
     operator, states = states_of(timed)
-    events = timed.source(0).take(np.arange(30, dtype=np.int64))
+    events = timed.sources[0].partition(0).take(np.arange(30, dtype=np.int64))
     units = units_of(events.column("key").to_numpy(), 8, 2)
     events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
     operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
@@ -173,7 +173,7 @@ def test_timers_answer_with_the_promised_columns_and_no_position(timed):
         state.timers.reach(10**9, 10**9)
     fired = [operator.advance([state]) for state in states]
     assert any(fired)
-    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *timed.result_fields]
+    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *timed.stages[0].result_fields]
     for unit, batch in enumerate(fired):
         if batch is not None:
             assert {f.name: f.type for f in batch.schema} == {f.name: f.type for f in wanted}
@@ -182,7 +182,7 @@ def test_timers_answer_with_the_promised_columns_and_no_position(timed):
 
 
 def test_the_state_before_the_first_event_holds_only_keys_of_its_unit(workload):
-    operator = workload.operator()
+    operator = workload.stages[0].operator()
     for unit in range(16):
         state = backends.get("memory").make(operator.state_schema)
         operator.initial(unit, state)
@@ -218,7 +218,7 @@ def test_state_that_missed_the_last_frame_makes_the_verdict_bad(workload):
 
 def test_results_exchanged_between_events_make_the_verdict_bad(workload):
     run = offline(workload)
-    first = workload.result_fields[0].name
+    first = workload.stages[0].result_fields[0].name
     exchanged = run.results.assign(**{first: run.results[first].to_numpy()[::-1]})
     found = judged(workload, run, results=exchanged)
     assert found.wrong > 0

@@ -50,7 +50,7 @@ class Topic:
         parts, seen = [], []
         for router, values in enumerate(self.partitions):
             for offset, value in enumerate(values):
-                events, meta = frames.decode(value, workload.event_schema)
+                events, meta = frames.decode(value, workload.sources[0].schema)
                 seen.append((router, offset, meta["watermark"], events.num_rows))
                 if events.num_rows:
                     where = {"router": router, "offset": offset, "position": range(events.num_rows)}

@@ -171,7 +171,7 @@ class SmallJob:
 
     def data(self, task, keys, version=1, router=0, watermark=BEGIN_US):
         """A row of events, one for each of ``keys``."""
-        schema = slot_schema(self.workload)
+        schema = slot_schema(self.workload.stages[0])
         columns = {"key": keys, "position": range(len(keys)), "unit": self.workload.units[list(keys)]}
         events = pa.RecordBatch.from_arrays(
             [pa.array(columns.get(field.name, [watermark] * len(keys)), field.type) for field in schema], schema=schema
@@ -179,7 +179,7 @@ class SmallJob:
         return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark)
 
     def rows(self, values):
-        schema = result_schema(self.workload)
+        schema = result_schema(self.workload.stages[0])
         return [row for value in values for row in frames.decode(value, schema)[0].to_pylist()]
 
     def keys_of(self, unit):

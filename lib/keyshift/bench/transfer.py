@@ -19,6 +19,7 @@ from keyshift.lab.bare_copy import Sink, copy_s
 from keyshift.lab.spec import DEFAULTS, JobPart
 from keyshift.state import UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
+from keyshift.workloads import Operator
 from keyshift.workloads.keycount import KeyCount
 
 UNITS, STATE_BYTES = 32, 128 << 20
@@ -34,11 +35,15 @@ def _workload() -> KeyCount:
     return KeyCount(key_groups=UNITS, keys=STATE_BYTES // KeyCount().state_bytes, skew=0)
 
 
+def _operator() -> Operator:
+    return _workload().stages[0].operator()
+
+
 class _Destination:
     """The holder at the other end, as far as it is asked; see ``executor.flight.server.Holder``."""
 
     def __init__(self) -> None:
-        operator = _workload().operator()
+        operator = _operator()
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self._value_schema = operator.state_schema
         self.states: dict[int, UnitState] = {}
@@ -67,7 +72,7 @@ def _serve() -> None:
 
 def _touched(schema: pa.Schema) -> Units:
     """Units whose every key was set by the operator: nothing of them lies ready in columns."""
-    operator = _workload().operator()
+    operator = _operator()
     states: Units = []
     for unit in range(UNITS):
         state = BACKEND.make(operator.state_schema)
@@ -82,7 +87,7 @@ def _touched(schema: pa.Schema) -> Units:
 
 def _arrived(states: Units) -> Units:
     """The same, as they are at a destination before anybody touched them."""
-    operator, again = _workload().operator(), []
+    operator, again = _operator(), []
     for unit, state in states:
         copy = BACKEND.make(operator.state_schema)
         copy.install(state.export(CHUNK_BYTES))

@@ -25,8 +25,8 @@ def make_core(
     version: int,
 ) -> ArrowCore:
     """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones whose state is elsewhere."""
-    workload = config.make_workload()
-    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), config.new_state)
+    stage = config.make_stage()
+    operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage), config.new_state)
     machine: protocol.SlotMachine[Any] = protocol.SlotMachine(
         slot, config.routers, {*states, *fresh}, expected, version
     )

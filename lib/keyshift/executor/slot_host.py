@@ -97,7 +97,7 @@ class SlotHost:
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
-        operator = config.make_workload().operator()
+        operator = config.make_stage().operator()
         self.uses_time = operator.uses_time
         self.value_schema = operator.state_schema
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])

@@ -58,7 +58,7 @@ class SlotTask:
         self._config = config
         self._batch_id = batch_id
         self._host = host_for(config)
-        self._result_schema = result_schema(config.make_workload())
+        self._result_schema = result_schema(config.make_stage())
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()

@@ -61,6 +61,7 @@ class Course:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._await_executors = await_executors
         self._workload = spec.workload
+        [self._source], [self._stage] = spec.workload.sources, spec.workload.stages
         self._point = spec.point()
         self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
         self._to_move: set[int] | None = None  # units that were to move; None: nobody has planned yet
@@ -76,6 +77,7 @@ class Course:
             endpoints=endpoints,
             workload=spec.workload.name,
             parameters=spec.workload.model_dump(),
+            stage=self._stage.name,
             routers=spec.job.routers,
             slots=spec.job.slots if self._restarts else spec.tasks,
             key_groups=spec.workload.key_groups,
@@ -97,6 +99,7 @@ class Course:
         self._received_by_savepoint = 0
         self._deaths = 0
         self._offered: int | None = None
+        self._due: int | None = None  # results that what was offered must have
         self._load_took_s = 0.0
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
@@ -162,7 +165,7 @@ class Course:
         events, frames = topics.read_topic(
             kafka,
             self._config.events_topic,
-            self._workload.event_schema,
+            self._source.schema,
             spec.job.routers,
             before=final.offsets if self._overloaded else None,
             sign_in=sign_in,
@@ -191,7 +194,7 @@ class Course:
             "bytes_minimum": sum(final.unit_bytes[unit] for unit in moved),
             "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in measures.values()),
             "bytes_copied": copied,
-            "load": self._load(start, load_s, len(events)),
+            "load": self._load(start, load_s, events),
         }
         return tables, _as_manifest(found), facts, self._notes
 
@@ -256,8 +259,8 @@ class Course:
         self._await_sealed(savepoint)
         return savepoint
 
-    def _load(self, start: float, load_s: float, judged: int) -> Load:
-        """``start``: of the load, in seconds since the epoch; ``judged``: events that the verdict is about."""
+    def _load(self, start: float, load_s: float, judged: pd.DataFrame) -> Load:
+        """``start``: of the load, in seconds since the epoch; ``judged``: the events that the verdict is about."""
         assert self._offered is not None  # the generator has ended
         begin_s = start - self._trigger_us / SECOND_US
         return Load(
@@ -265,7 +268,8 @@ class Course:
             end_s=begin_s + load_s,
             took_s=self._load_took_s,
             events=self._offered,
-            unprocessed=self._offered - judged,
+            unprocessed=self._offered - len(judged),
+            due=int(verdict.due(self._stage, judged).sum()),
         )
 
     def _start_children(self) -> tuple[JsonProcess, JsonProcess]:
@@ -460,8 +464,8 @@ class Course:
 
     @property
     def _behind(self) -> bool:
-        """Whether events that were offered, or are to be, have no result yet."""
-        return self._offered is None or self._received < self._offered
+        """Whether results are still to come of events that were offered, or are to be."""
+        return self._due is None or self._received < self._due
 
     def _out_of_time(self) -> bool:
         """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
@@ -515,14 +519,14 @@ class Course:
             time.sleep(min(left, 0.2))
 
     def _await_results(self) -> None:
-        """Until as many results as events have come, or none comes any more (then some are lost), or time is up."""
+        """Until all results that are due have come, or none comes any more (then some are lost), or time is up."""
         quiet_since, last = time.monotonic(), -1
         while self._behind:
             self._check()
             if self._received != last:
                 last, quiet_since = self._received, time.monotonic()
             if time.monotonic() - quiet_since > SILENCE_S:
-                self._say(f"only {self._received} of {self._offered} results came")
+                self._say(f"only {self._received} of {self._due} results came")
                 return
             if self._overloaded or self._out_of_time():
                 return
@@ -535,7 +539,7 @@ class Course:
 
     def _heard_generator(self, report: dict[str, Any]) -> None:
         if report.get("state") == "done":
-            self._offered, self._load_took_s = report["events"], report["took_s"]
+            self._offered, self._due, self._load_took_s = report["events"], report["due"], report["took_s"]
 
     def _heard_collector(self, report: dict[str, Any]) -> None:
         if "marker" in report:

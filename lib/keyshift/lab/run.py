@@ -115,7 +115,7 @@ class Lab:
         }
         common: dict[str, Any] = known | {
             "started_at": started,
-            "stages": [Stage(name=workload, due="event")],
+            "stages": [Stage(name=s.name, due="workload" if s.due else "event") for s in spec.workload.stages],
             "versions": describe_versions(),
             "machine": describe_machine(),
             "seeds": {"events": spec.workload.seed},

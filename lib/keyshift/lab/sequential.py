@@ -62,9 +62,10 @@ def run_offline(
     behind the last one. Timers that are not due by then stay. Raises BadInput for an unknown backend.
     """
     make_state = backends.get(backend).make
-    operator = workload.operator()
+    [source], [stage] = workload.sources, workload.stages
+    operator = stage.operator()
     units = workload.key_groups * workload.bins
-    sources = [workload.source(router) for router in range(routers)]
+    partitions = [source.partition(router) for router in range(routers)]
     states: list[UnitState] = [make_state(operator.state_schema) for _ in range(units)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
@@ -90,9 +91,9 @@ def run_offline(
         current = due
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
         now_us = int(times[-1]) + 1
-        for router, source in enumerate(sources):
+        for router, partition in enumerate(partitions):
             time_passes(now_us)
-            batch = source.take(times)
+            batch = partition.take(times)
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             unit_of = units_of(batch.column("key").to_numpy(), workload.key_groups, workload.bins)
@@ -113,7 +114,7 @@ def run_offline(
         state.timers.export().to_pandas().assign(unit=unit, slot=current.owner[unit])
         for unit, state in enumerate(states)
     ]
-    columns = [field.name for field in (*RESULT_FIELDS, *workload.result_fields)]
+    columns = [field.name for field in (*RESULT_FIELDS, *stage.result_fields)]
     columns += ["slot", "log_offset", "arrived_us"]
     return OfflineRun(
         pd.concat(events, ignore_index=True),

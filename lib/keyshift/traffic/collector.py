@@ -84,7 +84,7 @@ def report(second: int, latencies_ms: np.ndarray) -> None:
 
 def collect(config: CollectorConfig, commands: Commands) -> None:
     """The process: collect until told to stop. Raises ServiceUnavailable, BadInput, ProtocolViolation."""
-    workload = config.make_workload()
+    [stage] = config.make_workload().stages
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
     assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]
@@ -106,7 +106,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         )
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)
-    results = Results(workload.result_fields)
+    results = Results(stage.result_fields)
     columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})

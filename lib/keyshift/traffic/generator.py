@@ -10,8 +10,9 @@ after the load has ended, what is left of it is never offered.
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
 (once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "late_ms": ...}``
 (all events so far, largest lag behind the schedule within the second);
-``{"state": "done", "events": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``took_s``: since the
-start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
+``{"state": "done", "events": ..., "due": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``due``:
+results that the events must have; ``took_s``: since the start of the load), after which ticks go on until told to stop
+(a stop before the end says done, too).
 """
 
 import math
@@ -31,7 +32,7 @@ from keyshift.trace import Trace
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
-from keyshift.workloads import Source
+from keyshift.workloads import Partition
 
 SECOND_US = 1_000_000
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
@@ -71,11 +72,12 @@ class Generator:
 
     def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
         workload = config.make_workload()
+        [source], [self._stage] = workload.sources, workload.stages
         self._config, self._producer = config, producer
-        self._schema = workload.event_schema
-        self._empty = frames.empty(workload.event_schema)
-        self._sources: list[Source] = [workload.source(router) for router in range(config.routers)]
+        self._empty = frames.empty(source.schema)
+        self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
         self._sent = [0] * config.routers
+        self._due = 0
         self._failure: Exception | None = None
         self._on_the_way = 0  # bytes
         self._room = threading.Condition()
@@ -108,7 +110,7 @@ class Generator:
     def done(self, now_us: int) -> dict[str, Any]:
         """What is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
-        return {"state": "done", "events": self.events, "took_s": took_us / SECOND_US}
+        return {"state": "done", "events": self.events, "due": self._due, "took_s": took_us / SECOND_US}
 
     def start(self, command: dict[str, Any]) -> None:
         """Plan the load. Raises BadInput if the command is none or there is a load already."""
@@ -129,8 +131,9 @@ class Generator:
             sent, due = self._sent[router], self.schedule.due(router, frame_us)
             if due > sent:
                 end = min(due, sent + TAKE_EVENTS)
-                batch = self._sources[router].take(self.schedule.times(router, sent, end))
+                batch = self._partitions[router].take(self.schedule.times(router, sent, end))
                 self._sent[router] = end
+                self._due += self._stage.results_due(batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         *pieces, last = frames.cut(batch)

@@ -73,7 +73,7 @@ class Slot:
         self.states = {UNIT: state({})}
         self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
         self.sent = 0
-        operator = ArrowOperator(CONFIG.make_workload().operator(), None, None, MemoryState)
+        operator = ArrowOperator(CONFIG.make_stage(), None, None, MemoryState)
         operator.uses_time = uses_time
         self.keys = KeyAccess(operator, self.states)
         self.couriers = KeyCouriers(self.clients, self.keys, self.turn, self.failures.append)

@@ -219,9 +219,9 @@ def test_a_backend_has_settings_of_its_own_which_every_state_gets(monkeypatch):
     assert spec.parameters().items() >= {"backend": "shelf", "shelves": 4}.items()
     workload, backend = spec.workload, spec.backend
     config = JobConfig(
-        "job", 0, None, workload.name, workload.model_dump(), 1, 1, 128, 1, backend.name, backend.settings
+        "job", 0, None, workload.name, workload.model_dump(), "counter", 1, 1, 128, 1, backend.name, backend.settings
     )
-    config.new_state(workload.operator().state_schema)
+    config.new_state(config.make_stage().operator().state_schema)
     assert made == [4]
     with pytest.raises(BadInput, match="shelves = 0"):
         make_spec({"backend": "shelf", "shelves": 0})

@@ -11,7 +11,7 @@ from kafka.future import Future
 from keyshift.errors import ServiceUnavailable
 from keyshift.frames import MOST_BYTES, decode
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
-from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount.source import EVENTS
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
@@ -63,9 +63,7 @@ class Broker:
             how(future, value)
 
     def frames(self, router):
-        return [
-            decode(value, KeyCount.event_schema) for partition, value in self.values if partition == router and value
-        ]
+        return [decode(value, EVENTS) for partition, value in self.values if partition == router and value]
 
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
@@ -107,7 +105,12 @@ def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
     assert not slow.finished
     slow.give_up(end_us + round(OVERTIME_S * 1e6) + 1)
     assert slow.finished
-    assert slow.done(START_US + 6_500_000) == {"state": "done", "events": TAKE_EVENTS, "took_s": 6.5}
+    assert slow.done(START_US + 6_500_000) == {
+        "state": "done",
+        "events": TAKE_EVENTS,
+        "due": TAKE_EVENTS,
+        "took_s": 6.5,
+    }
     assert slow.send(0, end_us)
     assert slow.events == TAKE_EVENTS
 
