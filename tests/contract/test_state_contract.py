@@ -88,9 +88,14 @@ def machine(make):
     return Backend
 
 
+def maker(name):
+    backend = backends.get(name)
+    return lambda schema: backend.open("job/0/stage/0", schema, backend.settings()).unit(0)
+
+
 @pytest.fixture(params=backends.names())
 def make(request):
-    return backends.get(request.param).make
+    return maker(request.param)
 
 
 def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(make):
@@ -100,7 +105,7 @@ def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(make):
 @pytest.mark.parametrize("name", backends.names())
 @given(st.dictionaries(KEYS, VALUES, max_size=30), st.integers(1, 2000))
 def test_an_export_holds_every_key_once_whatever_the_size_of_its_parts(name, content, chunk_bytes):
-    state = backends.get(name).make(SCHEMA)
+    state = maker(name)(SCHEMA)
     for key, value in content.items():
         state.values[key] = value
     assert exported(state, chunk_bytes) == content

@@ -12,6 +12,7 @@ from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_offline
 from keyshift.results.verdict import judge
 from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING, Timers
 from keyshift.workloads import workloads
 
@@ -81,7 +82,7 @@ def test_a_source_gives_the_same_events_again_whatever_is_taken_at_once(workload
 
 def test_an_operator_answers_in_the_order_of_the_events_with_the_promised_columns(workload):
     operator = workload.stages[0].operator()
-    states = [backends.get("memory").make(operator.state_schema) for _ in range(16)]
+    states = [MemoryState(operator.state_schema) for _ in range(16)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
     events = workload.sources[0].partition(0).take(np.arange(30, dtype=np.int64))
@@ -96,7 +97,7 @@ def test_an_operator_answers_in_the_order_of_the_events_with_the_promised_column
 
 def states_of(workload):
     operator = workload.stages[0].operator()
-    states = [backends.get("memory").make(operator.state_schema) for _ in range(16)]
+    states = [MemoryState(operator.state_schema) for _ in range(16)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
     return operator, states
@@ -121,7 +122,7 @@ def answers(workload, frames, move=False, together=True):
 
     def hand_over(units):
         for unit in units if move else ():
-            there = backends.get("memory").make(operator.state_schema)
+            there = MemoryState(operator.state_schema)
             there.install(states[unit].export(100))
             there.timers.install(states[unit].timers.export())
             states[unit] = there
@@ -184,7 +185,7 @@ def test_timers_answer_with_the_promised_columns_and_no_position(timed):
 def test_the_state_before_the_first_event_holds_only_keys_of_its_unit(workload):
     operator = workload.stages[0].operator()
     for unit in range(16):
-        state = backends.get("memory").make(operator.state_schema)
+        state = MemoryState(operator.state_schema)
         operator.initial(unit, state)
         for batch in state.export(1 << 20):
             assert (units_of(batch.column("key").to_numpy(), 8, 2) == unit).all()

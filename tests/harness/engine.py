@@ -100,7 +100,7 @@ class Process:
     def end(self) -> None:
         """Nobody reaches it any more."""
         if self._host is not None:
-            threading.Thread(target=self._host.server.shutdown, name="harness-shutdown", daemon=True).start()
+            threading.Thread(target=self._host.close, name="harness-shutdown", daemon=True).start()
             self._host = None
 
 

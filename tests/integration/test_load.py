@@ -19,7 +19,7 @@ from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Assignment, units_of
 from keyshift.results.verdict import judge
-from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.topics import create_topic, delete_topic, read_topic
 from keyshift.workloads.keycount import KeyCount
@@ -227,7 +227,7 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
 def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[int, bytes]], list[pd.DataFrame]]:
     """The job: result frames with their slot, in order, and the final state."""
     operator = WORKLOAD.stages[0].operator()
-    states = [backends.get("memory").make(operator.state_schema) for _ in assignment.owner]
+    states = [MemoryState(operator.state_schema) for _ in assignment.owner]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
     out = []

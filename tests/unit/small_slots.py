@@ -127,7 +127,7 @@ class SmallJob:
     def ends(self, host):
         """The process is gone."""
         self._hosts.remove(host)
-        host.server.shutdown()
+        host.close()
 
     def made(self, slot, host, batch="0"):
         """A slot that is not open yet."""
@@ -189,4 +189,4 @@ class SmallJob:
         for task in self._tasks:
             task.close()
         for host in self._hosts:
-            host.server.shutdown()
+            host.close()

@@ -8,7 +8,7 @@ import pyarrow as pa
 from keyshift.endpoints import Endpoints
 from keyshift.frames import RESULT_FIELDS
 from keyshift.registry import unknown
-from keyshift.state import UnitState, backends
+from keyshift.state import Store, backends
 from keyshift.workloads import KeyedStage, Source, Workload, workloads
 
 SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
@@ -81,9 +81,11 @@ class JobConfig:
             raise unknown("stage", self.stage, list(stages))
         return stages[self.stage]
 
-    def new_state(self, schema: pa.Schema) -> UnitState:
-        """The state of one unit, without keys, in the job's backend. ``schema``: of a value."""
-        return backends.get(self.backend).make(schema, **self.backend_settings)
+    def open_store(self, slot: int, schema: pa.Schema) -> Store:
+        """The store of a slot, in the job's backend. ``schema``: of a value."""
+        backend = backends.get(self.backend)
+        name = f"{self.job}/{self.attempt}/{self.stage}/{slot}"
+        return backend.open(name, schema, backend.settings(**self.backend_settings))
 
 
 def slot_schema(stage: KeyedStage) -> pa.Schema:

@@ -85,6 +85,7 @@ class SlotTask:
         )
         handover = self._coordination.read(f"handover/{self.slot}")
         self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
+        self._store = host.store(self.slot)
         states: dict[int, UnitState] = {}
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
@@ -102,7 +103,7 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(partial(self._expected_units(expected).pull, self._clients, handover["address"]))
-        self._core = make_core(config, self.slot, states, fresh, expected, version)
+        self._core = make_core(config, self.slot, self._store, states, fresh, expected, version)
         if handover is not None:  # time goes on where it was: routers do not say again what they said before
             self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
         self._connect(states)
@@ -368,7 +369,7 @@ class SlotTask:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
         if parcel.delta_of is None:
-            state = self._core.operator.new_state()
+            state = self._store.unit(parcel.unit)
         else:
             state = self._host.copies.take(self.slot, parcel.unit, parcel.delta_of)
             if state is None:

@@ -39,17 +39,12 @@ class ArrowSplit:
 
 
 class ArrowOperator:
-    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out; ``make``: a backend."""
+    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out."""
 
-    def __init__(
-        self, stage: KeyedStage, events: pa.Schema, results: pa.Schema, make: Callable[[pa.Schema], UnitState]
-    ) -> None:
+    def __init__(self, stage: KeyedStage, events: pa.Schema, results: pa.Schema) -> None:
         self._operator, self._due = stage.operator(), stage.due
         self.uses_time = self._operator.uses_time
-        self._events, self._results, self._make = events, results, make
-
-    def new_state(self) -> UnitState:  # noqa: D102
-        return self._make(self._operator.state_schema)
+        self._events, self._results = events, results
 
     def initial(self, unit: int, state: UnitState) -> None:  # noqa: D102
         self._operator.initial(unit, state)

@@ -237,6 +237,7 @@ class SlotCore(Generic[Events, Result]):
                     if savepoint != self.savepoint:  # once, also if the barriers come again in the next batch
                         self.results += self.computation.timers_due(min(self.watermarks), self._now_us, at_once=True)
                     self.savepoint = savepoint
+                    self.computation.checkpoint()
                     self._effects.append(effect)
                 case _:
                     self._effects.append(effect)

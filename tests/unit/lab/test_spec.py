@@ -10,7 +10,7 @@ from keyshift.lab.spec import known_parameters, make_spec
 from keyshift.planner import settings, strategies
 from keyshift.registry import named_values
 from keyshift.state import Backend, Settings, backends
-from keyshift.state.memory import MemoryState
+from keyshift.state.memory import MemoryStore
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
 
@@ -204,15 +204,15 @@ def test_a_name_with_two_owners_is_refused_and_can_be_given_with_the_owner(rated
     assert make_spec({"rate": 5.0}).run.rate == 5.0, "where only one part has it"
 
 
-def test_a_backend_has_settings_of_its_own_which_every_state_gets(monkeypatch):
+def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
     class Shelf(Settings):
         shelves: int = Field(default=1, ge=1, description="how many")
 
     made = []
 
-    def shelf(schema, shelves):
-        made.append(shelves)
-        return MemoryState(schema)
+    def shelf(slot, schema, settings):
+        made.append((slot, settings.shelves))
+        return MemoryStore(slot, schema, settings)
 
     monkeypatch.setitem(backends._entries, "shelf", Backend(shelf, "a shelf", Shelf))
     spec = make_spec({"backend": "shelf", "shelves": 4})
@@ -221,8 +221,8 @@ def test_a_backend_has_settings_of_its_own_which_every_state_gets(monkeypatch):
     config = JobConfig(
         "job", 0, None, workload.name, workload.model_dump(), "counter", 1, 1, 128, 1, backend.name, backend.settings
     )
-    config.new_state(config.make_stage().operator().state_schema)
-    assert made == [4]
+    config.open_store(1, config.make_stage().operator().state_schema)
+    assert made == [("job/0/counter/1", 4)]
     with pytest.raises(BadInput, match="shelves = 0"):
         make_spec({"backend": "shelf", "shelves": 0})
     with pytest.raises(BadInput, match="a parameter of backend shelf; this run has backend = memory"):

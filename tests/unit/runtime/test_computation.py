@@ -13,7 +13,7 @@ from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime import computation as module
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
-from keyshift.state.memory import MemoryState
+from keyshift.state.memory import MemoryStore
 from keyshift.state.timers import EVENT
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
@@ -39,8 +39,9 @@ class Partial(list):
 
 def computation_of(workload, machine, states, *partial):
     [stage] = workload.stages
-    operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage), MemoryState)
-    made = Computation(operator, machine, Partial(*partial), states, len(UNITS))
+    operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
+    store = MemoryStore("", stage.operator().state_schema, None)
+    made = Computation(operator, machine, Partial(*partial), store, states, len(UNITS))
     for unit in UNITS:
         made.begin(unit)
     return made

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_offline
-from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
 
@@ -114,7 +114,7 @@ def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_fr
 def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
     workload = make()
     operator = workload.stages[0].operator()
-    empty = backends.get("memory").make(operator.state_schema)
+    empty = MemoryState(operator.state_schema)
     batch = workload.sources[0].partition(0).take(np.zeros(1, np.int64))
     batch = batch.append_column("position", [np.int32(0)]).append_column("unit", units_of(batch["key"].to_numpy(), 8))
     answer = operator.process(batch, lambda unit: empty)

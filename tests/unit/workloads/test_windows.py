@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_offline
 from keyshift.results.verdict import judge
-from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads import workloads
 from keyshift.workloads.times import Times
@@ -60,7 +60,7 @@ class OneUnit:
     def __init__(self, **changes) -> None:
         workload = make(key_groups=1, **changes)
         self.operator = workload.stages[0].operator()
-        self.state = backends.get("memory").make(self.operator.state_schema)
+        self.state = MemoryState(self.operator.state_schema)
         self.operator.initial(0, self.state)
 
     def advance(self, watermark_ms: float, now_ms: float) -> list[tuple]:
@@ -517,7 +517,7 @@ def test_a_run_without_any_event_has_nothing_wrong():
     untouched = []
     times = Times(times.frames, [], ASSIGNMENTS)
     for unit in {int(part["unit"].iloc[0]) for part in final}:  # one that was touched is exported in two parts
-        state = backends.get("memory").make(operator.state_schema)
+        state = MemoryState(operator.state_schema)
         operator.initial(unit, state)
         untouched += [batch.to_pandas().assign(unit=unit, slot=0) for batch in state.export(1 << 20)]
     assert wrong(workload, events.iloc[:0], results.iloc[:0], untouched, times) == []
