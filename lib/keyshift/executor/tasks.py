@@ -122,7 +122,7 @@ class RouterTask:
 
     def _savepoint_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
-            self._core.machine.request_savepoint(raw["id"])
+            self._core.machine.request_savepoint(raw["id"], raw["behind"])
 
     @property
     def watermark(self) -> int:

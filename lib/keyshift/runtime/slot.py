@@ -14,7 +14,7 @@ from keyshift.protocol import slot as protocol
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, Row
+from keyshift.runtime.row import BARRIER, BEHIND, DATA, Row
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
@@ -127,8 +127,8 @@ class SlotCore(Generic[Events, Result]):
         for kind, router, version, offset, watermark, payload in rows:
             if kind == BARRIER:
                 self._follow(machine.barrier(router, version))
-            elif kind == SAVEPOINT:
-                self._follow(machine.savepoint_barrier(router, bytes(payload).decode()))
+            elif kind in BEHIND:
+                self._follow(machine.savepoint_barrier(router, bytes(payload).decode(), BEHIND[kind]))
             elif not machine.stopped(router):
                 if kind == DATA:
                     met = min(self.watermarks)

@@ -15,7 +15,7 @@ from keyshift.executor.channel import answered as batch_of
 from keyshift.executor.tasks import RouterTask
 from keyshift.keys import Assignment, SlotId, units_of
 from keyshift.runtime.router import AWAKE_US, TICK_US
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
 CONFIG = replace(CONFIG, slots=SLOTS)
@@ -127,12 +127,21 @@ def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(sai
 
 def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     frame(said, 0)
-    said._coordination.watched["savepoint"]({"id": "s"})
+    said._coordination.watched["savepoint"]({"id": "s", "behind": "stop"})
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
     assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
+
+
+def test_behind_a_savepoint_that_does_not_stop_events_go_on(said):
+    frame(said, 0)
+    said._coordination.watched["savepoint"]({"id": "s", "behind": "go on"})
+    key = keys_of(1)[:1]
+    assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
+    assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert DATA in kinds(frame(said, 2, key))[1]
 
 
 def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
