@@ -7,13 +7,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_count import LINES, LONG, WordCount
 
 from keyshift.checks import check_workload
 from keyshift.checks.workload import answers
 from keyshift.errors import ContractBroken
+from keyshift.executor.config import slot_schema
 from keyshift.keys import Assignment
 from keyshift.lab.sequential import run_offline
 from keyshift.results.verdict import judge
+from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
 from keyshift.state.timers import Timers
 from keyshift.workloads import workloads
@@ -249,3 +252,29 @@ def test_a_result_that_is_due_is_lost_if_it_is_missing_and_one_that_is_not_due_i
     more = judged(workload, run, results=every.results)
     assert more.unexpected == len(every.results) - len(run.results) > 0
     assert (more.lost, more.wrong, more.duplicated) == (0, 0, 0)
+
+
+# -- a workload of texts -----------------------------------------------------------------------------------------------
+
+
+def test_routers_may_make_events_of_another_kind_than_the_sources_with_keys_of_any_type():
+    workload = WordCount()
+    check_workload(workload)
+    run = offline(workload)
+    per_frame = run.events.groupby(["router", "offset"]).size()
+    assert per_frame.max() > 20, "more events than lines"
+    assert run.results["word"].str.len().min() >= LONG
+
+
+def test_a_router_gives_slots_what_was_mapped():
+    stage = WordCount().stages[0]
+    lines = pa.RecordBatch.from_pydict({"t": [7, 8, 9], "line": ["keys to keys", "", "state"]}, schema=LINES)
+    events = stage.mapped(lines)
+    assert events["word"].to_pylist() == ["keys", "to", "keys", "state"]
+    assert events["t"].to_pylist() == [7, 7, 7, 9]
+    assert stage.results_due(lines) == 3
+    assert stage.results_due(lines.slice(0, 0)) == 0
+    split = ArrowSplit(slot_schema(stage), 2, 8, 2)
+    parts = split(events, ASSIGNMENTS[0])
+    rows = [row for part in parts.values() for row in pa.ipc.read_record_batch(part, slot_schema(stage)).to_pylist()]
+    assert sorted((row["position"], row["word"]) for row in rows) == list(enumerate(events["word"].to_pylist()))

@@ -80,10 +80,14 @@ def _check_operator(workload: Workload, stage: KeyedStage) -> None:
     for unit, state in enumerate(states):
         strange = [key for key in sorted(state.keys()) if _unit_of(workload, key) != unit]
         require(not strange, f"unit {unit} begins with keys {strange[:3]}, which are not of it")
-    events = _placed(workload, source.partition(0).take(np.arange(30, dtype=np.int64)))
+    given = source.partition(0).take(np.arange(30, dtype=np.int64))
+    events = stage.mapped(given)
+    require(events.schema == stage.events, f"slots of stage {stage.name} get {events.schema}, expected {stage.events}")
+    require(events == stage.mapped(given), f"stage {stage.name} maps the same events to others")
+    events = _placed(workload, events)
     answer = operator.process(events, states.__getitem__)
     _check_results(stage, answer)
-    positions, due = answer["position"].to_pylist(), np.arange(30)
+    positions, due = answer["position"].to_pylist(), np.arange(events.num_rows)
     if stage.due is not None:
         due = due[stage.due(events.select(stage.events.names))]
     require(positions == due.tolist(), f"results are of positions {positions}, expected {due.tolist()}")
@@ -196,7 +200,7 @@ def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, tog
             given += [] if fired is None else fired.to_pylist()
         require(operator.advance(states) is None, "timers fire twice")
         hand_over(between)
-        events = _placed(workload, partitions[router].take(np.full(count, now_us)))
+        events = _placed(workload, stage.mapped(partitions[router].take(np.full(count, now_us))))
         given += operator.process(events, states.__getitem__).to_pylist()
     values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
     far = 2**62

@@ -279,7 +279,7 @@ class SlotTask:
         return values
 
     def _set_marker(self, marker: dict[str, Any]) -> None:
-        self._marker, self._marker_at = marker | {"slot": self.slot}, 0.0
+        self._marker, self._marker_at = marker | {"stage": self._config.stage, "slot": self.slot}, 0.0
 
     def _raise_trouble(self) -> None:
         if self._trouble:

@@ -169,6 +169,7 @@ class Course:
             spec.job.routers,
             before=final.offsets if self._overloaded else None,
             sign_in=sign_in,
+            stage=self._stage,
         )
         results = pq.read_table(self._output).to_pandas()
         found = self._judge(events, frames, results, final, left_behind)
@@ -194,7 +195,7 @@ class Course:
             "bytes_minimum": sum(final.unit_bytes[unit] for unit in moved),
             "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in measures.values()),
             "bytes_copied": copied,
-            "load": self._load(start, load_s, events),
+            "load": self._load(start, load_s, events, frames, final),
         }
         return tables, _as_manifest(found), facts, self._notes
 
@@ -259,16 +260,19 @@ class Course:
         self._await_sealed(savepoint)
         return savepoint
 
-    def _load(self, start: float, load_s: float, judged: pd.DataFrame) -> Load:
+    def _load(self, start: float, load_s: float, judged: pd.DataFrame, frames: pd.DataFrame, final: Savepoint) -> Load:
         """``start``: of the load, in seconds since the epoch; ``judged``: the events that the verdict is about."""
         assert self._offered is not None  # the generator has ended
         begin_s = start - self._trigger_us / SECOND_US
+        waited_for = frames
+        if self._overloaded:
+            waited_for = frames[frames["offset"] < frames["router"].map(final.offsets)]
         return Load(
             begin_s=begin_s,
             end_s=begin_s + load_s,
             took_s=self._load_took_s,
             events=self._offered,
-            unprocessed=self._offered - len(judged),
+            unprocessed=self._offered - int(waited_for["events"].sum()),
             due=int(verdict.due(self._stage, judged).sum()),
         )
 

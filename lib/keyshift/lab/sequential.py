@@ -93,7 +93,7 @@ def run_offline(
         now_us = int(times[-1]) + 1
         for router, partition in enumerate(partitions):
             time_passes(now_us)
-            batch = partition.take(times)
+            batch = stage.mapped(partition.take(times))
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             unit_of = units_of(batch.column("key").to_numpy(), workload.key_groups, workload.bins)

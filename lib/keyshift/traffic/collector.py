@@ -3,9 +3,9 @@
 Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
 ``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ...}``: latency from
 ``t`` to arrival of what arrived in that second of the epoch (null if nothing did); at once, for each marker frame, its
-metadata, e.g. ``{"marker": "ready", "slot": 3}``; after stop, when nothing has arrived for a second and the file is
-written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not counted or timed in
-what is reported every second: no event waits for them.
+metadata, e.g. ``{"marker": "ready", "stage": "counter", "slot": 3}``; after stop, when nothing has arrived for a second
+and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not
+counted or timed in what is reported every second: no event waits for them.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.

@@ -32,8 +32,8 @@ class Operator(Protocol):
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """Results of those of ``events`` that are due (``KeyedStage.due``), one each, in the order of the events.
 
-        ``events`` has the stage's columns and ``position`` (int32, row in the frame), ``unit`` (int32). The result has
-        ``key``, ``t``, ``position`` and the stage's ``result_fields``.
+        ``events`` has the stage's columns and ``position`` (int32, row in the frame after ``map``), ``unit`` (int32).
+        The result has ``key``, ``t``, ``position`` and the stage's ``result_fields``.
         """
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
@@ -66,6 +66,10 @@ class KeyedStage:
     """A keyed stage: the columns of the events that its slots get, what its operator adds to the results, and who
     computes.
 
+    ``map``: the stage's events from those of a frame of the source, in their order; runs in the routers. It may parse,
+    choose the key (``frames.keys_of`` takes any type), make several events of one, or none, and keeps ``t``. It must
+    give the same whenever it is called: the verdict calls it, too. None: the events are those of the source.
+
     ``due``: which of its events must have a result, and exactly one; the others must have none. It looks at each event
     by itself. None: every event.
     """
@@ -74,10 +78,16 @@ class KeyedStage:
     events: pa.Schema  # begins with frames.EVENT_FIELDS
     result_fields: tuple[pa.Field, ...]  # beside frames.RESULT_FIELDS
     operator: Callable[[], Operator]  # a new one, for one slot
+    map: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
 
+    def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """The stage's events from those of a frame of the source."""
+        return events if self.map is None else self.map(events)
+
     def results_due(self, events: pa.RecordBatch) -> int:
-        """How many results these events must have."""
+        """How many results these events of the source must have."""
+        events = self.mapped(events)
         return events.num_rows if self.due is None else int(self.due(events).sum())
 
 
