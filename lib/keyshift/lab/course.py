@@ -141,7 +141,7 @@ class Course:
         self._wait_ready(self._config.slots, "ready: every router and slot has put a first row through")
         with Sampler(ignore={child.pid for child in self._children}) as sampler:
             start = time.time() + LEAD_S
-            load_s = spec.run.warmup_s + spec.run.seconds
+            load_s = spec.run.load_s
             self._idle_since = start + load_s
             self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
             with tqdm(total=round(load_s), unit="s", desc=spec.strategy.name, leave=False, disable=None) as bar:
@@ -280,7 +280,7 @@ class Course:
         spec, config = self._spec, self._config
         common = {"workload": config.workload, "parameters": config.parameters}
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
-        load: dict[str, Any] = {"rate": spec.run.rate, "frame_ms": spec.run.frame_ms}
+        load: dict[str, Any] = {"rate": spec.run.rate, "rate_steps": spec.run.steps(), "frame_ms": spec.run.frame_ms}
         load |= {"routers": config.routers, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
         self._children.append(JsonProcess("keyshift.traffic.generator", common | load, self._heard_generator))

@@ -18,6 +18,7 @@ results that the events must have; ``took_s``: since the start of the load), aft
 import math
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -44,27 +45,46 @@ class GeneratorConfig(TrafficConfig):
     """What the generator is told first."""
 
     rate: float = Field(gt=0, description="events per second, all routers together")
+    rate_steps: list[tuple[float, float]] = Field(
+        default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
+    )
     routers: int = Field(ge=1, description="partitions of the topic")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
 
 
 class Schedule:
-    """When each event is due: event i of router r at ``start + (i + r / routers) * routers / rate`` seconds."""
+    """When each event is due: event i of router r is the (i * routers + r)-th of all, which come at equal distances as
+    long as the rate is the same: ``rate``, and from each of ``steps`` (seconds since the start) on another.
+    """
 
-    def __init__(self, start_us: int, seconds: float, rate: float, routers: int) -> None:
+    def __init__(
+        self, start_us: int, seconds: float, rate: float, routers: int, steps: Sequence[tuple[float, float]] = ()
+    ) -> None:
         self.start_us, self.end_us = start_us, start_us + round(seconds * SECOND_US)
-        self._rate, self._routers = rate, routers
-        self.total = [max(0, math.ceil((seconds * rate - router) / routers)) for router in range(routers)]
+        self._routers = routers
+        begins, rates = zip((0.0, rate), *steps, strict=True)
+        self._begins_us, self._rates = np.array(begins) * SECOND_US, np.array(rates)  # of each stretch, since the start
+        self._before = np.append(0.0, np.cumsum(np.diff(begins) * self._rates[:-1]))  # events before each stretch
+        whole = self._before[-1] + (seconds - begins[-1]) * rates[-1]
+        self.total = [max(0, math.ceil((whole - router) / routers)) for router in range(routers)]
+
+    def _events(self, passed_us: float) -> float:
+        """How many events, not rounded, all routers together have until so long after the start."""
+        stretch = max(0, int(np.searchsorted(self._begins_us, passed_us, side="right")) - 1)
+        since_us = passed_us - self._begins_us[stretch]
+        return float(self._before[stretch] + since_us * self._rates[stretch] / SECOND_US)
 
     def due(self, router: int, now_us: int) -> int:
         """How many events of ``router`` are due at ``now_us``, since the start."""
-        passed = (now_us - self.start_us) * self._rate / SECOND_US
+        passed = self._events(now_us - self.start_us)
         return min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1))
 
     def times(self, router: int, begin: int, end: int) -> npt.NDArray[np.int64]:
         """Microseconds since the epoch at which events ``begin`` to ``end - 1`` of ``router`` are due."""
         numbers = np.arange(begin, end, dtype=np.int64) * self._routers + router
-        return self.start_us + (numbers * SECOND_US / self._rate).astype(np.int64)
+        stretch = np.searchsorted(self._before, numbers, side="right") - 1
+        since_us = (numbers - self._before[stretch]) * SECOND_US / self._rates[stretch]
+        return self.start_us + (self._begins_us[stretch] + since_us).astype(np.int64)
 
 
 class Generator:
@@ -117,7 +137,8 @@ class Generator:
         if set(command) != {"start_at_us", "seconds"} or self.schedule is not None:
             raise BadInput(f"generator command {command}: expected start_at_us with seconds, once, or stop")
         config = self._config
-        self.schedule = Schedule(int(command["start_at_us"]), float(command["seconds"]), config.rate, config.routers)
+        start_us, seconds = int(command["start_at_us"]), float(command["seconds"])
+        self.schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
 
     def send(self, router: int, frame_us: int) -> bool:
         """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.

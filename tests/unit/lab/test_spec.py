@@ -89,6 +89,11 @@ def test_several_reconfigurations_need_room_for_the_largest():
     ("setting", "value", "remedy"),
     [
         ("slots=0", "slots = 0", "greater than or equal to 1"),
+        ("rate_steps=10:2000,5:1", "rate_steps = '10:2000,5:1'", "ascending"),
+        ("rate_steps=24:2000", "rate_steps = '24:2000'", "below seconds = 24"),
+        ("rate_steps=1:-2", "rate_steps = '1:-2'", "each with a rate"),
+        ("rate_steps=1:fast", "rate_steps = '1:fast'", "e.g. 0:2000,10:6000"),
+        ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
         ("rate=-1", "rate = -1", "greater than 0"),
         ("slots=200", "slots = 200", "raise key_groups"),
         ("to_slots=129", "to_slots = 129", "raise key_groups"),
@@ -175,6 +180,16 @@ def test_every_parameter_says_what_it_means_and_has_one_owner():
     owners = {name: owner for owner, name, _ in known}
     wanted = {"rate": "run", "slots": "job", "keys": "workload", "bins": "strategy", "to_slots": "scenario"}
     assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
+
+
+def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
+    plain = make_spec({}).run
+    assert (plain.steps(), plain.events()) == ([], 2000.0 * 28)
+    run = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).run
+    assert run.steps() == [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)]
+    assert run.events() == 3 * 100 + 10 * 2000 + 10 * 6000
+    with pytest.raises(BadInput, match="nothing is offered"):
+        make_spec({"rate_steps": "0:0", "warmup_s": 0})
 
 
 class Rated(KeyCount):
