@@ -33,6 +33,10 @@ class PlanRejected(KeyshiftError):
     """A strategy proposed a step that breaks an invariant of the plan; the message names which."""
 
 
+class ContractBroken(KeyshiftError):
+    """A strategy, a workload or a state backend does not do what its kind promises; the message says what."""
+
+
 class ProtocolViolation(KeyshiftError):
     """A protocol machine met an event that its state does not allow; it names role, state and event."""
 
@@ -51,3 +55,9 @@ def service_errors(
     except errors as error:
         found = explain(error)
         raise (ServiceUnavailable(found) if isinstance(found, str) else found) from error
+
+
+def require(kept: bool, otherwise: str) -> None:
+    """Raises ContractBroken, with the words of ``otherwise``, unless ``kept``."""
+    if not kept:
+        raise ContractBroken(otherwise)

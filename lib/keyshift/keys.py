@@ -20,6 +20,7 @@ RouterId = NewType("RouterId", int)
 
 Gate = Literal["none", "slots", "router", "query"]
 Transfer = Literal["push", "fetch", "access", "remote"]
+Behind = Literal["stop", "go on"]  # what happens behind the barrier of a savepoint: nothing any more, or all as before
 
 
 def hash_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -6,157 +6,110 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from keyshift.state import backends, rows
-from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.checks import check_backend
+from keyshift.checks.backend import SCHEMA, Watched, exported
+from keyshift.errors import ContractBroken
+from keyshift.state import Backend, backends, rows
+from keyshift.state.memory import MemoryState, MemoryStore
 
-SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 INT64 = st.integers(-(2**63), 2**63 - 1)
 KEYS = st.integers(0, 12) | INT64
 VALUES = st.tuples(INT64, st.binary(max_size=40))
 
 
-def exported(state, chunk_bytes: int) -> dict:
-    batches = list(state.export(chunk_bytes))
-    assert all(batch.num_rows for batch in batches)
-    assert all(batch.schema.names == ["key", "count", "payload"] for batch in batches)
-    rows = [row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
-    content = {key: tuple(value) for key, *value in rows}
-    assert len(content) == len(rows), "a key was exported twice"
-    return content
+def opened(name):
+    backend = backends.get(name)
+    return backend.open("job/0/stage/0", SCHEMA, backend.settings())
 
 
-def machine(make):
-    class Backend(RuleBasedStateMachine):
+def machine(name):
+    class States(RuleBasedStateMachine):
         def __init__(self):
             super().__init__()
-            self.state, self.model = make(SCHEMA), {}
-            self.changed = None  # keys, once they are tracked
+            self.store = opened(name)
+            self.watched = Watched(self.store)
 
-        def touched(self, key):
-            if self.changed is not None:
-                self.changed.add(key)
+        def teardown(self):
+            self.store.close()
 
         @rule(key=KEYS, value=VALUES)
         def put(self, key, value):
-            self.state.values[key] = value
-            self.model[key] = value
-            self.touched(key)
+            self.watched.put(key, value)
 
         @rule(key=KEYS)
         def get(self, key):
-            assert self.state.values[key] == self.model.get(key)
+            self.watched.get(key)
+
+        @rule(keys=st.lists(KEYS, max_size=5))
+        def load(self, keys):
+            self.watched.load(keys)
 
         @rule(key=KEYS)
         def delete(self, key):
-            self.state.delete(key)
-            self.model.pop(key, None)
-            self.touched(key)
+            self.watched.delete(key)
 
-        @precondition(lambda self: self.changed is None)
+        @precondition(lambda self: self.watched.changed is None)
         @rule()
         def track(self):
-            self.state.track()
-            self.changed = set()
+            self.watched.track()
 
-        @precondition(lambda self: self.changed is not None)
+        @precondition(lambda self: self.watched.changed is not None)
         @rule()
         def changes(self):
-            assert self.state.changes() == self.changed
-            self.changed = set()
+            self.watched.changes()
 
         @rule(chunk_bytes=st.integers(1, 500))
         def hand_over(self, chunk_bytes):
-            """The unit moves: what arrives is all that is left."""
-            there = make(SCHEMA)
-            there.install(self.state.export(chunk_bytes))
-            self.state, self.changed = there, None
+            self.watched.hand_over(chunk_bytes)
 
         @rule(content=st.dictionaries(KEYS, VALUES, max_size=5), chunk_bytes=st.integers(1, 500))
         def install_more(self, content, chunk_bytes):
-            other = make(SCHEMA)
-            for key, value in content.items():
-                other.values[key] = value
-            self.state.install(other.export(chunk_bytes))
-            self.model |= content
+            self.watched.install(content, chunk_bytes)
 
         @invariant()
         def it_holds_what_the_dictionary_holds(self):
-            assert len(self.state) == len(self.model)
-            assert sorted(self.state.keys()) == sorted(self.model)
-            assert exported(self.state, 100) == self.model
+            self.watched.compare()
 
-    return Backend
+    return States
 
 
 @pytest.fixture(params=backends.names())
 def make(request):
-    return backends.get(request.param).make
+    store = opened(request.param)
+    yield lambda: store.unit(0)
+    store.close()
 
 
-def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(make):
-    run_state_machine_as_test(machine(make), settings=settings(max_examples=50, stateful_step_count=30))
+@pytest.mark.parametrize("name", backends.names())
+def test_it_passes_the_check_that_anybody_can_call(name):
+    check_backend(backends.get(name))
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(name):
+    run_state_machine_as_test(machine(name), settings=settings(max_examples=50, stateful_step_count=30))
 
 
 @pytest.mark.parametrize("name", backends.names())
 @given(st.dictionaries(KEYS, VALUES, max_size=30), st.integers(1, 2000))
 def test_an_export_holds_every_key_once_whatever_the_size_of_its_parts(name, content, chunk_bytes):
-    state = backends.get(name).make(SCHEMA)
+    store = opened(name)
+    state = store.unit(0)
     for key, value in content.items():
         state.values[key] = value
     assert exported(state, chunk_bytes) == content
-
-
-def test_the_parts_of_an_export_are_about_as_large_as_asked(make):
-    state = make(SCHEMA)
-    for key in range(1000):
-        state.values[key] = (key, bytes(100))
-    sizes = [batch.nbytes for batch in state.export(10_000)]
-    assert max(sizes) <= 12_000
-    assert 10 <= len(sizes) <= 20
-
-
-def test_a_value_larger_than_a_part_is_exported_in_a_part_of_its_own_size(make):
-    state = make(SCHEMA)
-    for key in range(3):
-        state.values[key] = (key, bytes(10_000))
-    assert exported(state, 100) == {key: (key, bytes(10_000)) for key in range(3)}
-
-
-def test_an_empty_unit_exports_no_batch_and_installs_nothing(make):
-    state = make(SCHEMA)
-    assert list(state.export(1000)) == []
-    state.install([])
-    assert len(state) == 0
-
-
-def test_what_was_handed_over_does_not_change_with_what_happens_later_at_the_source(make):
-    source, destination = make(SCHEMA), make(SCHEMA)
-    source.values[1] = (1, b"old")
-    destination.install(source.export(1000))
-    source.values[1] = (2, b"new")
-    source.values[2] = (1, b"new")
-    assert exported(destination, 1000) == {1: (1, b"old")}
-
-
-def test_values_of_several_columns_of_lists_come_back_as_they_were_put(make):
-    lists = pa.schema([pa.field("starts", pa.list_(pa.int64())), pa.field("counts", pa.list_(pa.int64()))])
-    source, destination = make(lists), make(lists)
-    content = {1: ([], []), 2: ([5, -7], [1, 2]), 3: ([0], [9])}
-    for key, value in content.items():
-        source.values[key] = value
-    destination.install(source.export(10))
-    assert {key: destination.values[key] for key in content} == content
+    store.close()
 
 
 def filled(make, content):
-    state = make(SCHEMA)
+    state = make()
     for key, value in content.items():
         state.values[key] = value
     return state
 
 
 def test_keys_that_arrived_are_known_before_anybody_touches_them(make):
-    state = make(SCHEMA)
+    state = make()
     state.values[1] = (1, b"old")
     state.install(filled(make, {1: (2, b"new"), 5: (3, b"")}).export(1000))
     assert sorted(state.keys()) == [1, 5]
@@ -181,41 +134,13 @@ def test_changes_are_the_keys_put_or_deleted_since_they_are_tracked_and_told_onc
 
 
 def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
-    state = make(SCHEMA)
+    state = make()
     state.track()
     state.install(filled(make, {1: (1, b"a"), 2: (1, b"b")}).export(1000))
     assert state.changes() == set()
     state.values[1] = (2, b"a")
     state.delete(2)
     assert state.changes() == {1, 2}
-
-
-def test_changes_are_those_of_the_unit_here_and_do_not_travel(make):
-    source, destination = filled(make, {1: (1, b"a")}), make(SCHEMA)
-    source.track()
-    source.values[1] = (2, b"b")
-    destination.install(source.export(1000))
-    destination.track()
-    assert destination.changes() == set()
-
-
-def test_a_delta_brings_an_older_copy_up_to_date(make):
-    """What replication does: the whole once, then changed rows and deleted keys."""
-    source = filled(make, {key: (key, b"old") for key in range(100)})
-    copy = make(SCHEMA)
-    copy.install(source.export(500))
-    source.track()
-    source.values[5] = (5, b"new")
-    source.values[200] = (200, b"new")
-    source.delete(7)
-    schema = pa.schema([pa.field("key", pa.int64()), *SCHEMA])
-    changed = source.changes()
-    found = rows.take(source, changed)
-    assert sorted(key for key, _ in found) == [5, 200]
-    copy.install([rows.pack(schema, found)])
-    for key in changed - {key for key, _ in found}:
-        copy.delete(key)
-    assert exported(copy, 1000) == exported(source, 1000)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=20))
@@ -226,32 +151,66 @@ def test_rows_come_out_as_they_were_packed(content):
     assert dict(rows.unpack(batch)) == content
 
 
-def test_a_new_unit_has_no_timers(make):
-    assert len(make(SCHEMA).timers) == 0
+class Broken(MemoryState):
+    """Does not keep one promise."""
 
 
-def test_timers_move_apart_from_the_values_and_without_them(make):
-    source, destination = make(SCHEMA), make(SCHEMA)
-    source.values[1] = (1, b"value")
-    source.timers.set(EVENT, 10, 1)
-    source.timers.set(PROCESSING, 20, 2)
-    source.timers.reach(5, 6)
-    destination.install(source.export(1000))
-    assert len(destination.timers) == 0
-    destination.timers.install(source.timers.export())
-    assert destination.timers.due(EVENT, 10) == [(10, 1)]
-    assert destination.timers.due(PROCESSING, 20) == [(20, 2)]
-    assert (destination.timers.watermark, destination.timers.clock) == (5, 6)
-    assert exported(destination, 1000) == {1: (1, b"value")}
+class Forgets(Broken):
+    def export(self, chunk_bytes):
+        return list(super().export(chunk_bytes))[1:]
 
 
-def test_units_do_not_share_their_timers(make):
-    one, other = make(SCHEMA), make(SCHEMA)
-    one.timers.set(EVENT, 10, 1)
-    assert len(other.timers) == 0
+class KeepsWhatIsDeleted(Broken):
+    def delete(self, key):
+        pass
 
 
-def test_each_backend_says_in_one_line_what_it_is():
-    for _, backend in backends.items():
-        assert backend.summary.strip()
-        assert "\n" not in backend.summary
+class TellsNothing(Broken):
+    def changes(self):
+        super().changes()
+        return set()
+
+
+class InOnePart(Broken):
+    def export(self, chunk_bytes):
+        return super().export(1 << 30)
+
+
+class OneForAll:
+    """A store whose states share their timers."""
+
+    def __init__(self, slot, schema, settings):
+        self._store, self._timers = MemoryStore(slot, schema, settings), MemoryState(schema).timers
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def unit(self, unit):
+        state = self._store.unit(unit)
+        state.timers = self._timers
+        return state
+
+
+def store_of(kind):
+    class Store(MemoryStore):
+        def unit(self, unit):
+            return kind(self._schema)
+
+    return Store
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (Backend(store_of(Forgets), "a backend"), "the export has other values"),
+        (Backend(store_of(KeepsWhatIsDeleted), "a backend"), "len is"),
+        (Backend(store_of(TellsNothing), "a backend"), "keys .* are told as changed"),
+        (Backend(store_of(InOnePart), "a backend"), "parts of 10000 bytes were wanted"),
+        (Backend(OneForAll, "a backend"), "timers travel with the values"),
+        (Backend(MemoryStore, "two\nlines"), "summary .*: must be one line"),
+    ],
+    ids=["export", "delete", "changes", "parts", "timers", "summary"],
+)
+def test_the_check_says_in_plain_words_what_a_backend_does_not_keep(backend, words):
+    with pytest.raises(ContractBroken, match=words):
+        check_backend(backend)

@@ -1,31 +1,41 @@
-"""Every registered workload keeps the promises of ``keyshift.workloads.Workload``; a new one needs only PARAMETERS."""
+"""Every registered workload keeps the promises of ``keyshift.workloads.contract``; a new one needs only PARAMETERS."""
 
-import numpy as np
+from dataclasses import replace
+
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_count import LINES, LONG, WordCount
 
-from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
-from keyshift.keys import Assignment, units_of
+from keyshift.checks import check_workload
+from keyshift.checks.workload import answers
+from keyshift.errors import ContractBroken
+from keyshift.executor.config import slot_schema
+from keyshift.keys import Assignment
 from keyshift.lab.sequential import run_offline
 from keyshift.results.verdict import judge
+from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
-from keyshift.state.timers import EVENT, PROCESSING, Timers
+from keyshift.state.timers import Timers
 from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount.operator import KeyCountOperator
+from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.windowcount.operator import WindowCountOperator
 
 # What every workload takes; one that needs more adds it here under its name.
 COMMON = {"key_groups": 8, "bins": 2, "keys": 40, "skew": 0.5, "state_bytes": 64, "seed": 11}
 PARAMETERS: dict[str, dict] = {
-    # Short enough for an offline run of a tenth of a second, in which an event of a key comes every 40 ms or so.
+    # Short enough for a sequential run of a tenth of a second, in which an event of a key comes every 40 ms or so.
     "windowcount": {"window_ms": 20, "delay_ms": 10, "late_share": 0.1, "idle_ms": 15},
 }
 ASSIGNMENTS = [Assignment.contiguous(16, 2), Assignment.contiguous(16, 4, 2), Assignment.contiguous(16, 3, 3)]
 
 
-def make(name):
-    return workloads.get(name)(**COMMON | PARAMETERS.get(name, {}))
+def make(name, of=None):
+    return (of or workloads.get(name))(**COMMON | PARAMETERS.get(name, {}))
 
 
 @pytest.fixture(params=workloads.names())
@@ -56,50 +66,13 @@ def timed(request):
     return make(request.param)
 
 
-def test_it_has_a_name_a_summary_of_one_line_and_the_placement_it_was_given(workload):
+def test_it_passes_the_check_that_anybody_can_call(workload):
+    check_workload(workload)
+
+
+def test_it_has_the_name_it_is_registered_by_and_the_placement_it_was_given(workload):
     assert workloads.get(workload.name) is type(workload)
-    assert workload.summary.strip()
-    assert "\n" not in workload.summary
     assert (workload.key_groups, workload.bins) == (8, 2)
-
-
-def test_its_columns_begin_with_those_of_every_event_and_add_to_those_of_every_result(workload):
-    assert tuple(workload.event_schema)[: len(EVENT_FIELDS)] == EVENT_FIELDS
-    assert not {f.name for f in workload.result_fields} & {f.name for f in RESULT_FIELDS}
-
-
-def test_a_source_gives_the_same_events_again_whatever_is_taken_at_once(workload):
-    times = np.arange(100, dtype=np.int64)
-    whole = workload.source(1).take(times)
-    source = workload.source(1)
-    parts = [source.take(times[begin:end]) for begin, end in [(0, 1), (1, 1), (1, 60), (60, 100)]]
-    assert whole.schema == workload.event_schema
-    assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
-    assert whole.column("t").to_pylist() == times.tolist()
-    assert workload.source(0).take(times) != whole
-
-
-def test_an_operator_answers_in_the_order_of_the_events_with_the_promised_columns(workload):
-    operator = workload.operator()
-    states = [backends.get("memory").make(operator.state_schema) for _ in range(16)]
-    for unit, state in enumerate(states):
-        operator.initial(unit, state)
-    events = workload.source(0).take(np.arange(30, dtype=np.int64))
-    units = units_of(events.column("key").to_numpy(), 8, 2)
-    events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
-    answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
-    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *workload.result_fields]
-    assert {f.name: f.type for f in answer.schema} == {f.name: f.type for f in wanted}
-    positions = answer.column("position").to_pylist()
-    assert positions == sorted(positions)
-
-
-def states_of(workload):
-    operator = workload.operator()
-    states = [backends.get("memory").make(operator.state_schema) for _ in range(16)]
-    for unit, state in enumerate(states):
-        operator.initial(unit, state)
-    return operator, states
 
 
 # One frame: its router, events, time since the one before, by how much the slot's watermark lags behind, the units that
@@ -109,42 +82,6 @@ FRAMES = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 15_000), st.integers(0, 30_000), UNITS, UNITS),
     max_size=15,
 )
-
-
-def answers(workload, frames, move=False, together=True):
-    """Everything a slot gives for ``frames``, the values it is left with, and the timers. ``together``: the timers of
-    all units in one call, or those of each in its own.
-    """
-    operator, states = states_of(workload)
-    sources = [workload.source(router) for router in range(2)]
-    given, now_us = [], 1_000_000
-
-    def hand_over(units):
-        for unit in units if move else ():
-            there = backends.get("memory").make(operator.state_schema)
-            there.install(states[unit].export(100))
-            there.timers.install(states[unit].timers.export())
-            states[unit] = there
-
-    for router, count, passed_us, lag_us, before, between in frames:
-        now_us += passed_us
-        hand_over(before)
-        for state in states:
-            state.timers.reach(now_us - lag_us, now_us)
-        for some in [states] if together else [[state] for state in states]:
-            fired = operator.advance(some)
-            given += [] if fired is None else fired.to_pylist()
-        assert operator.advance(states) is None
-        hand_over(between)
-        events = sources[router].take(np.full(count, now_us))
-        events = events.append_column("position", pa.array(np.arange(count, dtype=np.int32)))
-        units = units_of(events.column("key").to_numpy(), 8, 2)
-        answer = operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
-        given += answer.to_pylist()
-    values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
-    far = 2**62
-    timers = [(s.timers.watermark, s.timers.due(EVENT, far), s.timers.due(PROCESSING, far)) for s in states]
-    return given, values, timers
 
 
 @pytest.mark.parametrize("name", workloads.names())
@@ -163,65 +100,12 @@ def test_the_timers_of_many_units_at_once_give_what_those_of_one_after_the_other
     assert answers(workload, frames, together=True) == answers(workload, frames, together=False)
 
 
-def test_timers_answer_with_the_promised_columns_and_no_position(timed):
-    operator, states = states_of(timed)
-    events = timed.source(0).take(np.arange(30, dtype=np.int64))
-    units = units_of(events.column("key").to_numpy(), 8, 2)
-    events = events.append_column("position", pa.array(np.arange(30, dtype=np.int32)))
-    operator.process(events.append_column("unit", pa.array(units)), states.__getitem__)
-    for state in states:
-        state.timers.reach(10**9, 10**9)
-    fired = [operator.advance([state]) for state in states]
-    assert any(fired)
-    wanted = [RESULT_FIELDS[0], RESULT_FIELDS[1], RESULT_FIELDS[4], *timed.result_fields]
-    for unit, batch in enumerate(fired):
-        if batch is not None:
-            assert {f.name: f.type for f in batch.schema} == {f.name: f.type for f in wanted}
-            assert set(batch.column("position").to_pylist()) == {-1}
-            assert (units_of(batch.column("key").to_numpy(), 8, 2) == unit).all()
-
-
-def test_the_state_before_the_first_event_holds_only_keys_of_its_unit(workload):
-    operator = workload.operator()
-    for unit in range(16):
-        state = backends.get("memory").make(operator.state_schema)
-        operator.initial(unit, state)
-        for batch in state.export(1 << 20):
-            assert (units_of(batch.column("key").to_numpy(), 8, 2) == unit).all()
-
-
 @pytest.mark.parametrize("backend", backends.names())
 @pytest.mark.parametrize("routers", [1, 3])
 def test_a_run_whose_state_moves_twice_is_judged_ok(workload, backend, routers):
     run = offline(workload, routers=routers, backend=backend)
     found = judged(workload, run)
     assert found.ok, found.examples
-
-
-def test_a_run_is_the_same_every_time(workload):
-    first, second = offline(workload), offline(workload)
-    pd.testing.assert_frame_equal(first.results, second.results)
-    pd.testing.assert_frame_equal(pd.concat(first.final), pd.concat(second.final))
-
-
-def test_state_that_was_lost_in_a_move_makes_the_verdict_bad(workload):
-    run = offline(workload)
-    found = judged(workload, run, final=run.final[1:])
-    assert found.wrong > 0
-
-
-def test_state_that_missed_the_last_frame_makes_the_verdict_bad(workload):
-    run, earlier = offline(workload), offline(workload, frames=11)
-    found = judged(workload, run, final=earlier.final)
-    assert found.wrong > 0
-
-
-def test_results_exchanged_between_events_make_the_verdict_bad(workload):
-    run = offline(workload)
-    first = workload.result_fields[0].name
-    exchanged = run.results.assign(**{first: run.results[first].to_numpy()[::-1]})
-    found = judged(workload, run, results=exchanged)
-    assert found.wrong > 0
 
 
 def test_timers_lost_in_a_move_make_the_verdict_bad(timed, monkeypatch):
@@ -258,3 +142,139 @@ def test_a_timer_that_fires_in_a_slot_that_was_not_the_owner_is_foreign(timed):
     run.results.loc[row, "slot"] += 1
     found = judged(timed, run)
     assert (found.foreign, found.wrong) == (1, 0)
+
+
+# -- workloads of one's own that do not keep a promise -----------------------------------------------------------------
+
+
+def with_stage(of, **changes):
+    """A workload like another one, with a stage that differs; ``operator`` is made from the workload."""
+
+    class Changed(of):
+        @property
+        def stages(self):
+            [stage] = super().stages
+            given = dict(changes)
+            if operator := given.pop("operator", None):
+                given["operator"] = lambda: operator(self)
+            return (replace(stage, **given),)
+
+    return Changed
+
+
+class Backwards(KeyCountOperator):
+    def process(self, events, state_of):
+        answer = super().process(events, state_of)
+        return answer.take(pa.array(range(answer.num_rows - 1, -1, -1), pa.int64()))
+
+
+class CountsBesideTheState(KeyCountOperator):
+    def process(self, events, state_of):
+        answer = super().process(events, state_of)
+        seen = []
+        for unit in events["unit"].to_pylist():
+            state = state_of(unit)
+            state.seen = getattr(state, "seen", 0) + 1  # an attribute does not move
+            seen.append(state.seen)
+        return pa.RecordBatch.from_arrays([*answer.columns[:-1], pa.array(seen, pa.int64())], schema=answer.schema)
+
+
+class Timeless(WindowCountOperator):
+    uses_time = False
+
+
+class Credulous(KeyCount):
+    def wrong(self, events, results, final, times=None):
+        return iter(())
+
+
+class Suspicious(KeyCount):
+    def wrong(self, events, results, final, times=None):
+        yield "nobody is to be trusted"
+
+
+class DrawsByChance(KeyCount):
+    @property
+    def sources(self):
+        [plain] = super().sources
+        again = iter(range(1 << 30))  # a partition that is opened twice has other events
+        return (replace(plain, partition=lambda router: plain.partition(next(again))),)
+
+
+BROKEN = {
+    "order": (with_stage(KeyCount, operator=Backwards), "results are of positions"),
+    "columns": (with_stage(KeyCount, result_fields=()), "results have columns"),
+    "events": (with_stage(KeyCount, events=pa.schema([("t", pa.int64())])), "its events begin with"),
+    "name": (with_stage(KeyCount, name="The counter"), "name 'The counter': must be of"),
+    "due": (with_stage(KeyCount, due=lambda events: events["key"].to_numpy() % 2 == 0), "results are of positions"),
+    "beside the state": (with_stage(KeyCount, operator=CountsBesideTheState), "units that move give other results"),
+    "time": (with_stage(WindowCount, operator=Timeless), "there are timers, but no uses_time"),
+    "an oracle that says yes": (Credulous, "the state of a unit was lost, and the verdict does not call it wrong"),
+    "an oracle that says no": (Suspicious, "a run whose state moves twice is judged bad"),
+    "chance": (DrawsByChance, "gives other events if they are taken in other parts"),
+}
+
+
+@pytest.mark.parametrize(("of", "words"), BROKEN.values(), ids=BROKEN.keys())
+def test_the_check_says_in_plain_words_what_a_workload_does_not_keep(of, words):
+    with pytest.raises(ContractBroken, match=words):
+        check_workload(make(of.name, of))
+
+
+# -- a workload whose events do not all have a result ------------------------------------------------------------------
+
+
+def even(events: pa.RecordBatch):
+    return events["key"].to_numpy() % 2 == 0
+
+
+class CountsAllAnswersEven(KeyCountOperator):
+    def process(self, events, state_of):
+        return super().process(events, state_of).filter(pa.array(even(events)))
+
+
+Even = with_stage(KeyCount, operator=CountsAllAnswersEven, due=even)
+
+
+def test_a_workload_may_answer_some_of_its_events():
+    check_workload(make("keycount", Even))
+    run = offline(make("keycount", Even))
+    assert 0 < len(run.results) < len(run.events)
+    assert (run.results["key"] % 2 == 0).all()
+
+
+def test_a_result_that_is_due_is_lost_if_it_is_missing_and_one_that_is_not_due_is_unexpected():
+    workload = make("keycount", Even)
+    run = offline(workload)
+    missing = judged(workload, run, results=run.results.drop(index=7))
+    assert (missing.lost, missing.unexpected) == (1, 0)
+    every = offline(make("keycount"))
+    more = judged(workload, run, results=every.results)
+    assert more.unexpected == len(every.results) - len(run.results) > 0
+    assert (more.lost, more.wrong, more.duplicated) == (0, 0, 0)
+
+
+# -- a workload of texts -----------------------------------------------------------------------------------------------
+
+
+def test_routers_may_make_events_of_another_kind_than_the_sources_with_keys_of_any_type():
+    workload = WordCount()
+    check_workload(workload)
+    run = offline(workload)
+    per_frame = run.events.groupby(["router", "offset"]).size()
+    assert per_frame.max() > 20, "more events than lines"
+    assert run.results["word"].str.len().min() >= LONG
+
+
+def test_a_router_gives_slots_what_was_mapped():
+    stage = WordCount().stages[0]
+    lines = pa.RecordBatch.from_pydict({"t": [7, 8, 9], "line": ["keys to keys", "", "state"]}, schema=LINES)
+    events = stage.mapped(lines)
+    assert events["word"].to_pylist() == ["keys", "to", "keys", "state"]
+    assert events["t"].to_pylist() == [7, 7, 7, 9]
+    assert stage.results_due(lines) == 3
+    assert stage.results_due(lines.slice(0, 0)) == 0
+    split = ArrowSplit(slot_schema(stage), 2, 8, 2)
+    parts = split(events, ASSIGNMENTS[0])
+    rows = [row for part in parts.values() for row in pa.ipc.read_record_batch(part, slot_schema(stage)).to_pylist()]
+    assert sorted((row["position"], row["word"]) for row in rows) == list(enumerate(events["word"].to_pylist()))

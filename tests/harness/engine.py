@@ -50,7 +50,7 @@ class Topic:
         parts, seen = [], []
         for router, values in enumerate(self.partitions):
             for offset, value in enumerate(values):
-                events, meta = frames.decode(value, workload.event_schema)
+                events, meta = frames.decode(value, workload.sources[0].schema)
                 seen.append((router, offset, meta["watermark"], events.num_rows))
                 if events.num_rows:
                     where = {"router": router, "offset": offset, "position": range(events.num_rows)}
@@ -100,7 +100,7 @@ class Process:
     def end(self) -> None:
         """Nobody reaches it any more."""
         if self._host is not None:
-            threading.Thread(target=self._host.server.shutdown, name="harness-shutdown", daemon=True).start()
+            threading.Thread(target=self._host.close, name="harness-shutdown", daemon=True).start()
             self._host = None
 
 

@@ -39,6 +39,7 @@ from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
+from keyshift.workloads import workloads
 
 T = TypeVar("T")
 LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
@@ -112,6 +113,7 @@ class Run:
             endpoints=Endpoints("kafka:1", "zookeeper:1", "minio:1", access_key="a", secret_key="s"),
             workload=shape.workload,
             parameters=shape.parameters,
+            stage=workloads.get(shape.workload)(**shape.parameters).stages[0].name,
             routers=shape.routers,
             slots=shape.slots,
             key_groups=shape.parameters["key_groups"],
@@ -282,14 +284,14 @@ class Run:
         """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
         most = time.monotonic() + LOAD_S
-        sources = [self._workload.source(router) for router in range(shape.routers)]
+        sources = [self._workload.sources[0].partition(router) for router in range(shape.routers)]
         while not self._over.wait(shape.frame_s * (0.5 + rng.random())):
             for router, source in enumerate(sources):
                 with self._loading:
                     now = time.time_ns() // 1000
                     events = 0 if self._loaded or time.monotonic() > most else rng.choice((0, 1, 3, 6))
                     times = now - np.arange(events, dtype=np.int64)[::-1]
-                    batch = source.take(times) if events else frames.empty(self._workload.event_schema)
+                    batch = source.take(times) if events else frames.empty(self._workload.sources[0].schema)
                     self._topic.partitions[router].append(frames.encode(batch, {"watermark": now}))
                     self._offered += events
 

@@ -19,14 +19,14 @@ from keyshift import frames
 from keyshift.errors import ServiceUnavailable
 from keyshift.keys import Assignment, units_of
 from keyshift.results.verdict import judge
-from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
 from keyshift.traffic.topics import create_topic, delete_topic, read_topic
 from keyshift.workloads.keycount import KeyCount
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
 WORKLOAD = KeyCount(**PARAMETERS)
-RESULTS = pa.schema([*frames.RESULT_FIELDS, *WORKLOAD.result_fields])
+RESULTS = pa.schema([*frames.RESULT_FIELDS, *WORKLOAD.stages[0].result_fields])
 ROUTERS, SLOTS, RATE, SECONDS = 2, 3, 2000, 2
 DEADLINE_S = 60
 
@@ -143,7 +143,7 @@ def all_frames(kafka: str, topic: str, partition: int) -> list[tuple[pa.RecordBa
         for records in consumer.poll(timeout_ms=500).values():
             values += [record.value for record in records]
     consumer.close()
-    return [frames.decode(value, WORKLOAD.event_schema) for value in values]
+    return [frames.decode(value, WORKLOAD.sources[0].schema) for value in values]
 
 
 def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_ticks(stack, start, topic):
@@ -151,13 +151,13 @@ def test_the_generator_offers_every_event_once_at_its_scheduled_time_between_tic
     start_us, generator = generate(start, stack.kafka, name)
     sent = generator.hear(lambda report: report.get("sent_events") == RATE * SECONDS)
     assert sent["late_ms"] >= 0
-    events, seen = read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    events, seen = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)
     assert seen["events"].sum() == RATE * SECONDS
     for router, mine in events.groupby("router"):
         count = RATE * SECONDS // ROUTERS
         times = start_us + (np.arange(count) * ROUTERS + router) * 1_000_000 // RATE
         assert mine["t"].tolist() == times.tolist()
-        alone = WORKLOAD.source(router).take(times)
+        alone = WORKLOAD.sources[0].partition(router).take(times)
         assert mine["key"].tolist() == alone.column("key").to_pylist()
 
         seen_us = 0
@@ -185,7 +185,7 @@ def test_a_generator_that_starts_late_sends_all_that_was_due_with_the_scheduled_
     generator.state("done")
     generator.tell({"stop": True})
     assert generator.wait() == (0, "")
-    events, _ = read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)
+    events, _ = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)
     assert sorted(events["t"]) == (start_us + np.arange(RATE * SECONDS) * 1_000_000 // RATE).tolist()
     assert events.groupby("router")["offset"].nunique().tolist() == [1] * ROUTERS
 
@@ -199,7 +199,7 @@ def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, 
     generator.tell({"stop": True})
     events = generator.state("done")["events"]
     assert generator.wait() == (0, "")
-    assert len(read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS)[0]) == events > 0
+    assert len(read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)[0]) == events > 0
 
 
 def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):
@@ -215,7 +215,7 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
     assert generator.hang_up() == (0, "")
 
     first = dict.fromkeys(range(ROUTERS), 100)
-    events, seen = read_topic(stack.kafka, name, WORKLOAD.event_schema, ROUTERS, before=first)
+    events, seen = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS, before=first)
     assert seen["events"].sum() == done["events"] > len(events)
     for router, mine in events.groupby("router"):
         times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
@@ -226,8 +226,8 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
 
 def process(events: pd.DataFrame, assignment: Assignment) -> tuple[list[tuple[int, bytes]], list[pd.DataFrame]]:
     """The job: result frames with their slot, in order, and the final state."""
-    operator = WORKLOAD.operator()
-    states = [backends.get("memory").make(operator.state_schema) for _ in assignment.owner]
+    operator = WORKLOAD.stages[0].operator()
+    states = [MemoryState(operator.state_schema) for _ in assignment.owner]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
     out = []
@@ -259,7 +259,7 @@ def test_what_is_generated_processed_and_collected_is_judged_ok(stack, start, to
     _, generator = generate(start, stack.kafka, offered)
     assert generator.hang_up() == (0, "")
 
-    events, _ = read_topic(stack.kafka, offered, WORKLOAD.event_schema, ROUTERS)
+    events, _ = read_topic(stack.kafka, offered, WORKLOAD.sources[0].schema, ROUTERS)
     assignment = Assignment.contiguous(8, SLOTS)
     out, final = process(events, assignment)
     producer = KafkaProducer(bootstrap_servers=stack.kafka)

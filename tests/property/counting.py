@@ -97,6 +97,23 @@ class State:
         return found
 
 
+class Store:
+    """See ``keyshift.state.Store``. The simulation makes its states itself: what is asked for here is missing there."""
+
+    def __init__(self, shell: "SlotShell") -> None:
+        self.shell = shell
+
+    def unit(self, unit: int) -> State:
+        self.shell.sim.problem("ownerless", f"slot {self.shell.slot} works on unit {unit} without its state")
+        return State()
+
+    def load(self, wanted: Iterable[Any]) -> None:
+        pass
+
+    def checkpoint(self) -> None:
+        pass
+
+
 class Counting:
     """The operator of one slot; see ``FrameOperator``. Results are as ``Simulation.results`` has them."""
 
@@ -104,10 +121,6 @@ class Counting:
         self.shell, self.sim = shell, shell.sim
         self.uses_time = self.sim.shape.timers
         self.idle = False  # whether time passes for units that got no record
-
-    def new_state(self) -> State:
-        self.sim.problem("ownerless", f"slot {self.shell.slot} works on a unit without its state")
-        return State()
 
     def initial(self, unit: int, state: Any) -> None:
         raise AssertionError("the simulation makes its states itself")

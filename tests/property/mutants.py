@@ -117,9 +117,9 @@ class ForgetsTheStepAtTheEndOfTheBatch(Slot):
 
 
 class FreezesWhenTheFirstRouterStops(Slot):
-    def savepoint_barrier(self, router: int, savepoint: str) -> Any:
+    def savepoint_barrier(self, router: int, savepoint: str, behind: Any = "stop") -> Any:
         for each in self._heard:
-            effects = super().savepoint_barrier(each, savepoint)
+            effects = super().savepoint_barrier(each, savepoint, behind)
         return effects
 
 
@@ -406,8 +406,8 @@ class StopsForASavepointWhilePaused(RouterMachine):
         paused, wanted = self._next_paused, self._savepoint
         effects = super().boundary()
         if paused and wanted and self._savepoint:
-            self.stopped_for, self._savepoint = wanted, None
-            effects.append(router.SavepointBarrier(wanted))
+            self.stopped_for, self._savepoint = wanted.savepoint, None
+            effects.append(wanted)
         return effects
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from counting import FRAME_US, Counting, Events, State
+from counting import FRAME_US, Counting, Events, State, Store
 
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import SlotMachine, slot
@@ -222,8 +222,9 @@ class SlotShell:
         machine = sim.slot_machine(self.slot, shape.routers, self.states.keys(), expected, self.version)
         operator: Any = Counting(self)
         states: Any = self.states
+        store: Any = Store(self)
         keys = sim.key_access(operator, states, sim.absent_keys())
-        computation = sim.computation(operator, machine, keys, states, shape.units)
+        computation = sim.computation(operator, machine, keys, store, states, shape.units)
         most, slices = shape.queue_bytes * RECORD_BYTES, (shape.drain, shape.drain)
         self.core = sim.slot_core(
             machine, operator, keys, computation, states, most, self.watermarks, self.savepoint, slices

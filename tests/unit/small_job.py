@@ -11,13 +11,14 @@ CONFIG = JobConfig(
     endpoints=Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s"),
     workload="keycount",
     parameters={"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0},
+    stage="counter",
     routers=1,
     slots=2,
     key_groups=4,
     token="secret",
     chunk_bytes=1000,
 )
-VALUE = CONFIG.make_workload().operator().state_schema
+VALUE = CONFIG.make_stage().operator().state_schema
 
 
 def state(counts):

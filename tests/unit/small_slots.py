@@ -127,7 +127,7 @@ class SmallJob:
     def ends(self, host):
         """The process is gone."""
         self._hosts.remove(host)
-        host.server.shutdown()
+        host.close()
 
     def made(self, slot, host, batch="0"):
         """A slot that is not open yet."""
@@ -171,7 +171,7 @@ class SmallJob:
 
     def data(self, task, keys, version=1, router=0, watermark=BEGIN_US):
         """A row of events, one for each of ``keys``."""
-        schema = slot_schema(self.workload)
+        schema = slot_schema(self.workload.stages[0])
         columns = {"key": keys, "position": range(len(keys)), "unit": self.workload.units[list(keys)]}
         events = pa.RecordBatch.from_arrays(
             [pa.array(columns.get(field.name, [watermark] * len(keys)), field.type) for field in schema], schema=schema
@@ -179,7 +179,7 @@ class SmallJob:
         return self.say(task, DATA, version, events.serialize().to_pybytes(), router, watermark)
 
     def rows(self, values):
-        schema = result_schema(self.workload)
+        schema = result_schema(self.workload.stages[0])
         return [row for value in values for row in frames.decode(value, schema)[0].to_pylist()]
 
     def keys_of(self, unit):
@@ -189,4 +189,4 @@ class SmallJob:
         for task in self._tasks:
             task.close()
         for host in self._hosts:
-            host.server.shutdown()
+            host.close()

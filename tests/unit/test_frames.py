@@ -86,3 +86,30 @@ def test_a_frame_cut_short_is_refused_or_whole(cut):
 def test_bytes_that_are_no_frame_are_refused(value):
     with pytest.raises(ProtocolViolation, match="frame"):
         frames.decode(value, SCHEMA)
+
+
+def test_keys_of_integers_are_the_integers():
+    values = pa.array([3, -1, 2**40])
+    assert frames.keys_of(values) == values
+    assert frames.keys_of(pa.array([7, 3], pa.uint8())) == pa.array([7, 3])
+
+
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [
+        (pa.array(["state", "moves", "state"]), 2435781236248007203),
+        (pa.array([b"state", b"moves", b"state"]), 2435781236248007203),
+        (pa.array([0.5, 1.5, 0.5]), None),
+        (pa.array([True, False, True]), None),
+    ],
+    ids=["text", "bytes", "numbers", "yes and no"],
+)
+def test_keys_of_anything_else_are_the_same_for_the_same_value_on_every_machine(values, first):
+    one, other, again = frames.keys_of(values).to_pylist()
+    assert one == again != other
+    if first is not None:
+        assert one == first
+
+
+def test_there_are_no_keys_of_no_values():
+    assert frames.keys_of(pa.array([], pa.string())) == pa.array([], pa.int64())

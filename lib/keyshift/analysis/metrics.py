@@ -40,6 +40,7 @@ class Load(NamedTuple):
     took_s: float  # from the beginning until the last event was offered: longer than planned if the generator was late
     events: int  # that were offered
     unprocessed: int  # of them: those for which the run did not wait any more
+    due: int  # results that the others must have
 
 
 def need(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:
@@ -202,8 +203,8 @@ def pace(latency: pd.DataFrame, load: Load) -> dict[str, Any]:
     return {
         "offered_per_s": load.events / max(load_s, load.took_s),
         "sustained_per_s": answered / load_s,
-        "results_due": load.events - load.unprocessed,
-        "backlog": max(0, load.events - answered),
+        "results_due": load.due,
+        "backlog": max(0, load.due + load.unprocessed - answered),
         "worked_off_s": None if load.unprocessed or not len(arrived) else max(0.0, float(arrived.max()) - load.end_s),
         "unprocessed": load.unprocessed,
         "overloaded": load.unprocessed > 0,

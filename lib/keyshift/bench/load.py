@@ -76,6 +76,7 @@ class Subject:
             endpoints=endpoints,
             workload=spec.workload.name,
             parameters=spec.workload.model_dump(),
+            stage=spec.workload.stages[0].name,
             routers=spec.job.routers,
             slots=spec.job.slots,
             key_groups=spec.workload.key_groups,
@@ -170,8 +171,8 @@ class Subject:
                 self._check(generator)
             if time.time() < start + seconds:
                 generator.tell({"stop": True})
-            offered = _answer(generator, "done")["events"]
-            complete = self._await_results(offered, generator)
+            due = _answer(generator, "done")["due"]
+            complete = self._await_results(due, generator)
         finally:
             generator.kill()
         measured = [s for s in self._seconds if first <= s["second"] < end and s["p50_ms"] is not None]
@@ -186,15 +187,15 @@ class Subject:
         load = {"topic": config.events_topic, "rate": rate, "routers": config.routers, "frame_ms": frame_ms}
         return JsonProcess("keyshift.traffic.generator", self._common() | load)
 
-    def _await_results(self, offered: int, generator: JsonProcess) -> bool:
+    def _await_results(self, due: int, generator: JsonProcess) -> bool:
         deadline = time.monotonic() + ANSWER_S
 
         def over() -> bool:
             self._check(generator)
-            return self._received >= offered or time.monotonic() > deadline
+            return self._received >= due or time.monotonic() > deadline
 
         wait_until(over, QUIET_S, progress=lambda: self._received)
-        return self._received >= offered
+        return self._received >= due
 
     def _await_ready(self) -> None:
         missing = set(range(self.config.slots))

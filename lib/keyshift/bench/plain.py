@@ -25,7 +25,7 @@ _WORD = 8  # bytes of the count at the beginning of a payload
 
 def _router(config: JobConfig) -> Task:
     """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
-    workload, slots = config.make_workload(), config.slots
+    source, slots = config.make_source(), config.slots
     schema = _slot_schema(config)
 
     def split(events: pa.RecordBatch) -> dict[int, bytes]:
@@ -47,7 +47,7 @@ def _router(config: JobConfig) -> Task:
                 if not value.is_valid:
                     continue
                 router = partition.as_py()
-                events, _ = frames.decode(value.as_buffer(), workload.event_schema)
+                events, _ = frames.decode(value.as_buffer(), source.schema)
                 parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
                 rows = [(n, channel.packed(Row(DATA, router, 0, offset.as_py(), 0, part))) for n, part in parts.items()]
                 if router == 0 and not primed:
@@ -60,7 +60,7 @@ def _router(config: JobConfig) -> Task:
 
 def _slot(config: JobConfig) -> Task:
     """Counts each key beside a payload of ``state_bytes``; one result frame per row, a ready marker with the first."""
-    schema, results = _slot_schema(config), result_schema(config.make_workload())
+    schema, results = _slot_schema(config), result_schema(config.make_stage())
     fresh = (0, bytes(config.parameters["state_bytes"]))
 
     def count(events: pa.RecordBatch, router: int, offset: int, state: dict[int, tuple[int, bytes]]) -> bytes:
@@ -105,7 +105,7 @@ def _slot(config: JobConfig) -> Task:
 
 
 def _slot_schema(config: JobConfig) -> pa.Schema:
-    return pa.schema([*config.make_workload().event_schema, pa.field("position", pa.int32())])
+    return pa.schema([*config.make_stage().events, pa.field("position", pa.int32())])
 
 
 def start_plain(spark: SparkSession, config: JobConfig, checkpoint: Path, batch_s: float) -> StreamingQuery:

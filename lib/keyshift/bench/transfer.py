@@ -17,8 +17,9 @@ from keyshift.executor.flight.server import Holder, StateServer
 from keyshift.executor.spark import WORKER_ENVIRONMENT
 from keyshift.lab.bare_copy import Sink, copy_s
 from keyshift.lab.spec import DEFAULTS, JobPart
-from keyshift.state import UnitState, backends
+from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
+from keyshift.workloads import Operator
 from keyshift.workloads.keycount import KeyCount
 
 UNITS, STATE_BYTES = 32, 128 << 20
@@ -34,18 +35,26 @@ def _workload() -> KeyCount:
     return KeyCount(key_groups=UNITS, keys=STATE_BYTES // KeyCount().state_bytes, skew=0)
 
 
+def _operator() -> Operator:
+    return _workload().stages[0].operator()
+
+
+def _store(operator: Operator) -> Store:
+    return BACKEND.open("bench", operator.state_schema, BACKEND.settings())
+
+
 class _Destination:
     """The holder at the other end, as far as it is asked; see ``executor.flight.server.Holder``."""
 
     def __init__(self) -> None:
-        operator = _workload().operator()
+        operator = _operator()
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
-        self._value_schema = operator.state_schema
+        self._store = _store(operator)
         self.states: dict[int, UnitState] = {}
 
     def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
         for parcel in parcels:
-            state = BACKEND.make(self._value_schema)
+            state = self._store.unit(parcel.unit)
             state.install(parcel.batches)
             self.states[parcel.unit] = state
         return [True] * len(parcels)
@@ -67,10 +76,11 @@ def _serve() -> None:
 
 def _touched(schema: pa.Schema) -> Units:
     """Units whose every key was set by the operator: nothing of them lies ready in columns."""
-    operator = _workload().operator()
+    operator = _operator()
+    store = _store(operator)
     states: Units = []
     for unit in range(UNITS):
-        state = BACKEND.make(operator.state_schema)
+        state = store.unit(unit)
         operator.initial(unit, state)
         for key in list(state.keys()):
             value = state.values[key]
@@ -82,9 +92,9 @@ def _touched(schema: pa.Schema) -> Units:
 
 def _arrived(states: Units) -> Units:
     """The same, as they are at a destination before anybody touched them."""
-    operator, again = _workload().operator(), []
+    store, again = _store(_operator()), []
     for unit, state in states:
-        copy = BACKEND.make(operator.state_schema)
+        copy = store.unit(unit)
         copy.install(state.export(CHUNK_BYTES))
         again.append((unit, copy))
     return again

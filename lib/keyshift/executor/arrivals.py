@@ -47,7 +47,7 @@ class Arrivals:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
         if parcel.delta_of is None:
-            state = self._shared.core.operator.new_state()
+            state = self._shared.store.unit(parcel.unit)
         else:
             state = self._shared.host.copies.take(self._shared.slot, parcel.unit, parcel.delta_of)
             if state is None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyshift.runtime.row import Row
 
-PRIMER = 4  # a kind of row that says nothing: the first one of a slot, which Spark would keep back with what follows it
+PRIMER = 5  # a kind of row that says nothing: the first one of a slot, which Spark would keep back with what follows it
 ROUTED = "slot int, value binary"  # what the router's task gives, and
 ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
 _HEADER = struct.Struct("<iiqqq")

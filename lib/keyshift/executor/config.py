@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from keyshift.endpoints import Endpoints
 from keyshift.frames import RESULT_FIELDS
-from keyshift.state import UnitState, backends
-from keyshift.workloads import Workload, workloads
+from keyshift.registry import unknown
+from keyshift.state import Store, backends
+from keyshift.workloads import KeyedStage, Source, Workload, workloads
 
 SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
 
@@ -32,6 +33,7 @@ class JobConfig:
     endpoints: Endpoints
     workload: str
     parameters: dict[str, Any]  # the workload's own
+    stage: str  # of the workload: the keyed stage whose routers and slots these are
     routers: int
     slots: int  # tasks of the keyed stage, those included that own nothing yet
     key_groups: int
@@ -50,8 +52,8 @@ class JobConfig:
 
     @property
     def root(self) -> str:
-        """The job's folder in ZooKeeper."""
-        return f"/keyshift/{self.job}/{self.attempt}"
+        """The folder of the stage in ZooKeeper."""
+        return f"/keyshift/{self.job}/{self.attempt}/{self.stage}"
 
     @property
     def events_topic(self) -> str:
@@ -67,16 +69,30 @@ class JobConfig:
         """The workload with its parameters."""
         return workloads.get(self.workload)(**self.parameters)
 
-    def new_state(self, schema: pa.Schema) -> UnitState:
-        """The state of one unit, without keys, in the job's backend. ``schema``: of a value."""
-        return backends.get(self.backend).make(schema, **self.backend_settings)
+    def make_source(self) -> Source:
+        """The source of the events that the stage's routers read."""
+        [source] = self.make_workload().sources
+        return source
+
+    def make_stage(self) -> KeyedStage:
+        """The stage of this name. Raises BadInput if the workload has none."""
+        stages = {stage.name: stage for stage in self.make_workload().stages}
+        if self.stage not in stages:
+            raise unknown("stage", self.stage, list(stages))
+        return stages[self.stage]
+
+    def open_store(self, slot: int, schema: pa.Schema) -> Store:
+        """The store of a slot, in the job's backend. ``schema``: of a value."""
+        backend = backends.get(self.backend)
+        name = f"{self.job}/{self.attempt}/{self.stage}/{slot}"
+        return backend.open(name, schema, backend.settings(**self.backend_settings))
 
 
-def slot_schema(workload: Workload) -> pa.Schema:
+def slot_schema(stage: KeyedStage) -> pa.Schema:
     """Columns of the events a slot gets."""
-    return pa.schema([*workload.event_schema, *SLOT_EXTRA])
+    return pa.schema([*stage.events, *SLOT_EXTRA])
 
 
-def result_schema(workload: Workload) -> pa.Schema:
+def result_schema(stage: KeyedStage) -> pa.Schema:
     """Columns of a result frame."""
-    return pa.schema([*RESULT_FIELDS, *workload.result_fields])
+    return pa.schema([*RESULT_FIELDS, *stage.result_fields])

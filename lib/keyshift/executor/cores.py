@@ -11,7 +11,7 @@ from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.slot import SlotCore
-from keyshift.state import UnitState
+from keyshift.state import Store, UnitState
 
 ArrowCore = SlotCore[pa.RecordBatch, pa.RecordBatch]
 
@@ -19,19 +19,20 @@ ArrowCore = SlotCore[pa.RecordBatch, pa.RecordBatch]
 def make_core(
     config: JobConfig,
     slot: int,
+    store: Store,
     states: dict[int, UnitState],
     fresh: Sequence[int],
     expected: Sequence[int],
     version: int,
 ) -> ArrowCore:
-    """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones whose state is elsewhere."""
-    workload = config.make_workload()
-    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), config.new_state)
+    """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones, whose state is elsewhere."""
+    stage = config.make_stage()
+    operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
     machine: protocol.SlotMachine[Any] = protocol.SlotMachine(
         slot, config.routers, {*states, *fresh}, expected, version
     )
     keys = KeyAccess(operator, states)
-    computation = Computation(operator, machine, keys, states, config.key_groups * config.bins)
+    computation = Computation(operator, machine, keys, store, states, config.key_groups * config.bins)
     for unit in fresh:
         computation.begin(unit)
     watermarks = [0] * config.routers

@@ -175,7 +175,7 @@ class Job:
         assert coordination is not None
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         say("savepoint")
-        coordination.publish("savepoint", {"id": name})
+        coordination.publish("savepoint", {"id": name, "behind": "stop"})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
         self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}", progress)
         answers = coordination.read_below(f"savepoints/{name}")

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from keyshift.executor.config import JobConfig
 from keyshift.executor.flight.messages import CopyPart, Parcel
 from keyshift.executor.flight.server import StateServer
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
-from keyshift.state import UnitState, rows
+from keyshift.state import Store, UnitState, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
 
@@ -54,9 +55,8 @@ class Sealed:
 class Copies:
     """Copies of units that other slots own, kept here for a slot that may get them. Parts come in order, or anew."""
 
-    def __init__(self, config: JobConfig, state_schema: pa.Schema) -> None:
-        self._make = config.new_state
-        self._schema = state_schema
+    def __init__(self, make: Callable[[int, int], UnitState]) -> None:
+        self._make = make  # from slot and unit, a state without keys
         self._lock = threading.Lock()
         self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
 
@@ -71,7 +71,7 @@ class Copies:
                     raise KeyshiftError(f"part {number} of the copy of unit {unit} came after part {last}{other}")
                 del self._copies[slot, unit]  # nobody may take it half done
             else:
-                copy = self._make(self._schema)
+                copy = self._make(slot, unit)
         copy.install(batches)
         for key in deleted:
             copy.delete(key)
@@ -97,19 +97,32 @@ class SlotHost:
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
-        operator = config.make_workload().operator()
+        operator = config.make_stage().operator()
         self.uses_time = operator.uses_time
-        self.value_schema = operator.state_schema
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
         self._written: dict[Stay, int] = {}  # number of the last values that came back
-        self.copies = Copies(config, self.value_schema)
+        self._open_store = partial(config.open_store, schema=operator.state_schema)
+        self._stores: dict[int, Store] = {}
+        self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
         self.warm = False  # whether what is slow the first time was done
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent
         host = os.environ.get(POD_ADDRESS) or config.host
         self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
+
+    def store(self, slot: int) -> Store:
+        """That of ``slot`` in this process: what it leaves here, and copies for it, outlast its batch."""
+        if slot not in self._stores:
+            self._stores[slot] = self._open_store(slot)
+        return self._stores[slot]
+
+    def close(self) -> None:
+        """The process works for another job now. Waits until the last of those who still ask here has given up."""
+        self.server.shutdown()
+        for store in self._stores.values():
+            store.close()
 
     def open(self, tenant: Tenant) -> None:
         """A slot begins a batch here. Earlier batches are over: nobody needs the keys of units that left in them."""
@@ -197,7 +210,7 @@ def host_for(config: JobConfig) -> SlotHost:
     """The host of this process; a worker that is reused for another job starts afresh."""
     global _host
     if _host is None or _host.key != (config.job, config.attempt):
-        if _host is not None:  # not waited for: it ends when the last of those who still ask there has given up
-            threading.Thread(target=_host.server.shutdown, name="keyshift-old-server", daemon=True).start()
+        if _host is not None:
+            threading.Thread(target=_host.close, name="keyshift-old-host", daemon=True).start()
         _host = SlotHost(config)
     return _host

@@ -10,6 +10,7 @@ from keyshift.executor.cores import ArrowCore
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.zookeeper import Coordination
+from keyshift.state import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Shared:
     config: JobConfig
     slot: int
     core: ArrowCore
+    store: Store
     host: SlotHost
     coordination: Coordination
     clients: StateClients

@@ -50,7 +50,7 @@ class SlotTask:
         self._config = config
         self._batch_id = batch_id
         self._host = host_for(config)
-        self._result_schema = result_schema(config.make_workload())
+        self._result_schema = result_schema(config.make_stage())
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()
@@ -73,6 +73,7 @@ class SlotTask:
         )
         handover = self._coordination.read(f"handover/{self.slot}")
         self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
+        self._store = host.store(self.slot)
         states: dict[int, UnitState] = {}
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
@@ -84,14 +85,14 @@ class SlotTask:
             else:
                 expected = owned
                 savepoint = config.restore
-                self._background(lambda: self._arrivals.restore(owned, self._store(), savepoint))
+                self._background(lambda: self._arrivals.restore(owned, self._savepoints(), savepoint))
         elif handover["address"] == host.server.address:
             version = handover["version"]
             states |= host.left.pop(self.slot)
         else:
             expected, version = handover["units"], handover["version"]
             self._background(lambda: self._arrivals.pull(expected, handover["address"]))
-        self._core = make_core(config, self.slot, states, fresh, expected, version)
+        self._core = make_core(config, self.slot, self._store, states, fresh, expected, version)
         if handover is not None:  # time goes on where it was: routers do not say again what they said before
             self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
             self._core.log.remember(handover["log"])
@@ -113,6 +114,7 @@ class SlotTask:
             config=self._config,
             slot=self.slot,
             core=self._core,
+            store=self._store,
             host=self._host,
             coordination=self._coordination,
             clients=self._clients,
@@ -234,7 +236,7 @@ class SlotTask:
         return values
 
     def _set_marker(self, marker: dict[str, Any]) -> None:
-        self._marker, self._marker_at = marker | {"slot": self.slot}, 0.0
+        self._marker, self._marker_at = marker | {"stage": self._config.stage, "slot": self.slot}, 0.0
 
     def _raise_trouble(self) -> None:
         if self._trouble:
@@ -304,14 +306,14 @@ class SlotTask:
         self._clients.tell(own, "drop", {"stays": []})
         self._clients.keys(own, [])
 
-    def _store(self) -> SavepointStore:
+    def _savepoints(self) -> SavepointStore:
         return SavepointStore(self._config.endpoints, self._config.job)
 
     def _freeze(self, savepoint: str) -> None:
         self._background(partial(self._write, savepoint, sorted(self._core.states.items())))
 
     def _write(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
-        places = self._store().write(savepoint, self.slot, states, self._config.chunk_bytes)
+        places = self._savepoints().write(savepoint, self.slot, states, self._config.chunk_bytes)
         self._coordination.acknowledge(
             f"savepoints/{savepoint}/slot-{self.slot}", {"places": [list(astuple(place)) for place in places]}
         )

@@ -113,12 +113,11 @@ class RouterTask:
     """One router during one batch. What is published comes from ZooKeeper's thread and counts between two frames."""
 
     def __init__(self, config: JobConfig) -> None:
-        workload = config.make_workload()
-        self._event_schema = workload.event_schema
+        self._event_schema, self._stage = config.make_source().schema, config.make_stage()
         self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._lock = threading.Lock()
         machine = RouterMachine(*_assignment(self._coordination.require("assignment")))
-        split = ArrowSplit(slot_schema(workload), config.slots, config.key_groups, config.bins)
+        split = ArrowSplit(slot_schema(self._stage), config.slots, config.key_groups, config.bins)
         self._core: RouterCore[pa.RecordBatch] = RouterCore(machine, config.slots, config.queue_bytes, split)
         self._primers = [(slot, Row(channel.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
         self._coordination.watch("assignment", self._announced)
@@ -131,7 +130,7 @@ class RouterTask:
 
     def _savepoint_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
-            self._core.machine.request_savepoint(raw["id"])
+            self._core.machine.request_savepoint(raw["id"], raw["behind"])
 
     def _log_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
@@ -154,6 +153,7 @@ class RouterTask:
         """
         self._coordination.check()
         events, meta = frames.decode(value, self._event_schema)
+        events = self._stage.mapped(events)
         with self._lock:
             rows, savepoint = self._core.frame(router, offset, events, meta.get("watermark", 0))
             if self._core.log.new:

@@ -1,6 +1,6 @@
 """ZooKeeper, through kazoo: the messages between the participants of a job.
 
-Below the job's root: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
+Below the root of a stage: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
 (for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
 ``handover/N`` (where the state of slot N stayed at the end of a batch), ``acks/VERSION/PHASE-N`` and
 ``savepoints/ID/…`` (acknowledgements, with their measurements). What the job asks is in ``measure``, ``copies`` and

@@ -62,6 +62,7 @@ class Course:
         self._spec, self._endpoints, self._say, self._work = spec, endpoints, say, work
         self._await_executors = await_executors
         self._workload = spec.workload
+        [self._source], [self._stage] = spec.workload.sources, spec.workload.stages
         self._point = spec.point()
         self._decisions: list[tuple[int, Decision]] = []  # with the number of the migration
         self._to_move: set[int] | None = None  # units that were to move; None: nobody has planned yet
@@ -77,6 +78,7 @@ class Course:
             endpoints=endpoints,
             workload=spec.workload.name,
             parameters=spec.workload.model_dump(),
+            stage=self._stage.name,
             routers=spec.job.routers,
             slots=spec.job.slots if self._restarts else spec.tasks,
             key_groups=spec.workload.key_groups,
@@ -98,6 +100,7 @@ class Course:
         self._received_by_savepoint = 0
         self._deaths = 0
         self._offered: int | None = None
+        self._due: int | None = None  # results that what was offered must have
         self._load_took_s = 0.0
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
@@ -145,7 +148,7 @@ class Course:
         self._wait_ready(self._config.slots, "ready: every router and slot has put a first row through")
         with Sampler(ignore={child.pid for child in self._children}) as sampler:
             start = time.time() + LEAD_S
-            load_s = spec.run.warmup_s + spec.run.seconds
+            load_s = spec.run.load_s
             self._idle_since = start + load_s
             self._generator.tell({"start_at_us": int(start * SECOND_US), "seconds": load_s})
             with tqdm(total=round(load_s), unit="s", desc=spec.strategy.name, leave=False, disable=None) as bar:
@@ -169,10 +172,11 @@ class Course:
         events, frames = topics.read_topic(
             kafka,
             self._config.events_topic,
-            self._workload.event_schema,
+            self._source.schema,
             spec.job.routers,
             before=final.offsets if self._overloaded else None,
             sign_in=sign_in,
+            stage=self._stage,
         )
         results = pq.read_table(self._output).to_pandas()
         found = self._judge(events, frames, results, final, left_behind)
@@ -198,7 +202,7 @@ class Course:
             "bytes_minimum": sum(final.unit_bytes[unit] for unit in moved),
             "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in measures.values()),
             "bytes_copied": copied,
-            "load": self._load(start, load_s, len(events)),
+            "load": self._load(start, load_s, events, frames, final),
         }
         return tables, _as_manifest(found), facts, self._notes
 
@@ -265,23 +269,27 @@ class Course:
         self._await_sealed(savepoint)
         return savepoint
 
-    def _load(self, start: float, load_s: float, judged: int) -> Load:
-        """``start``: of the load, in seconds since the epoch; ``judged``: events that the verdict is about."""
+    def _load(self, start: float, load_s: float, judged: pd.DataFrame, frames: pd.DataFrame, final: Savepoint) -> Load:
+        """``start``: of the load, in seconds since the epoch; ``judged``: the events that the verdict is about."""
         assert self._offered is not None  # the generator has ended
         begin_s = start - self._trigger_us / SECOND_US
+        waited_for = frames
+        if self._overloaded:
+            waited_for = frames[frames["offset"] < frames["router"].map(final.offsets)]
         return Load(
             begin_s=begin_s,
             end_s=begin_s + load_s,
             took_s=self._load_took_s,
             events=self._offered,
-            unprocessed=self._offered - judged,
+            unprocessed=self._offered - int(waited_for["events"].sum()),
+            due=int(verdict.due(self._stage, judged).sum()),
         )
 
     def _start_children(self) -> tuple[JsonProcess, JsonProcess]:
         spec, config = self._spec, self._config
         common = {"workload": config.workload, "parameters": config.parameters}
         common |= {"kafka": self._endpoints.kafka, "sign_in": asdict(self._endpoints.sign_in)}
-        load: dict[str, Any] = {"rate": spec.run.rate, "frame_ms": spec.run.frame_ms}
+        load: dict[str, Any] = {"rate": spec.run.rate, "rate_steps": spec.run.steps(), "frame_ms": spec.run.frame_ms}
         load |= {"routers": config.routers, "topic": config.events_topic}
         sink = {"topic": config.results_topic, "partitions": spec.tasks, "output": str(self._output)}
         self._children.append(JsonProcess("keyshift.traffic.generator", common | load, self._heard_generator))
@@ -469,8 +477,8 @@ class Course:
 
     @property
     def _behind(self) -> bool:
-        """Whether events that were offered, or are to be, have no result yet."""
-        return self._offered is None or self._received < self._offered
+        """Whether results are still to come of events that were offered, or are to be."""
+        return self._due is None or self._received < self._due
 
     def _out_of_time(self) -> bool:
         """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
@@ -524,14 +532,14 @@ class Course:
             time.sleep(min(left, 0.2))
 
     def _await_results(self) -> None:
-        """Until as many results as events have come, or none comes any more (then some are lost), or time is up."""
+        """Until all results that are due have come, or none comes any more (then some are lost), or time is up."""
         quiet_since, last = time.monotonic(), -1
         while self._behind:
             self._check()
             if self._received != last:
                 last, quiet_since = self._received, time.monotonic()
             if time.monotonic() - quiet_since > SILENCE_S:
-                self._say(f"only {self._received} of {self._offered} results came")
+                self._say(f"only {self._received} of {self._due} results came")
                 return
             if self._overloaded or self._out_of_time():
                 return
@@ -544,7 +552,7 @@ class Course:
 
     def _heard_generator(self, report: dict[str, Any]) -> None:
         if report.get("state") == "done":
-            self._offered, self._load_took_s = report["events"], report["took_s"]
+            self._offered, self._due, self._load_took_s = report["events"], report["due"], report["took_s"]
 
     def _heard_collector(self, report: dict[str, Any]) -> None:
         if "marker" in report:

@@ -117,7 +117,7 @@ class Lab:
         }
         common: dict[str, Any] = known | {
             "started_at": started,
-            "stages": [Stage(name=workload, due="event")],
+            "stages": [Stage(name=s.name, due="workload" if s.due else "event") for s in spec.workload.stages],
             "versions": describe_versions(),
             "machine": describe_machine(),
             "seeds": {"events": spec.workload.seed},
@@ -183,12 +183,13 @@ class Lab:
 
 def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:
     """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
-    notes, load_s, offered = [], run.warmup_s + run.seconds, figures["offered_per_s"]
-    missing = math.ceil(run.rate * load_s) - figures["events"]
-    if missing > 0 or offered * load_s < run.rate * (load_s - BEHIND_S):
+    notes, load_s, offered = [], run.load_s, figures["offered_per_s"]
+    wanted = run.events() / load_s
+    missing = math.ceil(run.events()) - figures["events"]
+    if missing > 0 or offered * load_s < wanted * (load_s - BEHIND_S):
         notes.append(
-            f"the generator made {_number(offered)}/s of the {_number(run.rate)}/s that were to be offered "
-            f"({offered / run.rate:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
+            f"the generator made {_number(offered)}/s of the {_number(wanted)}/s that were to be offered "
+            f"({offered / wanted:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
         )
     if figures["backlog"] > offered * BEHIND_S:
         end = "never worked off"

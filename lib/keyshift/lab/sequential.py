@@ -61,11 +61,12 @@ def run_offline(
     the least of those of the frames that came before, one per router; every unit hears of it before each frame, and
     behind the last one. Timers that are not due by then stay. Raises BadInput for an unknown backend.
     """
-    make_state = backends.get(backend).make
-    operator = workload.operator()
+    [source], [stage] = workload.sources, workload.stages
+    operator, kind = stage.operator(), backends.get(backend)
+    store = kind.open("sequential", operator.state_schema, kind.settings())
     units = workload.key_groups * workload.bins
-    sources = [workload.source(router) for router in range(routers)]
-    states: list[UnitState] = [make_state(operator.state_schema) for _ in range(units)]
+    partitions = [source.partition(router) for router in range(routers)]
+    states: list[UnitState] = [store.unit(unit) for unit in range(units)]
     for unit, state in enumerate(states):
         operator.initial(unit, state)
     watermarks = [0] * routers
@@ -84,19 +85,21 @@ def run_offline(
     for offset in range(frames):
         due = assignments[offset * len(assignments) // frames]
         for move in current.moves_to(due):
-            states[move.unit], left = make_state(operator.state_schema), states[move.unit]
+            states[move.unit], left = store.unit(move.unit), states[move.unit]
             states[move.unit].install(left.export(_CHUNK_BYTES))
             states[move.unit].timers.install(left.timers.export())
         current = due
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
         now_us = int(times[-1]) + 1
-        for router, source in enumerate(sources):
+        for router, partition in enumerate(partitions):
             time_passes(now_us)
-            batch = source.take(times)
+            batch = stage.mapped(partition.take(times))
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
             unit_of = units_of(batch.column("key").to_numpy(), workload.key_groups, workload.bins)
             slots = current.slot_of[unit_of]
+            keys = batch.column("key").to_numpy()
+            store.load((states[unit], set(keys[unit_of == unit].tolist())) for unit in np.unique(unit_of).tolist())
             batch = batch.append_column("position", pa.array(position)).append_column("unit", pa.array(unit_of))
             for slot in np.unique(slots).tolist():
                 answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__)
@@ -104,6 +107,7 @@ def run_offline(
             watermarks[router] = int(times[-1])  # for what comes behind this frame
             ends.append((router, offset, watermarks[router]))
     time_passes(now_us)
+    store.checkpoint()
     final = [
         part.to_pandas().assign(unit=unit, slot=current.owner[unit])
         for unit, state in enumerate(states)
@@ -113,7 +117,8 @@ def run_offline(
         state.timers.export().to_pandas().assign(unit=unit, slot=current.owner[unit])
         for unit, state in enumerate(states)
     ]
-    columns = [field.name for field in (*RESULT_FIELDS, *workload.result_fields)]
+    store.close()
+    columns = [field.name for field in (*RESULT_FIELDS, *stage.result_fields)]
     columns += ["slot", "log_offset", "arrived_us"]
     return OfflineRun(
         pd.concat(events, ignore_index=True),

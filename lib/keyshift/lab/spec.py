@@ -5,6 +5,7 @@ state backend beside its code. Users give them by their names alone (``--set``, 
 part; where two parts have the same name, ``part.name`` says which.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,9 @@ class RunPart(Part):
     """What is offered, for how long, and how often."""
 
     rate: float = Field(default=2000.0, gt=0, description="events per second offered, all routers together")
+    rate_steps: Text = Field(
+        default="", description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0"
+    )
     seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
     warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
     frame_ms: float = Field(default=20.0, gt=0, le=10_000, description="milliseconds between frames of a partition")
@@ -49,6 +53,34 @@ class RunPart(Part):
     )
     recoveries: int = Field(default=1, ge=0, le=100, description="how often the query may die and is started anew")
     repetitions: int = Field(default=1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
+
+    @property
+    def load_s(self) -> float:
+        """Seconds of load, the warm-up included."""
+        return self.warmup_s + self.seconds
+
+    def steps(self) -> list[tuple[float, float]]:
+        """What ``rate_steps`` says: seconds since the start of the load, and the rate from then on. Raises BadInput."""
+        try:
+            pairs = [part.split(":") for part in self.rate_steps.split(",") if part]
+            steps = [(float(second), float(rate)) for second, rate in pairs]
+        except ValueError:
+            steps = [(-1.0, 0.0)]
+        seconds = [second for second, _ in steps]
+        if not all(0 <= second < self.seconds and 0 <= rate < math.inf for second, rate in steps) or (
+            seconds != sorted(set(seconds))
+        ):
+            raise BadInput(
+                f"rate_steps = {self.rate_steps!r}: must be seconds of measured time, ascending and below seconds = "
+                f"{self.seconds:g}, each with a rate, e.g. 0:2000,10:6000"
+            )
+        return [(self.warmup_s + second, rate) for second, rate in steps]
+
+    def events(self) -> float:
+        """How many events are to be offered. Raises BadInput."""
+        begins, rates = zip((0.0, self.rate), *self.steps(), strict=True)
+        ends = (*begins[1:], self.load_s)
+        return sum(rate * (end - begin) for rate, begin, end in zip(rates, begins, ends, strict=True))
 
 
 class JobPart(Part):
@@ -129,6 +161,8 @@ class RunSpec:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
                 )
+        if not run.events():
+            raise BadInput(f"rate_steps = {run.rate_steps}: nothing is offered; raise a rate")
         if scenario.trigger_s >= run.seconds:
             raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
         if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):

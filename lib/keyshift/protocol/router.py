@@ -3,7 +3,7 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from keyshift.keys import Assignment
+from keyshift.keys import Assignment, Behind
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -20,6 +20,7 @@ class SavepointBarrier:
     """To every slot: the next frame of this router belongs to the time after the savepoint."""
 
     savepoint: str
+    behind: Behind = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class RouterMachine:
         self.stopped_for: str | None = None  # the savepoint after which no data is forwarded any more
         self._next: Assignment | None = assignment  # the first boundary announces where we start
         self._next_paused = paused
-        self._savepoint: str | None = None
+        self._savepoint: SavepointBarrier | None = None  # that goes out at the next boundary
+        self._reached: str | None = None  # the last savepoint whose barrier has gone out
 
     def announce(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY) -> None:
         """A new assignment, or other pauses under the same, were published; they count from the next boundary.
@@ -55,10 +57,10 @@ class RouterMachine:
         if assignment.version >= newest:
             self._next_paused = paused
 
-    def request_savepoint(self, savepoint: str) -> None:
+    def request_savepoint(self, savepoint: str, behind: Behind = "stop") -> None:
         """Ask for a savepoint barrier at the next boundary. Asking again for the same one changes nothing."""
-        if self.stopped_for is None:
-            self._savepoint = savepoint
+        if self.stopped_for is None and savepoint != self._reached:
+            self._savepoint = SavepointBarrier(savepoint, behind)
 
     @property
     def may_resume(self) -> bool:
@@ -75,6 +77,9 @@ class RouterMachine:
             self.assignment, self._next = self._next, None
             effects.append(Barrier(self.assignment.version))
         if self._savepoint is not None and not self.paused:
-            self.stopped_for, self._savepoint = self._savepoint, None
-            effects.append(SavepointBarrier(self.stopped_for))
+            barrier, self._savepoint = self._savepoint, None
+            self._reached = barrier.savepoint
+            if barrier.behind == "stop":
+                self.stopped_for = barrier.savepoint
+            effects.append(barrier)
         return effects

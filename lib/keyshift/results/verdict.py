@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment, units_of
-from keyshift.workloads import Workload
+from keyshift.workloads import KeyedStage, Workload
 from keyshift.workloads.times import Times
 
 Mask = npt.NDArray[np.bool_]
@@ -29,12 +30,12 @@ _EXAMPLES_PER_KIND = 3  # of six kinds, and one of the seventh: at most 19 examp
 class Judgement:
     """The verdict on a run: how many of each mistake; all zero is ``ok``."""
 
-    lost: int  # events without a result
+    lost: int  # events without a result that is due
     duplicated: int  # results beyond the first of an event
     reordered: int  # results that overtook another of the same router and key
     wrong: int  # results, those of timers too, keys, timers and units of the final state that are not as they must be
     foreign: int  # results, units of savepoints, and units of which keys stay, of a slot that was not the owner
-    unexpected: int  # results of events that were never offered
+    unexpected: int  # results of events that were never offered, or of which none is due
     unread: int  # events that the generator says it has offered and that were not read back, or the other way round
     examples: tuple[str, ...] = ()  # a few of each kind
 
@@ -106,7 +107,8 @@ def judge(
     """
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    if times is None and workload.operator().uses_time:
+    [stage] = workload.stages
+    if times is None and stage.operator().uses_time:
         raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
     if unread:
@@ -125,10 +127,18 @@ def judge(
         place < 0,
     )
     results, place = results[place >= 0], place[place >= 0]
+    wanted = due(stage, events)
+    found.rows(
+        "unexpected",
+        "slot {slot} gave a result of router {router} offset {offset} position {position}, for which none is due",
+        results,
+        ~wanted[place],
+    )
+    results, place = results[wanted[place]], place[wanted[place]]
 
     answered = np.zeros(len(events), bool)
     answered[place] = True
-    found.rows("lost", "router {router} offset {offset} position {position} key {key}", events, ~answered)
+    found.rows("lost", "router {router} offset {offset} position {position} key {key}", events, wanted & ~answered)
 
     order = np.lexsort((results["row"], results["log_offset"], results["arrived_us"], place))  # first arrival first
     results, place = results.iloc[order], place[order]
@@ -173,6 +183,13 @@ def judge(
         found.lines("foreign", _not_at_home(savepoint))
     found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in sorted(left_behind)))
     return found.verdict()
+
+
+def due(stage: KeyedStage, events: pd.DataFrame) -> Mask:
+    """Which of ``events``, a table with the columns of the stage, must have a result."""
+    if stage.due is None:
+        return np.ones(len(events), bool)
+    return stage.due(pa.RecordBatch.from_pandas(events, stage.events, preserve_index=False))
 
 
 def _not_once(savepoint: Inventory) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from keyshift.keys import Assignment, units_of
 from keyshift.runtime.operator import Origin
 from keyshift.state import UnitState
-from keyshift.workloads import Operator
+from keyshift.workloads import KeyedStage
 
 
 class ArrowSplit:
@@ -39,16 +39,12 @@ class ArrowSplit:
 
 
 class ArrowOperator:
-    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out; ``make``: a backend."""
+    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out."""
 
-    def __init__(
-        self, operator: Operator, events: pa.Schema, results: pa.Schema, make: Callable[[pa.Schema], UnitState]
-    ) -> None:
-        self.uses_time = operator.uses_time
-        self._operator, self._events, self._results, self._make = operator, events, results, make
-
-    def new_state(self) -> UnitState:  # noqa: D102
-        return self._make(self._operator.state_schema)
+    def __init__(self, stage: KeyedStage, events: pa.Schema, results: pa.Schema) -> None:
+        self._operator, self._due = stage.operator(), stage.due
+        self.uses_time = self._operator.uses_time
+        self._events, self._results = events, results
 
     def initial(self, unit: int, state: UnitState) -> None:  # noqa: D102
         self._operator.initial(unit, state)
@@ -86,6 +82,9 @@ class ArrowOperator:
     def process(  # noqa: D102
         self, events: pa.RecordBatch, origin: Origin, state_of: Callable[[int], UnitState]
     ) -> pa.RecordBatch:
+        if self._due is not None:  # one value for each result, not for each event
+            due = self._due(events)
+            origin = [column if isinstance(column, int) else column[due] for column in origin]
         router, version, offset = origin
         return self._labelled(self._operator.process(events, state_of), router=router, version=version, offset=offset)
 

@@ -3,8 +3,8 @@
 Which records may be processed now, and which have to wait for their unit, the slot decides.
 """
 
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ import numpy.typing as npt
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
-from keyshift.state import UnitState
-from keyshift.state.timers import Agenda
+from keyshift.state import Store, UnitState
+from keyshift.state.timers import EVENT, PROCESSING, Agenda
 
 Events = TypeVar("Events")
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ TIMERS_EVERY_US = 10_000  # how often timers fire of units without records
 
 
 class Computation(Generic[Events, Result]):
-    """The operator of one slot during one batch. ``states`` is the slot's own dictionary, by unit.
+    """The operator of one slot during one batch. ``states`` is the slot's own dictionary, by unit, of ``store``.
 
     ``units``: how many there are in the job. All moments ``now_us`` are microseconds since the epoch.
     """
@@ -32,10 +32,12 @@ class Computation(Generic[Events, Result]):
         operator: FrameOperator[Events, Result],
         machine: SlotMachine[Record[Events]],
         keys: KeyAccess[Events],
+        store: Store,
         states: dict[int, UnitState],
         units: int,
     ) -> None:
-        self._operator, self._machine, self._keys, self._states = operator, machine, keys, states
+        self._operator, self._machine, self._keys = operator, machine, keys
+        self._store, self._states = store, states
         self._agenda = Agenda()
         for unit in states:
             self.came(unit)
@@ -44,13 +46,17 @@ class Computation(Generic[Events, Result]):
 
     def begin(self, unit: int) -> None:
         """``unit`` is here from the beginning of the job."""
-        self._states[unit] = self._operator.new_state()
+        self._states[unit] = self._store.unit(unit)
         self._operator.initial(unit, self._states[unit])
         self.came(unit)
 
     def came(self, unit: int) -> None:
         """The state of ``unit`` is here from now on."""
         self._agenda.note(unit, self._states[unit].timers)
+
+    def checkpoint(self) -> None:
+        """The states are about to be written down."""
+        self._store.checkpoint()
 
     def left(self, unit: int) -> None:
         """The state of ``unit`` is not here any more."""
@@ -78,6 +84,7 @@ class Computation(Generic[Events, Result]):
         events, (*origin, met) = self._together(records)
         units = self._operator.units(events)
         np.add.at(self.heat, units, 1)
+        self._store.load(self._used(events, units))
         results: list[Result] = []
         if self._operator.uses_time:
             stands = self._machine.stands
@@ -91,6 +98,12 @@ class Computation(Generic[Events, Result]):
             self._keys.used(set(units.tolist()))
         return results
 
+    def _used(self, events: Events, units: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[UnitState, Collection[int]]]:
+        """The states and keys of ``events``."""
+        keys = self._operator.keys(events)
+        for unit in np.unique(units).tolist():
+            yield self._state_of(unit), set(keys[units == unit].tolist())
+
     def _advance(self, watermarks: dict[int, int], now_us: int) -> list[Result]:
         """These units come to their watermark, and to processing time ``now_us``: results of their timers."""
         due: dict[int, list[UnitState]] = {}  # by the version under which the slot owns them, of which there are two
@@ -99,6 +112,8 @@ class Computation(Generic[Events, Result]):
             state.timers.reach(watermark, now_us)
             if state.timers.overdue():
                 due.setdefault(self._machine.version_of(unit), []).append(state)
+        if due:
+            self._store.load((state, _keys_due(state)) for states in due.values() for state in states)
         fired = (self._operator.advance(states, version) for version, states in due.items())
         return [result for result in fired if result is not None]
 
@@ -124,7 +139,7 @@ class Computation(Generic[Events, Result]):
     def _state_of(self, unit: int) -> UnitState:
         state = self._states.get(unit)
         if state is None:  # only a deliberate fault gets here: it works on nothing
-            state = self._states[unit] = self._operator.new_state()
+            state = self._states[unit] = self._store.unit(unit)
         return state
 
     def _rounds(self, records: list[Record[Events]]) -> list[list[Record[Events]]]:
@@ -149,3 +164,9 @@ class Computation(Generic[Events, Result]):
         parts, wheres = zip(*records, strict=True)
         sizes = [len(self._operator.units(events)) for events in parts]
         return self._operator.together(parts), [np.repeat(column, sizes) for column in zip(*wheres, strict=True)]
+
+
+def _keys_due(state: UnitState) -> set[int]:
+    """The keys of the timers that are due."""
+    timers = state.timers
+    return timers.keys_due(EVENT, timers.watermark) | timers.keys_due(PROCESSING, timers.clock)

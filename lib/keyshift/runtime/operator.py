@@ -20,9 +20,6 @@ class FrameOperator(Protocol[Events, Result]):
 
     uses_time: bool  # see ``workloads.Operator``
 
-    def new_state(self) -> UnitState:
-        """A state without keys."""
-
     def initial(self, unit: int, state: UnitState) -> None:
         """Fill the state that ``unit`` has before the first event."""
 

@@ -111,7 +111,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {
     "switch": (("switched",), _step),
     "complete": (("installed", "released"), _step),
     "barrier": (("switch",), _switch),
-    "stopped": (("stop",), _switch),
+    "at savepoint": (("savepoint",), _switch),
     "arrived": (("send", "lend", "return"), _handing_over),
     "opened": (("open",), _handing_over),
     "requested": (("request",), _handing_over),

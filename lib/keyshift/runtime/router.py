@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from keyshift.keys import Assignment
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
 from keyshift.runtime.protocol_log import ProtocolLog
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 
 Events = TypeVar("Events")
 Routed = tuple[int, Row]  # a row, and the slot it goes to
@@ -63,9 +63,9 @@ class RouterCore(Generic[Events]):
                     self._awake_us = self.watermark + AWAKE_US
                     barrier = row(BARRIER)
                     rows += [(slot, barrier) for slot in slots]
-                case SavepointBarrier(reached):
-                    self.log.note("stop", version=assignment.version)
-                    barrier = row(SAVEPOINT, payload=reached.encode())
+                case SavepointBarrier(reached, behind):
+                    self.log.note("savepoint", version=assignment.version)
+                    barrier = row(SAVEPOINT if behind == "stop" else SNAPSHOT, payload=reached.encode())
                     rows += [(slot, barrier) for slot in slots]
         parts = self._split(events, assignment) if self.machine.stopped_for is None else {}
         tick, bare_tick = row(TICK, self.watermark), row(TICK)

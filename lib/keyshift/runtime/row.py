@@ -2,7 +2,11 @@
 
 from typing import Any, NamedTuple
 
-DATA, TICK, BARRIER, SAVEPOINT = range(4)  # Events; nothing but the time; the router has switched; it is at a savepoint
+from keyshift.keys import Behind
+
+# Events; nothing but the time; the router has switched; it is at a savepoint, and stops there; or goes on behind it.
+DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT = range(5)
+BEHIND: dict[int, Behind] = {SAVEPOINT: "stop", SNAPSHOT: "go on"}
 
 
 class Row(NamedTuple):

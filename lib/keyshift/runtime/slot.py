@@ -16,7 +16,7 @@ from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, Row
+from keyshift.runtime.row import BARRIER, BEHIND, DATA, Row
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
@@ -132,9 +132,9 @@ class SlotCore(Generic[Events, Result]):
             if kind == BARRIER:
                 self.log.note("barrier", version=version, other=f"router-{router}")
                 self._follow(machine.barrier(router, version))
-            elif kind == SAVEPOINT:
-                self.log.note("stopped", version=version, other=f"router-{router}")
-                self._follow(machine.savepoint_barrier(router, bytes(payload).decode()))
+            elif kind in BEHIND:
+                self.log.note("at savepoint", version=version, other=f"router-{router}")
+                self._follow(machine.savepoint_barrier(router, bytes(payload).decode(), BEHIND[kind]))
             elif not machine.stopped(router):
                 if kind == DATA:
                     met = min(self.watermarks)
@@ -253,6 +253,7 @@ class SlotCore(Generic[Events, Result]):
                     if savepoint != self.savepoint:  # once, also if the barriers come again in the next batch
                         self.results += self.computation.timers_due(min(self.watermarks), self._now_us, at_once=True)
                     self.savepoint = savepoint
+                    self.computation.checkpoint()
                     self._effects.append(effect)
                 case _:
                     self._effects.append(effect)

@@ -1,18 +1,19 @@
 """Where the keyed state of a slot lives: one interface, several backends.
 
-A backend keeps the state of *one unit*; a slot holds one object per unit it owns, so that handing a unit over is
-handing an object over. The value of a key is a tuple, one element per field of the operator's ``state_schema``.
-Timers are in memory whatever the backend, and are exported and installed by themselves, behind the values.
+A backend opens a *store* for each slot. The store makes the state of *one unit* at a time; a slot holds one object per
+unit it owns, so that handing a unit over is handing an object over. The value of a key is a tuple, one element per
+field of the operator's ``state_schema``. Timers are in memory whatever the backend, and are exported and installed by
+themselves, behind the values. ``keyshift.checks.check_backend`` tries a backend.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from keyshift.registry import Registry
-from keyshift.state.memory import MemoryState
+from keyshift.state.memory import MemoryStore
 from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
@@ -61,6 +62,32 @@ class UnitState(Protocol):
         """Add what ``export`` gave."""
 
 
+class Store(Protocol):
+    """The states of one slot in one process, from ``Backend.open`` to ``close``.
+
+    ``unit`` may be called by any thread at any time, all else by one at a time.
+    """
+
+    def unit(self, unit: int, /) -> UnitState:
+        """A state of ``unit``, without keys. There may be others of it: a copy, or one whose keys are still to be
+        fetched. One that nobody refers to any more is not needed.
+        """
+
+    def load(self, wanted: Iterable[tuple[UnitState, Collection[int]]], /) -> None:
+        """The operator is about to use these keys of these states; some of them may not be there.
+
+        Called once for each frame, before its events are processed, and once more if timers fire. So a store whose
+        values are elsewhere gets all of them at once, and may send what was set before in the same call. One that has
+        its values here does not look at ``wanted``, which costs nothing then: it is made while it is looked at.
+        """
+
+    def checkpoint(self) -> None:
+        """What was set up to now is about to be exported by another thread, or to be read again after a restart."""
+
+    def close(self) -> None:
+        """Nobody uses the store or its states any more. A process that is killed does not get here."""
+
+
 class Settings(BaseModel):
     """What a user sets of a backend: nothing. One that has settings declares them in a subclass."""
 
@@ -68,12 +95,16 @@ class Settings(BaseModel):
 
 
 class Backend(NamedTuple):
-    """A backend: makes the state of one unit from a schema and the settings, by their names."""
+    """A kind of store.
 
-    make: Callable[..., UnitState]
+    ``open(slot, schema, settings)``: the store of a slot, for values of ``schema``. ``slot`` is its name with those of
+    its job, attempt and stage (``job/0/counter/3``); if it moves, two processes have a store of that name for a while.
+    """
+
+    open: Callable[[str, pa.Schema, Any], Store]
     summary: str
     settings: type[Settings] = Settings
 
 
 backends: Registry[Backend] = Registry("state backend")
-backends.register("memory", Backend(MemoryState, "a dictionary in the Python worker"))
+backends.register("memory", Backend(MemoryStore, "a dictionary in the Python worker"))

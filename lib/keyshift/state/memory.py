@@ -20,6 +20,25 @@ _SAMPLE_ROWS = 64  # built to learn how large a row is
 _GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
 
 
+class MemoryStore:
+    """All values are where they are used: nothing to load, to write down or to close. See ``Store``."""
+
+    def __init__(self, slot: str, schema: pa.Schema, settings: object) -> None:
+        self._schema = schema
+
+    def unit(self, unit: int) -> "MemoryState":  # noqa: D102
+        return MemoryState(self._schema)
+
+    def load(self, wanted: Iterable[Any]) -> None:  # noqa: D102
+        pass
+
+    def checkpoint(self) -> None:  # noqa: D102
+        pass
+
+    def close(self) -> None:  # noqa: D102
+        pass
+
+
 class MemoryState:
     """One dictionary per unit; see ``UnitState`` for the meaning of the methods.
 

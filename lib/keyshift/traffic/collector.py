@@ -3,9 +3,9 @@
 Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
 ``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ...}``: latency from
 ``t`` to arrival of what arrived in that second of the epoch (null if nothing did); at once, for each marker frame, its
-metadata, e.g. ``{"marker": "ready", "slot": 3}``; after stop, when nothing has arrived for a second and the file is
-written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not counted or timed in
-what is reported every second: no event waits for them.
+metadata, e.g. ``{"marker": "ready", "stage": "counter", "slot": 3}``; after stop, when nothing has arrived for a second
+and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not
+counted or timed in what is reported every second: no event waits for them.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.
@@ -84,7 +84,7 @@ def report(second: int, latencies_ms: np.ndarray) -> None:
 
 def collect(config: CollectorConfig, commands: Commands) -> None:
     """The process: collect until told to stop. Raises ServiceUnavailable, BadInput, ProtocolViolation."""
-    workload = config.make_workload()
+    [stage] = config.make_workload().stages
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
     assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]
@@ -106,7 +106,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         )
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)
-    results = Results(workload.result_fields)
+    results = Results(stage.result_fields)
     columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})

@@ -10,13 +10,15 @@ after the load has ended, what is left of it is never offered.
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
 (once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "late_ms": ...}``
 (all events so far, largest lag behind the schedule within the second);
-``{"state": "done", "events": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``took_s``: since the
-start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
+``{"state": "done", "events": ..., "due": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``due``:
+results that the events must have; ``took_s``: since the start of the load), after which ticks go on until told to stop
+(a stop before the end says done, too).
 """
 
 import math
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +33,7 @@ from keyshift.trace import Trace
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
-from keyshift.workloads import Source
+from keyshift.workloads import Partition
 
 SECOND_US = 1_000_000
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
@@ -43,27 +45,46 @@ class GeneratorConfig(TrafficConfig):
     """What the generator is told first."""
 
     rate: float = Field(gt=0, description="events per second, all routers together")
+    rate_steps: list[tuple[float, float]] = Field(
+        default=[], description="seconds since the start of the load, ascending, and the events per second from then on"
+    )
     routers: int = Field(ge=1, description="partitions of the topic")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
 
 
 class Schedule:
-    """When each event is due: event i of router r at ``start + (i + r / routers) * routers / rate`` seconds."""
+    """When each event is due: event i of router r is the (i * routers + r)-th of all, which come at equal distances as
+    long as the rate is the same: ``rate``, and from each of ``steps`` (seconds since the start) on another.
+    """
 
-    def __init__(self, start_us: int, seconds: float, rate: float, routers: int) -> None:
+    def __init__(
+        self, start_us: int, seconds: float, rate: float, routers: int, steps: Sequence[tuple[float, float]] = ()
+    ) -> None:
         self.start_us, self.end_us = start_us, start_us + round(seconds * SECOND_US)
-        self._rate, self._routers = rate, routers
-        self.total = [max(0, math.ceil((seconds * rate - router) / routers)) for router in range(routers)]
+        self._routers = routers
+        begins, rates = zip((0.0, rate), *steps, strict=True)
+        self._begins_us, self._rates = np.array(begins) * SECOND_US, np.array(rates)  # of each stretch, since the start
+        self._before = np.append(0.0, np.cumsum(np.diff(begins) * self._rates[:-1]))  # events before each stretch
+        whole = self._before[-1] + (seconds - begins[-1]) * rates[-1]
+        self.total = [max(0, math.ceil((whole - router) / routers)) for router in range(routers)]
+
+    def _events(self, passed_us: float) -> float:
+        """How many events, not rounded, all routers together have until so long after the start."""
+        stretch = max(0, int(np.searchsorted(self._begins_us, passed_us, side="right")) - 1)
+        since_us = passed_us - self._begins_us[stretch]
+        return float(self._before[stretch] + since_us * self._rates[stretch] / SECOND_US)
 
     def due(self, router: int, now_us: int) -> int:
         """How many events of ``router`` are due at ``now_us``, since the start."""
-        passed = (now_us - self.start_us) * self._rate / SECOND_US
+        passed = self._events(now_us - self.start_us)
         return min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1))
 
     def times(self, router: int, begin: int, end: int) -> npt.NDArray[np.int64]:
         """Microseconds since the epoch at which events ``begin`` to ``end - 1`` of ``router`` are due."""
         numbers = np.arange(begin, end, dtype=np.int64) * self._routers + router
-        return self.start_us + (numbers * SECOND_US / self._rate).astype(np.int64)
+        stretch = np.searchsorted(self._before, numbers, side="right") - 1
+        since_us = (numbers - self._before[stretch]) * SECOND_US / self._rates[stretch]
+        return self.start_us + (self._begins_us[stretch] + since_us).astype(np.int64)
 
 
 class Generator:
@@ -71,11 +92,12 @@ class Generator:
 
     def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
         workload = config.make_workload()
+        [source], [self._stage] = workload.sources, workload.stages
         self._config, self._producer = config, producer
-        self._schema = workload.event_schema
-        self._empty = frames.empty(workload.event_schema)
-        self._sources: list[Source] = [workload.source(router) for router in range(config.routers)]
+        self._empty = frames.empty(source.schema)
+        self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
         self._sent = [0] * config.routers
+        self._due = 0
         self._failure: Exception | None = None
         self._on_the_way = 0  # bytes
         self._room = threading.Condition()
@@ -108,14 +130,15 @@ class Generator:
     def done(self, now_us: int) -> dict[str, Any]:
         """What is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
-        return {"state": "done", "events": self.events, "took_s": took_us / SECOND_US}
+        return {"state": "done", "events": self.events, "due": self._due, "took_s": took_us / SECOND_US}
 
     def start(self, command: dict[str, Any]) -> None:
         """Plan the load. Raises BadInput if the command is none or there is a load already."""
         if set(command) != {"start_at_us", "seconds"} or self.schedule is not None:
             raise BadInput(f"generator command {command}: expected start_at_us with seconds, once, or stop")
         config = self._config
-        self.schedule = Schedule(int(command["start_at_us"]), float(command["seconds"]), config.rate, config.routers)
+        start_us, seconds = int(command["start_at_us"]), float(command["seconds"])
+        self.schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
 
     def send(self, router: int, frame_us: int) -> bool:
         """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.
@@ -129,8 +152,9 @@ class Generator:
             sent, due = self._sent[router], self.schedule.due(router, frame_us)
             if due > sent:
                 end = min(due, sent + TAKE_EVENTS)
-                batch = self._sources[router].take(self.schedule.times(router, sent, end))
+                batch = self._partitions[router].take(self.schedule.times(router, sent, end))
                 self._sent[router] = end
+                self._due += self._stage.results_due(batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         *pieces, last = frames.cut(batch)

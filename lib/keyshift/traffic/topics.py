@@ -12,6 +12,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from keyshift import frames
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput, ServiceUnavailable, service_errors
+from keyshift.workloads import KeyedStage
 
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
@@ -72,11 +73,13 @@ def read_topic(
     partitions: int,
     before: Mapping[int, int] | None = None,
     sign_in: SignIn = OPEN,
+    stage: KeyedStage | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The events and the frames in ``topic`` at the time of the call.
 
-    Events: columns router, offset, position and those of ``schema``; with ``before`` only those before that offset of
-    each partition. Frames, all of them: columns router, offset, watermark (0 if it has none) and events, how many.
+    Events: columns router, offset, position and those of ``schema``, or what routers make of them for ``stage``; with
+    ``before`` only those before that offset of each partition. Frames, all of them: columns router, offset, watermark
+    (0 if it has none) and events, how many of the source.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
     batches: list[pa.RecordBatch] = []
@@ -111,7 +114,7 @@ def read_topic(
                         router = partition.partition
                         seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
                         if before is None or record.offset < before[router]:
-                            batches.append(batch)
+                            batches.append(batch if stage is None else stage.mapped(batch))
         finally:
             consumer.close()
     columns = ["router", "offset", "watermark", "events"]
@@ -119,7 +122,8 @@ def read_topic(
     wanted = all_frames
     if before is not None:
         wanted = all_frames[all_frames["offset"] < all_frames["router"].map(before)]
-    rows = wanted["events"].to_numpy()
+    rows = np.array([batch.num_rows for batch in batches], np.int64)
+    schema = schema if stage is None else stage.events
     events = pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches], schema).to_pandas()
     events.insert(0, "router", np.repeat(wanted["router"].to_numpy(np.int32), rows))
     events.insert(1, "offset", np.repeat(wanted["offset"].to_numpy(), rows))

@@ -51,7 +51,7 @@ def test_before_leaves_out_the_warm_up_and_the_migration():
 
 def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_then():
     results = latency((-2.0, 100), (-1.0, 100), (0.0, 100), (1.5, 400), (1.9, 200), (1.9, 2600))
-    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=0)
+    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=0, due=8)
     found = metrics.pace(results, load)
     assert found["sustained_per_s"] == 4 / 4
     assert found["backlog"] == 4
@@ -63,7 +63,7 @@ def test_pace_counts_what_was_answered_while_the_load_lasted_and_what_was_left_t
 
 
 def test_a_run_that_did_not_wait_for_its_backlog_is_overloaded():
-    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=6)
+    load = metrics.Load(begin_s=-2.0, end_s=2.0, took_s=3.2, events=8, unprocessed=6, due=2)
     found = metrics.pace(latency((0.0, 100), (1.9, 3000)), load)
     assert found["overloaded"]
     assert (found["unprocessed"], found["results_due"]) == (6, 2)

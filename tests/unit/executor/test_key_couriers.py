@@ -19,7 +19,6 @@ from keyshift.keys import Mode
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.key_access import RECORD_BYTES, Home, KeyAccess
 from keyshift.state import rows
-from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT
 
 UNIT = 3
@@ -73,7 +72,7 @@ class Slot:
         self.states = {UNIT: state({})}
         self.failures, self.done, self.whole = [], [], []  # done: (number, key) of each event
         self.sent = 0
-        operator = ArrowOperator(CONFIG.make_workload().operator(), None, None, MemoryState)
+        operator = ArrowOperator(CONFIG.make_stage(), None, None)
         operator.uses_time = uses_time
         self.keys = KeyAccess(operator, self.states)
         self.couriers = KeyCouriers(self.clients, self.keys, self.turn, self.failures.append)

@@ -14,6 +14,7 @@ from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.slot_host import Copies, SlotHost
 from keyshift.state import rows
+from keyshift.state.memory import MemoryState
 
 HOLDER = 1
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
@@ -101,7 +102,7 @@ def served():
 @pytest.fixture
 def slot(served):
     host, clients = served
-    host.copies = Copies(CONFIG, VALUE)
+    host.copies = Copies(lambda slot, unit: MemoryState(VALUE))
     host.tenants = {holder: SimpleNamespace() for holder in (HOLDER, HOLDER + 1)}
     slot = Slot(host, clients)
     yield slot
@@ -411,7 +412,7 @@ def part(content):
 
 @pytest.fixture
 def copies():
-    return Copies(CONFIG, VALUE)
+    return Copies(lambda slot, unit: MemoryState(VALUE))
 
 
 OLD, NEW = 88, 5  # epochs: they are drawn, so that none is before another

@@ -15,11 +15,11 @@ from keyshift.executor.channel import answered as batch_of
 from keyshift.executor.tasks import RouterTask
 from keyshift.keys import Assignment, SlotId, units_of
 from keyshift.runtime.router import AWAKE_US, TICK_US
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
 
 SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
 CONFIG = replace(CONFIG, slots=SLOTS)
-WORKLOAD = CONFIG.make_workload()
+EVENTS = CONFIG.make_source().schema
 
 
 def assignment(version: int, paused: tuple[int, ...] = ()) -> dict:
@@ -62,9 +62,9 @@ def keys_of(slot: int) -> list[int]:
 
 def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0) -> dict[int, list]:
     """The rows that each slot gets of frame ``number``."""
-    columns = [pa.array(keys, pa.int64())] * len(WORKLOAD.event_schema)
+    columns = [pa.array(keys, pa.int64())] * len(EVENTS)
     value = frames.encode(
-        pa.RecordBatch.from_arrays(columns, schema=WORKLOAD.event_schema), {"watermark": BEGIN_US + number * FRAME_US}
+        pa.RecordBatch.from_arrays(columns, schema=EVENTS), {"watermark": BEGIN_US + number * FRAME_US}
     )
     got: dict[int, list] = {slot: [] for slot in range(SLOTS)}
     for slot, row in task.frame(router, number, pa.py_buffer(value)):
@@ -92,7 +92,7 @@ def test_every_slot_gets_its_events_and_only_those(said):
     assert kinds(rows) == [[DATA], [TICK], [DATA]]
     for slot, positions in ((0, [1]), (2, [0, 2])):
         (row,) = rows[slot]
-        events = pa.ipc.read_record_batch(row.payload, tasks.slot_schema(WORKLOAD))
+        events = pa.ipc.read_record_batch(row.payload, tasks.slot_schema(CONFIG.make_stage()))
         assert events["position"].to_pylist() == positions
         assert events["key"].to_pylist() == [keys[position] for position in positions]
         assert (row.router, row.version, row.offset, row.watermark) == (0, 1, 1, BEGIN_US + FRAME_US)
@@ -127,7 +127,7 @@ def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(sai
 
 def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     frame(said, 0)
-    said._coordination.watched["savepoint"]({"id": "s"})
+    said._coordination.watched["savepoint"]({"id": "s", "behind": "stop"})
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
@@ -135,10 +135,19 @@ def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
 
 
+def test_behind_a_savepoint_that_does_not_stop_events_go_on(said):
+    frame(said, 0)
+    said._coordination.watched["savepoint"]({"id": "s", "behind": "go on"})
+    key = keys_of(1)[:1]
+    assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
+    assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert DATA in kinds(frame(said, 2, key))[1]
+
+
 def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
     frame(said, 5)
     key = keys_of(0)[:1]
-    piece = pa.RecordBatch.from_arrays([pa.array(key)] * len(WORKLOAD.event_schema), schema=WORKLOAD.event_schema)
+    piece = pa.RecordBatch.from_arrays([pa.array(key)] * len(EVENTS), schema=EVENTS)
     rows = [row for _, row in said.frame(0, 6, pa.py_buffer(frames.encode(piece)))]
     assert {row.watermark for row in received(batch_of(rows))} == {BEGIN_US + 5 * FRAME_US}
 

@@ -18,13 +18,13 @@ from keyshift.executor.slot_host import Sealed
 from keyshift.keys import Move, Step
 from keyshift.runtime import computation
 from keyshift.runtime.protocol_log import event_of
-from keyshift.workloads.windows import IDLE, WINDOW
+from keyshift.workloads.windowcount.operator import IDLE, WINDOW
 
 KEYS = range(8)
 ONE_SLOT = {"slots": 1, "routers": 1}
 WINDOWS = {"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0, "window_ms": 1, "delay_ms": 0}
 STEP = Step((Move(0, 0, 1),))
-TIMED = {"workload": "windowcount", "parameters": WINDOWS | {"idle_ms": 1}}
+TIMED = {"workload": "windowcount", "stage": "windows", "parameters": WINDOWS | {"idle_ms": 1}}
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.workloads.windows import ANSWER, IDLE, WINDOW
+from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
 MS = 1000
 JOB = replace(
     CONFIG,
     workload="windowcount",
+    stage="windows",
     parameters=CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 60_000},
     routers=2,
     slots=1,
@@ -55,7 +56,7 @@ class Batches:
 
     def take(self, values):
         for value in values:
-            batch, meta = frames.decode(value, result_schema(WORKLOAD))
+            batch, meta = frames.decode(value, result_schema(WORKLOAD.stages[0]))
             self.markers += [(meta, len(self.results))] if "marker" in meta else []
             self.results += batch.to_pylist()
 
@@ -65,7 +66,7 @@ class Batches:
     def events(self, router, watermark_ms, *keys, at_ms):
         columns = {"key": keys, "t": [at_ms * MS] * len(keys), "at": [at_ms * MS] * len(keys)}
         columns |= {"position": range(len(keys)), "unit": WORKLOAD.units[list(keys)]}
-        schema = slot_schema(WORKLOAD)
+        schema = slot_schema(WORKLOAD.stages[0])
         batch = pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
         self.offset += 1
         self.rows(Row(DATA, router, 1, self.offset, watermark_ms * MS, batch.serialize()))

@@ -77,7 +77,7 @@ def loaded(monkeypatch):
     """A run whose load is over; its results come as ``come`` says, one number per look at the clock."""
     run = Course(None, ENDPOINTS, make_spec({"catch_up_s": 30.0}), "run", Path("nowhere"), print, lambda: None)
     clock = SimpleNamespace(now=1000.0)
-    run._idle_since, run._offered, run.come = clock.now, 10_000, lambda s: 0
+    run._idle_since, run._due, run.come = clock.now, 10_000, lambda s: 0
 
     def sleep(seconds):
         clock.now += seconds

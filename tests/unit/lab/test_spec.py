@@ -10,7 +10,7 @@ from keyshift.lab.spec import known_parameters, make_spec
 from keyshift.planner import settings, strategies
 from keyshift.registry import named_values
 from keyshift.state import Backend, Settings, backends
-from keyshift.state.memory import MemoryState
+from keyshift.state.memory import MemoryStore
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
 
@@ -89,6 +89,11 @@ def test_several_reconfigurations_need_room_for_the_largest():
     ("setting", "value", "remedy"),
     [
         ("slots=0", "slots = 0", "greater than or equal to 1"),
+        ("rate_steps=10:2000,5:1", "rate_steps = '10:2000,5:1'", "ascending"),
+        ("rate_steps=24:2000", "rate_steps = '24:2000'", "below seconds = 24"),
+        ("rate_steps=1:-2", "rate_steps = '1:-2'", "each with a rate"),
+        ("rate_steps=1:fast", "rate_steps = '1:fast'", "e.g. 0:2000,10:6000"),
+        ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
         ("rate=-1", "rate = -1", "greater than 0"),
         ("slots=200", "slots = 200", "raise key_groups"),
         ("to_slots=129", "to_slots = 129", "raise key_groups"),
@@ -177,6 +182,16 @@ def test_every_parameter_says_what_it_means_and_has_one_owner():
     assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
 
 
+def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
+    plain = make_spec({}).run
+    assert (plain.steps(), plain.events()) == ([], 2000.0 * 28)
+    run = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).run
+    assert run.steps() == [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)]
+    assert run.events() == 3 * 100 + 10 * 2000 + 10 * 6000
+    with pytest.raises(BadInput, match="nothing is offered"):
+        make_spec({"rate_steps": "0:0", "warmup_s": 0})
+
+
 class Rated(KeyCount):
     """A workload with parameters that others have, too."""
 
@@ -204,25 +219,25 @@ def test_a_name_with_two_owners_is_refused_and_can_be_given_with_the_owner(rated
     assert make_spec({"rate": 5.0}).run.rate == 5.0, "where only one part has it"
 
 
-def test_a_backend_has_settings_of_its_own_which_every_state_gets(monkeypatch):
+def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
     class Shelf(Settings):
         shelves: int = Field(default=1, ge=1, description="how many")
 
     made = []
 
-    def shelf(schema, shelves):
-        made.append(shelves)
-        return MemoryState(schema)
+    def shelf(slot, schema, settings):
+        made.append((slot, settings.shelves))
+        return MemoryStore(slot, schema, settings)
 
     monkeypatch.setitem(backends._entries, "shelf", Backend(shelf, "a shelf", Shelf))
     spec = make_spec({"backend": "shelf", "shelves": 4})
     assert spec.parameters().items() >= {"backend": "shelf", "shelves": 4}.items()
     workload, backend = spec.workload, spec.backend
     config = JobConfig(
-        "job", 0, None, workload.name, workload.model_dump(), 1, 1, 128, 1, backend.name, backend.settings
+        "job", 0, None, workload.name, workload.model_dump(), "counter", 1, 1, 128, 1, backend.name, backend.settings
     )
-    config.new_state(workload.operator().state_schema)
-    assert made == [4]
+    config.open_store(1, config.make_stage().operator().state_schema)
+    assert made == [("job/0/counter/1", 4)]
     with pytest.raises(BadInput, match="shelves = 0"):
         make_spec({"backend": "shelf", "shelves": 0})
     with pytest.raises(BadInput, match="a parameter of backend shelf; this run has backend = memory"):

@@ -69,6 +69,19 @@ def test_a_savepoint_makes_one_barrier_and_stops_the_data():
     assert router.boundary() == []
 
 
+def test_a_savepoint_behind_which_all_goes_on_makes_one_barrier_and_the_next_one_another():
+    router = RouterMachine(assignment(1, 0))
+    router.boundary()
+    router.request_savepoint("a", "go on")
+    assert router.boundary() == [SavepointBarrier("a", "go on")]
+    assert router.stopped_for is None
+    router.request_savepoint("a", "go on")
+    assert router.boundary() == []
+    router.request_savepoint("b", "stop")
+    assert router.boundary() == [SavepointBarrier("b")]
+    assert router.stopped_for == "b"
+
+
 def test_a_router_adopts_assignments_before_and_after_it_stops_for_a_savepoint():
     router = RouterMachine(assignment(1, 0))
     router.request_savepoint("a")
@@ -402,6 +415,17 @@ def test_a_savepoint_freezes_once_when_all_routers_stand_at_it_and_all_state_is_
     assert slot.savepoint_barrier(1, "a") == []
     with pytest.raises(ProtocolViolation, match="router 0 stands at savepoint b, others at a"):
         slot.savepoint_barrier(0, "b")
+
+
+def test_behind_a_savepoint_that_does_not_stop_a_slot_goes_on_when_its_state_is_written_down():
+    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
+    assert slot.savepoint_barrier(0, "a", "go on") == []
+    assert slot.stopping and not slot.stopped(0), "what comes now is not dropped"
+    assert slot.savepoint_barrier(1, "a", "go on") == [Freeze("a", "go on")]
+    assert not slot.stopping
+    assert slot.savepoint_barrier(1, "b") == []
+    assert slot.savepoint_barrier(0, "b") == [Freeze("b")]
+    assert slot.stopped(0)
 
 
 @pytest.mark.parametrize("end", [lambda slot: slot.cancel(2), lambda slot: slot.end_of_input()])

@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,8 @@ from keyshift.lab.sequential import OfflineRun, run_offline
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.windows import WindowCount, WindowCountOperator
+from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.windowcount.operator import WindowCountOperator
 
 WORKLOAD = KeyCount(key_groups=8, keys=10, skew=0.5, state_bytes=24, seed=5)
 KINDS = [field.name for field in fields(Judgement) if field.name != "examples"]
@@ -252,16 +253,22 @@ def test_a_timer_of_an_attempt_that_died_does_not_count(timed):
 class Quiet(WindowCount):
     """No events for units 4 to 7, some of which move, from the middle of the run on."""
 
-    def source(self, router):
-        plain = super().source(router)
+    @property
+    def sources(self):
+        [plain] = super().sources
 
-        class Source:
-            def take(self, times):
-                batch = plain.take(times)
-                gone = (WINDOWS.units[batch["key"].to_numpy()] >= 4) & (times >= 60_000)
-                return batch.filter(pa.array(~gone))
+        def partition(router):
+            events = plain.partition(router)
 
-        return Source()
+            class Partition:
+                def take(self, times):
+                    batch = events.take(times)
+                    gone = (WINDOWS.units[batch["key"].to_numpy()] >= 4) & (times >= 60_000)
+                    return batch.filter(pa.array(~gone))
+
+            return Partition()
+
+        return (replace(plain, partition=partition),)
 
 
 def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Judgement:

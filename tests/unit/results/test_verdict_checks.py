@@ -18,9 +18,12 @@ from keyshift.keys import Assignment
 from keyshift.lab.sequential import run_offline
 from keyshift.results import verdict
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
-from keyshift.workloads import Workload, keycount, times, windows, windows_oracle
+from keyshift.workloads import Workload, times
 from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.windows import IDLE, WINDOW, WindowCount
+from keyshift.workloads.keycount import oracle as keycount_oracle
+from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.windowcount import oracle as windowcount_oracle
+from keyshift.workloads.windowcount.operator import IDLE, WINDOW
 
 FRAMES = 12
 PLACED = {"key_groups": 8, "keys": 40, "skew": 0.5, "state_bytes": 24, "seed": 5}
@@ -108,11 +111,6 @@ def without(monkeypatch, module: ModuleType, snippet: str, instead: str) -> None
     for name, thing in vars(mutant).items():
         if getattr(thing, "__module__", None) == module.__name__ and hasattr(module, name):
             monkeypatch.setattr(module, name, thing)
-    if module is windows_oracle:
-        monkeypatch.setattr(windows, "wrong", mutant.wrong)
-    if module is keycount:
-        for name in ("_wrong_results", "_wrong_state"):
-            monkeypatch.setattr(KeyCount, name, getattr(mutant.KeyCount, name))
 
 
 @pytest.mark.parametrize("of", WORKLOADS)
@@ -131,7 +129,7 @@ def a_result_of_an_event_never_offered(run):
     run.add(7, position=99)
 
 
-@check(verdict, "events, ~answered)", "events, answered & ~answered)", "counts", "lost")
+@check(verdict, "events, wanted & ~answered)", "events, answered & ~answered)", "counts", "lost")
 def an_event_without_a_result(run):
     run.results = run.results.drop(index=run.results.index[-1])
 
@@ -268,32 +266,32 @@ def a_timer_whose_moment_has_passed(run):
     run.timers = pd.concat([run.timers, clock.assign(kind=PROCESSING)])
 
 
-# -- windows_oracle.py: answers ----------------------------------------------------------------------------------------
+# -- windowcount/oracle.py: answers ------------------------------------------------------------------------------------
 
 
-@check(windows_oracle, 'answers["kind"] != ANSWER', 'answers["kind"] < 0')
+@check(windowcount_oracle, 'answers["kind"] != ANSWER', 'answers["kind"] < 0')
 def an_answer_that_says_it_is_something_else(run):
     run.results.loc[run.answers.index[7], "kind"] = 7
 
 
-@check(windows_oracle, '~fired["kind"].isin((WINDOW, IDLE))', 'fired["kind"] < 0')
+@check(windowcount_oracle, '~fired["kind"].isin((WINDOW, IDLE))', 'fired["kind"] < 0')
 def a_result_of_a_timer_of_no_kind(run):
     run.add(run.fired(WINDOW), kind=7)
 
 
-@check(windows_oracle, 'times.strange(fired["watermark"])', 'fired["kind"] < 0')
+@check(windowcount_oracle, 'times.strange(fired["watermark"])', 'fired["kind"] < 0')
 def a_timer_that_fired_at_a_watermark_that_no_frame_has(run):
     run.results.loc[run.fired(WINDOW), "watermark"] += 1
 
 
-@check(windows_oracle, "[strange, early, behind]", "[strange & False, early, behind]")
+@check(windowcount_oracle, "[strange, early, behind]", "[strange & False, early, behind]")
 def an_event_that_met_a_watermark_that_no_frame_has(run):
     """The first of its unit, which is to leave: nothing else bounds it from below."""
     leaves = run.answers[MOVES[run.answers["unit"]] & (run.answers["version"] == 1) & ~run.answers["late"]]
     run.results.loc[leaves.index[leaves["watermark"] > 0][0], "watermark"] -= 1
 
 
-@check(windows_oracle, "[strange, early, behind]", "[strange, early & False, behind]")
+@check(windowcount_oracle, "[strange, early, behind]", "[strange, early & False, behind]")
 def an_event_that_met_the_watermark_of_its_own_frame(run):
     answers = run.answers.reset_index().merge(run.frames, on=ORIGIN[:2], suffixes=("", "_own"))
     last = ~answers.duplicated(["key", "router", "offset"], keep="last")  # as no later one may meet less
@@ -302,7 +300,7 @@ def an_event_that_met_the_watermark_of_its_own_frame(run):
     run.results.loc[given["row"], "watermark"] = given["watermark_own"]
 
 
-@check(windows_oracle, "[strange, early, behind]", "[strange, early, behind & False]")
+@check(windowcount_oracle, "[strange, early, behind]", "[strange, early, behind & False]")
 def a_queued_record_that_lost_its_watermark(run):
     """It says one that its key has met before, and is no later for it. Slot 2 has only units that have moved."""
     answers = run.answers
@@ -312,7 +310,7 @@ def a_queued_record_that_lost_its_watermark(run):
     run.results.loc[row, "watermark"] = before[row]
 
 
-@check(windows_oracle, 'for time in ("watermark", "clock"):', 'for time in ("clock",):')
+@check(windowcount_oracle, 'for time in ("watermark", "clock"):', 'for time in ("clock",):')
 def a_watermark_that_falls_back_in_a_unit_that_is_to_leave(run):
     answers = run.answers
     before = answers.groupby(["key", "router"])["watermark"].shift()
@@ -321,23 +319,23 @@ def a_watermark_that_falls_back_in_a_unit_that_is_to_leave(run):
     run.results.loc[row, "watermark"] = run.frames["watermark"][run.frames["watermark"] < before[row]].max()
 
 
-@check(windows_oracle, 'for time in ("watermark", "clock"):', 'for time in ("watermark",):', "never idle")
+@check(windowcount_oracle, 'for time in ("watermark", "clock"):', 'for time in ("watermark",):', "never idle")
 def a_clock_that_falls_back(run):
     row = run.answers.index[run.answers.groupby(["key", "router"]).cumcount() == 1][0]
     run.results.loc[row, "clock"] = 1
 
 
-@check(windows_oracle, 'answered["start_told"] != answered["start"]', 'answered["start"] < -(10**12)')
+@check(windowcount_oracle, 'answered["start_told"] != answered["start"]', 'answered["start"] < -(10**12)')
 def an_answer_of_another_window(run):
     run.results.loc[run.answers.index[run.answers["late"]][0], "start"] += 20_000
 
 
-@check(windows_oracle, 'answered["late"] != late', 'answered["start"] < -(10**12)')
+@check(windowcount_oracle, 'answered["late"] != late', 'answered["start"] < -(10**12)')
 def an_answer_that_is_wrong_about_being_late(run):
     run.results.loc[run.answers.index[run.answers["late"]][0], "late"] = False
 
 
-@check(windows_oracle, 'late & ((answered["count"] != 0) | (answered["sum"] != 0))', "late & False")
+@check(windowcount_oracle, 'late & ((answered["count"] != 0) | (answered["sum"] != 0))', "late & False")
 def a_late_event_that_counted(run):
     run.results.loc[run.answers.index[run.answers["late"]][0], ["count", "sum"]] = [1, 5]
 
@@ -350,7 +348,7 @@ def in_windows(run: Run) -> pd.DataFrame:
     return counted.join(before.add_suffix("_before"))
 
 
-@check(windows_oracle, 'counted["count"] != windows.cumcount() + 1', 'counted["count"] < 0')
+@check(windowcount_oracle, 'counted["count"] != windows.cumcount() + 1', 'counted["count"] < 0')
 def two_events_with_one_count(run):
     counted = in_windows(run)
     last = ~counted.duplicated(["key", "start"], keep="last")
@@ -358,7 +356,7 @@ def two_events_with_one_count(run):
     run.results.loc[row, "count"] -= 1
 
 
-@check(windows_oracle, "in_order.diff() <= 0", "in_order.diff() < -(10**9)")
+@check(windowcount_oracle, "in_order.diff() <= 0", "in_order.diff() < -(10**9)")
 def two_events_of_a_router_that_are_counted_in_the_wrong_order(run):
     counted = in_windows(run)
     later = counted[counted["router"] == counted["router_before"]].iloc[0]
@@ -368,56 +366,58 @@ def two_events_of_a_router_that_are_counted_in_the_wrong_order(run):
     run.results.loc[both, "sum"] = np.array(sums, np.int64)
 
 
-@check(windows_oracle, 'counted["sum"] != windows["delay"].cumsum()', 'counted["count"] < 0')
+@check(windowcount_oracle, 'counted["sum"] != windows["delay"].cumsum()', 'counted["count"] < 0')
 def an_answer_with_another_sum(run):
     run.results.loc[run.answers.index[~run.answers["late"]][0], "sum"] += 1
 
 
-# -- windows_oracle.py: windows ----------------------------------------------------------------------------------------
+# -- windowcount/oracle.py: windows ------------------------------------------------------------------------------------
 
 
-@check(windows_oracle, '(fired["watermark"] < due) | (fired["t"] != due)', '(fired["watermark"] < due)')
+@check(windowcount_oracle, '(fired["watermark"] < due) | (fired["t"] != due)', '(fired["watermark"] < due)')
 def a_window_whose_timer_was_set_to_another_time(run):
     run.results.loc[run.fired(WINDOW), "t"] -= 1
 
 
-@check(windows_oracle, '(fired["watermark"] < due) | (fired["t"] != due)', '(fired["t"] != due)')
+@check(windowcount_oracle, '(fired["watermark"] < due) | (fired["t"] != due)', '(fired["t"] != due)')
 def a_window_that_fires_too_early(run):
     row, known = run.results.index[run.results["kind"] == WINDOW][-1], run.frames["watermark"]
     run.results.loc[row, "watermark"] = known[known < run.results.loc[row, "t"]].max()
 
 
-@check(windows_oracle, "found.duplicated(_WINDOW)", 'found["key"] < 0')
+@check(windowcount_oracle, "found.duplicated(_WINDOW)", 'found["key"] < 0')
 def a_window_that_fires_twice(run):
     run.add(run.fired(WINDOW))
 
 
-@check(windows_oracle, 'lines(both, both["side"] == "left_only", text)', 'lines(both, both["key"] < 0, text)')
+@check(windowcount_oracle, 'lines(both, both["side"] == "left_only", text)', 'lines(both, both["key"] < 0, text)')
 def a_window_that_neither_fired_nor_stays(run):
     run.results = run.results.drop(index=run.fired(WINDOW))
 
 
-@check(windows_oracle, 'lines(both, (both["side"] == "right_only") & sure, text)', 'lines(both, both["key"] < 0, text)')
+@check(
+    windowcount_oracle, 'lines(both, (both["side"] == "right_only") & sure, text)', 'lines(both, both["key"] < 0, text)'
+)
 def a_window_of_no_event(run):
     row = run.fired(WINDOW)
     start, t = run.results.loc[row, ["start", "t"]] - 10**9
     run.add(row, start=start, t=t)
 
 
-@check(windows_oracle, '(both["side"] == "both") & differs & sure', 'both["key"] < 0')
+@check(windowcount_oracle, '(both["side"] == "both") & differs & sure', 'both["key"] < 0')
 def a_window_that_fires_with_another_count(run):
     run.results.loc[run.fired(WINDOW), "count"] += 1
 
 
-# -- windows_oracle.py: keys that fall idle ----------------------------------------------------------------------------
+# -- windowcount/oracle.py: keys that fall idle ------------------------------------------------------------------------
 
 
-@check(windows_oracle, 'fired["key"].notna()', 'fired["key"].isna()', "never idle")
+@check(windowcount_oracle, 'fired["key"].notna()', 'fired["key"].isna()', "never idle")
 def a_key_that_falls_idle_though_none_should(run):
     run.add(run.fired(WINDOW), kind=IDLE)
 
 
-@check(windows_oracle, 'fired.duplicated(["key", "clock"])', 'fired["key"] < 0')
+@check(windowcount_oracle, 'fired.duplicated(["key", "clock"])', 'fired["key"] < 0')
 def a_key_that_falls_idle_twice(run):
     run.add(run.fired(IDLE))
 
@@ -425,24 +425,24 @@ def a_key_that_falls_idle_twice(run):
 SET_TO = '(both["fired"] < due) | (both["side"] != "left_only") & (both["t"] != due)'
 
 
-@check(windows_oracle, SET_TO, 'both["fired"] < due')
+@check(windowcount_oracle, SET_TO, 'both["fired"] < due')
 def an_idle_timer_that_was_set_to_another_time(run):
     run.results.loc[run.fired(IDLE), "t"] -= 1
 
 
-@check(windows_oracle, SET_TO, '(both["side"] != "left_only") & (both["t"] != due)')
+@check(windowcount_oracle, SET_TO, '(both["side"] != "left_only") & (both["t"] != due)')
 def an_idle_timer_that_fires_too_early(run):
     row = run.fired(IDLE)
     run.results.loc[row, "clock"] = run.results.loc[row, "t"] - 1
 
 
-@check(windows_oracle, 'both["fired"] > both["until"]', 'both["key"] < 0')
+@check(windowcount_oracle, 'both["fired"] > both["until"]', 'both["key"] < 0')
 def a_key_that_falls_idle_after_its_next_event(run):
     run.results.loc[run.fired(IDLE), "clock"] += 10**6
 
 
 @check(
-    windows_oracle,
+    windowcount_oracle,
     '(both["side"] == "right_only") & sure, key + "was told, but had no event then"',
     'both["key"] < 0, ""',
 )
@@ -452,12 +452,12 @@ def a_key_that_falls_idle_without_an_event(run):
     run.add(row, start=start, t=t)
 
 
-@check(windows_oracle, '(both["side"] == "left_only") & (both["until"] >= due) & sure', 'both["key"] < 0')
+@check(windowcount_oracle, '(both["side"] == "left_only") & (both["until"] >= due) & sure', 'both["key"] < 0')
 def a_key_that_never_falls_idle(run):
     run.results = run.results.drop(index=run.fired(IDLE))
 
 
-# -- windows_oracle.py: the final state --------------------------------------------------------------------------------
+# -- windowcount/oracle.py: the final state ----------------------------------------------------------------------------
 
 
 def without_timers(run: Run) -> int:
@@ -466,24 +466,24 @@ def without_timers(run: Run) -> int:
     return int(run.final.index[has_none][0])
 
 
-@check(windows_oracle, "(workload.units[home] == unit) & ", "", "sparse")
+@check(windowcount_oracle, "(workload.units[home] == unit) & ", "", "sparse")
 def a_key_in_another_unit(run):
     row = without_timers(run)
     run.final.loc[row, "unit"] = (run.final.loc[row, "unit"] + 1) % 3
 
 
-@check(windows_oracle, "good &= ~workload.damaged(part, np.zeros_like(key))", "pass", "sparse")
+@check(windowcount_oracle, "good &= ~workload.damaged(part, np.zeros_like(key))", "pass", "sparse")
 def a_key_with_another_payload(run):
     row = without_timers(run)
     run.final.at[row, "payload"] = run.final.at[row, "payload"][:-1] + b"?"
 
 
-@check(windows_oracle, "np.flatnonzero(self._seen != 1)", "np.flatnonzero(self._seen > 9)", "sparse")
+@check(windowcount_oracle, "np.flatnonzero(self._seen != 1)", "np.flatnonzero(self._seen > 9)", "sparse")
 def a_key_that_is_nowhere(run):
     run.final = run.final.drop(index=without_timers(run))
 
 
-@check(windows_oracle, "bad = (self._last != last.to_numpy())", "bad = (self._last < 0)", "never idle")
+@check(windowcount_oracle, "bad = (self._last != last.to_numpy())", "bad = (self._last < 0)", "never idle")
 def a_key_that_does_not_know_its_last_event(run):
     run.final.loc[0, "last"] -= 1
 
@@ -491,49 +491,49 @@ def a_key_that_does_not_know_its_last_event(run):
 MISSING, BEYOND = "needed & ~wanted.isin(there)", "~there.isin(wanted)"
 
 
-@check(windows_oracle, MISSING, "wanted.isin([])")
+@check(windowcount_oracle, MISSING, "wanted.isin([])")
 def an_open_window_without_a_timer(run):
     run.timers = run.timers.drop(index=run.timers.index[run.timers["kind"] == EVENT][0])
 
 
-@check(windows_oracle, MISSING, "wanted.isin([])")
+@check(windowcount_oracle, MISSING, "wanted.isin([])")
 def a_key_that_nothing_will_tell_idle(run):
     run.timers = run.timers.drop(index=run.timers.index[run.timers["kind"] == PROCESSING][0])
 
 
-@check(windows_oracle, BEYOND, "there.isin([])")
+@check(windowcount_oracle, BEYOND, "there.isin([])")
 def a_timer_for_no_window(run):
     timer = run.timers[run.timers["kind"] == EVENT].iloc[[0]]
     run.timers = pd.concat([run.timers, timer.assign(time=10**9)], ignore_index=True)
 
 
-@check(windows_oracle, BEYOND, "there.isin([])")
+@check(windowcount_oracle, BEYOND, "there.isin([])")
 def a_timer_for_no_event(run):
     timer = run.timers[run.timers["kind"] == PROCESSING].iloc[[0]]
     run.timers = pd.concat([run.timers, timer.assign(time=10**9)], ignore_index=True)
 
 
-# -- keycount.py -------------------------------------------------------------------------------------------------------
+# -- keycount/oracle.py -----------------------------------------------------------------------------------------------
 
 
-@check(keycount, "(count < 1) | ", "", "counts")
+@check(keycount_oracle, "(count < 1) | ", "", "counts")
 def a_count_of_nothing(run):
     run.results.loc[run.results.index[run.results["count"] == 1][0], ["count", "stamp"]] = [0, -1]
 
 
-@check(keycount, "(count > counts[np.where(known, key, 0)]) | ", "", "counts")
+@check(keycount_oracle, "(count > counts[np.where(known, key, 0)]) | ", "", "counts")
 def a_count_beyond_all_events(run):
     last = run.results[run.results["key"] == run.results["key"][0]]["count"].idxmax()
     run.results.loc[last, ["count", "stamp"]] += 1
 
 
-@check(keycount, " | (stamp != count - 1)", "", "counts")
+@check(keycount_oracle, " | (stamp != count - 1)", "", "counts")
 def a_stamp_of_another_count(run):
     run.results.loc[7, "stamp"] -= 1
 
 
 @check(
-    keycount,
+    keycount_oracle,
     "bad[order[1:]] |= (np.diff(key[order]) == 0) & (np.diff(count[order]) == 0)",
     "pass",
     "counts",
@@ -545,27 +545,27 @@ def a_count_that_two_events_have(run):
     run.results.loc[row, ["count", "stamp"]] -= 1
 
 
-@check(keycount, "bad[order[1:]] |= same & (np.diff(count[order]) <= 0)", "pass", "counts")
+@check(keycount_oracle, "bad[order[1:]] |= same & (np.diff(count[order]) <= 0)", "pass", "counts")
 def counts_in_the_wrong_order(run):
     both = run.results.index[(run.results["key"] == run.results["key"][0]) & (run.results["router"] == 0)][:2]
     columns = ["count", "stamp"]
     run.results.loc[both, columns] = run.results.loc[both[::-1], columns].to_numpy()
 
 
-@check(keycount, "bad = ~known | (self.units[home]", "bad = (self.units[home]", "counts")
+@check(keycount_oracle, "bad = ~known | (workload.units[home]", "bad = (workload.units[home]", "counts")
 def a_key_that_does_not_exist(run):
     like = run.final[run.final["key"] == 0]
     payload = run.workload.payloads(np.array([10**6]), like["count"].to_numpy())[0].tobytes()
     run.final = pd.concat([run.final, like.assign(key=10**6, payload=[payload])], ignore_index=True)
 
 
-@check(keycount, "(self.units[home] != unit) | ", "", "counts")
+@check(keycount_oracle, "(workload.units[home] != unit) | ", "", "counts")
 def a_counted_key_in_another_unit(run):
     row = run.final.index[run.final["slot"] == 0][0]
     run.final.loc[row, "unit"] = (run.final.loc[row, "unit"] + 1) % 3
 
 
-@check(keycount, "(counts[home] != count) | ", "", "counts")
+@check(keycount_oracle, "(counts[home] != count) | ", "", "counts")
 def an_older_count_with_its_payload(run):
     count = run.final.loc[[0], "count"].to_numpy() - 1
     payload = run.workload.payloads(run.final.loc[[0], "key"].to_numpy(), count)[0].tobytes()
@@ -573,12 +573,12 @@ def an_older_count_with_its_payload(run):
     run.final.at[0, "payload"] = payload
 
 
-@check(keycount, " | self.damaged(part, count)", "", "counts")
+@check(keycount_oracle, " | workload.damaged(part, count)", "", "counts")
 def a_counted_key_with_another_payload(run):
     run.final.at[0, "payload"] = run.final.at[0, "payload"][:-1] + b"?"
 
 
-@check(keycount, "np.flatnonzero(seen != 1)", "np.flatnonzero(seen > 9)", "counts")
+@check(keycount_oracle, "np.flatnonzero(seen != 1)", "np.flatnonzero(seen > 9)", "counts")
 def a_counted_key_that_is_nowhere(run):
     run.final = run.final.drop(index=0)
 

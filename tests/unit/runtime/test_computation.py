@@ -13,9 +13,9 @@ from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime import computation as module
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
-from keyshift.state.memory import MemoryState
+from keyshift.state.memory import MemoryStore
 from keyshift.state.timers import EVENT
-from keyshift.workloads.windows import ANSWER, IDLE, WINDOW
+from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
 WORKLOAD = CONFIG.make_workload()
 UNITS = range(4)
@@ -38,8 +38,10 @@ class Partial(list):
 
 
 def computation_of(workload, machine, states, *partial):
-    operator = ArrowOperator(workload.operator(), slot_schema(workload), result_schema(workload), MemoryState)
-    made = Computation(operator, machine, Partial(*partial), states, len(UNITS))
+    [stage] = workload.stages
+    operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
+    store = MemoryStore("", stage.operator().state_schema, None)
+    made = Computation(operator, machine, Partial(*partial), store, states, len(UNITS))
     for unit in UNITS:
         made.begin(unit)
     return made
@@ -52,7 +54,7 @@ def make():
 
 def record(*keys, router=0, version=1, offset=0):
     columns = {"key": keys, "t": [7] * len(keys), "position": range(len(keys)), "unit": WORKLOAD.units[list(keys)]}
-    schema = slot_schema(WORKLOAD)
+    schema = slot_schema(WORKLOAD.stages[0])
     return pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names}), (
         router,
         version,
@@ -123,6 +125,7 @@ MS = 1000
 TIMED = replace(
     CONFIG,
     workload="windowcount",
+    stage="windows",
     parameters=CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 50},
 )
 WINDOWS = TIMED.make_workload()

@@ -21,6 +21,7 @@ class Slot(SlotCore):
             process_all=lambda records, now, keys_here=False: self.done.extend(records) or [],
             came=lambda unit: None,
             timers_due=lambda watermark, now: [],
+            checkpoint=lambda: None,
         )
         super().__init__(SlotMachine(1, routers=1, version=1), None, keys, computation, {}, MOST, [0])
         self.done, self.sent = [], 0

@@ -2,18 +2,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyshift.traffic.collector import Results
-from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount.operator import RESULT_FIELDS
 
 
 def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
     """Results with these (t, position)."""
-    schema = Results(KeyCount.result_fields).schema
+    schema = Results(RESULT_FIELDS).schema
     plain = dict.fromkeys(schema.names, 0)
     return pa.RecordBatch.from_pylist([plain | {"t": t, "position": position} for t, position in rows], schema=schema)
 
 
 def test_results_of_timers_are_kept_but_not_timed(tmp_path):
-    results = Results(KeyCount.result_fields)
+    results = Results(RESULT_FIELDS)
     results.add(batch((1000, 0), (500, -1), (2000, 1)), slot=1, log_offset=7, arrived_us=5000)
     results.add(batch((400, -1)), slot=0, log_offset=3, arrived_us=6000)
     assert results.roll().tolist() == [4.0, 3.0]

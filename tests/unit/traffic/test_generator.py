@@ -11,7 +11,7 @@ from kafka.future import Future
 from keyshift.errors import ServiceUnavailable
 from keyshift.frames import MOST_BYTES, decode
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
-from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount.source import EVENTS
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
@@ -43,6 +43,31 @@ def test_routers_take_turns_at_equal_distances():
     assert (times == START_US + np.arange(1000) * 1000).all()
 
 
+STEPS = [(0.5, 3000), (1.0, 0), (1.5, 20)]
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_the_rate_follows_its_steps(routers):
+    schedule = Schedule(START_US, 2, 1000, routers, STEPS)
+    assert sum(schedule.total) == 500 + 1500 + 0 + 10
+    every = [schedule.times(router, 0, total) for router, total in enumerate(schedule.total)]
+    times = np.sort(np.concatenate(every)) - START_US
+    assert np.histogram(times, [0, 500_000, 1_000_000, 1_500_000, 2_000_000])[0].tolist() == [500, 1500, 0, 10]
+    for begin, end, distance_us in ((0, 500, 1000), (500, 2000, 1e6 / 3000), (2000, 2010, 50_000)):
+        assert np.abs(np.diff(times[begin:end]) - distance_us).max() <= 1
+    for now_us in range(0, 2_000_000, 9_973):
+        due = sum(schedule.due(router, START_US + now_us) for router in range(routers))
+        assert abs(due - (times <= now_us).sum()) <= 1, "up to a microsecond"
+    assert [schedule.due(router, START_US - 1) for router in range(routers)] == [0] * routers
+    assert [schedule.due(router, START_US + 2_000_000) for router in range(routers)] == schedule.total
+
+
+def test_a_rate_that_changes_to_what_it_is_changes_nothing():
+    plain, changed = Schedule(START_US, 3, 700, 2), Schedule(START_US, 3, 9, 2, [(0.0, 700)])
+    assert plain.total == changed.total
+    assert (plain.times(1, 0, 1050) == changed.times(1, 0, 1050)).all()
+
+
 class Broker:
     """Stands for Kafka's producer: takes what is sent, and acknowledges it at once or when told to."""
 
@@ -63,17 +88,15 @@ class Broker:
             how(future, value)
 
     def frames(self, router):
-        return [
-            decode(value, KeyCount.event_schema) for partition, value in self.values if partition == router and value
-        ]
+        return [decode(value, EVENTS) for partition, value in self.values if partition == router and value]
 
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
 
 
-def generator(broker, rate):
+def generator(broker, rate, **more):
     config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
-    made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20), broker)
+    made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20, **more), broker)
     made.start({"start_at_us": START_US, "seconds": 1})
     return made
 
@@ -96,6 +119,18 @@ def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_b
     assert broker.frames(0) == []
 
 
+def test_a_generator_follows_the_steps_it_was_told():
+    broker = Broker()
+    made = generator(broker, rate=100, rate_steps=[[0.5, 1000]])
+    for router in range(2):
+        assert made.send(router, START_US + 500_000 - 1)
+    assert made.events == 50
+    for router in range(2):
+        assert made.send(router, START_US + 1_000_000)
+    assert made.events == 550
+    assert made.finished
+
+
 def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
     broker = Broker()
     slow = generator(broker, rate=200_000)
@@ -107,7 +142,12 @@ def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
     assert not slow.finished
     slow.give_up(end_us + round(OVERTIME_S * 1e6) + 1)
     assert slow.finished
-    assert slow.done(START_US + 6_500_000) == {"state": "done", "events": TAKE_EVENTS, "took_s": 6.5}
+    assert slow.done(START_US + 6_500_000) == {
+        "state": "done",
+        "events": TAKE_EVENTS,
+        "due": TAKE_EVENTS,
+        "took_s": 6.5,
+    }
     assert slow.send(0, end_us)
     assert slow.events == TAKE_EVENTS
 

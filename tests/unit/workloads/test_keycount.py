@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_offline
-from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
 
@@ -56,17 +56,17 @@ def test_a_payload_holds_the_count_then_the_key_then_a_filler_of_its_own():
 def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router, skew):
     workload = make(skew=skew)
     times = np.arange(sum(chunks), dtype=np.int64)
-    source, begin, keys = workload.source(router), 0, []
+    source, begin, keys = workload.sources[0].partition(router), 0, []
     for chunk in chunks:
         keys += source.take(times[begin : begin + chunk]).column("key").to_pylist()
         begin += chunk
-    assert keys == workload.source(router).take(times).column("key").to_pylist()
+    assert keys == workload.sources[0].partition(router).take(times).column("key").to_pylist()
 
 
 def test_routers_and_seeds_have_events_of_their_own():
     times = np.arange(100, dtype=np.int64)
     streams = {
-        tuple(make(seed=seed).source(router).take(times).column("key").to_pylist())
+        tuple(make(seed=seed).sources[0].partition(router).take(times).column("key").to_pylist())
         for seed in range(3)
         for router in range(3)
     }
@@ -76,7 +76,7 @@ def test_routers_and_seeds_have_events_of_their_own():
 @pytest.mark.parametrize("skew", [0.0, 1.0])
 def test_key_groups_are_drawn_in_proportion_to_zipf_weights(skew):
     workload = make(skew=skew, keys=1000)
-    keys = workload.source(0).take(np.zeros(200_000, np.int64)).column("key").to_numpy()
+    keys = workload.sources[0].partition(0).take(np.zeros(200_000, np.int64)).column("key").to_numpy()
     share = np.bincount(units_of(keys, 8), minlength=8) / len(keys)
     weights = 1 / np.arange(1, 9) ** skew
     assert share == pytest.approx(weights / weights.sum(), rel=0.05)
@@ -84,7 +84,7 @@ def test_key_groups_are_drawn_in_proportion_to_zipf_weights(skew):
 
 def test_the_keys_of_a_group_take_turns():
     workload = make(keys=200)
-    keys = workload.source(0).take(np.zeros(5000, np.int64)).column("key").to_numpy()
+    keys = workload.sources[0].partition(0).take(np.zeros(5000, np.int64)).column("key").to_numpy()
     per_key, group = np.bincount(keys, minlength=200), units_of(np.arange(200), 8)
     for g in range(8):
         assert np.ptp(per_key[group == g]) <= 1
@@ -92,7 +92,7 @@ def test_the_keys_of_a_group_take_turns():
 
 def test_key_groups_without_a_key_get_no_events():
     workload = make(key_groups=64, keys=3)
-    keys = workload.source(0).take(np.zeros(500, np.int64)).column("key").to_pylist()
+    keys = workload.sources[0].partition(0).take(np.zeros(500, np.int64)).column("key").to_pylist()
     assert set(keys) == {0, 1, 2}
 
 
@@ -113,9 +113,9 @@ def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_fr
 
 def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
     workload = make()
-    operator = workload.operator()
-    empty = backends.get("memory").make(operator.state_schema)
-    batch = workload.source(0).take(np.zeros(1, np.int64))
+    operator = workload.stages[0].operator()
+    empty = MemoryState(operator.state_schema)
+    batch = workload.sources[0].partition(0).take(np.zeros(1, np.int64))
     batch = batch.append_column("position", [np.int32(0)]).append_column("unit", units_of(batch["key"].to_numpy(), 8))
     answer = operator.process(batch, lambda unit: empty)
     assert answer.column("count").to_pylist() == [1]

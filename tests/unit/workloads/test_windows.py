@@ -11,11 +11,13 @@ from pydantic import ValidationError
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_offline
 from keyshift.results.verdict import judge
-from keyshift.state import backends
+from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads import workloads
 from keyshift.workloads.times import Times
-from keyshift.workloads.windows import ANSWER, IDLE, LATE_BY, WINDOW, WindowCount
+from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
+from keyshift.workloads.windowcount.source import LATE_BY
 
 MS = 1000
 ASSIGNMENTS = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)]
@@ -57,8 +59,8 @@ class OneUnit:
 
     def __init__(self, **changes) -> None:
         workload = make(key_groups=1, **changes)
-        self.operator = workload.operator()
-        self.state = backends.get("memory").make(self.operator.state_schema)
+        self.operator = workload.stages[0].operator()
+        self.state = MemoryState(self.operator.state_schema)
         self.operator.initial(0, self.state)
 
     def advance(self, watermark_ms: float, now_ms: float) -> list[tuple]:
@@ -101,16 +103,16 @@ def test_it_is_registered_and_needs_only_the_parameters_of_every_workload():
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 3))
 def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router):
     times = np.arange(sum(chunks), dtype=np.int64) * MS
-    source, begin, parts = make().source(router), 0, []
+    source, begin, parts = make().sources[0].partition(router), 0, []
     for chunk in chunks:
         parts.append(source.take(times[begin : begin + chunk]))
         begin += chunk
-    assert pa.Table.from_batches(parts) == pa.Table.from_batches([make().source(router).take(times)])
+    assert pa.Table.from_batches(parts) == pa.Table.from_batches([make().sources[0].partition(router).take(times)])
 
 
 def test_most_delays_are_regular_and_the_given_share_is_longer():
     times = np.arange(50_000, dtype=np.int64) * MS
-    batch = make().source(0).take(times)
+    batch = make().sources[0].partition(0).take(times)
     delay = times - batch["at"].to_numpy()
     late = delay > 10 * MS
     assert late.mean() == pytest.approx(0.1, rel=0.1)
@@ -121,7 +123,9 @@ def test_most_delays_are_regular_and_the_given_share_is_longer():
 
 def test_without_delay_and_late_events_the_event_time_is_the_time_of_creation():
     times = np.arange(100, dtype=np.int64)
-    assert make(delay_ms=0, late_share=0).source(0).take(times)["at"].to_numpy().tolist() == times.tolist()
+    assert (
+        make(delay_ms=0, late_share=0).sources[0].partition(0).take(times)["at"].to_numpy().tolist() == times.tolist()
+    )
 
 
 # -- operator --------------------------------------------------------------------------------------------------------
@@ -509,11 +513,11 @@ def test_an_empty_final_state_and_no_results_at_all_do_not_go_unnoticed():
 def test_a_run_without_any_event_has_nothing_wrong():
     workload = make()
     events, results, final, times = offline(workload, frames=1, events_per_frame=1, routers=1)
-    operator = workload.operator()
+    operator = workload.stages[0].operator()
     untouched = []
     times = Times(times.frames, [], ASSIGNMENTS)
     for unit in {int(part["unit"].iloc[0]) for part in final}:  # one that was touched is exported in two parts
-        state = backends.get("memory").make(operator.state_schema)
+        state = MemoryState(operator.state_schema)
         operator.initial(unit, state)
         untouched += [batch.to_pandas().assign(unit=unit, slot=0) for batch in state.export(1 << 20)]
     assert wrong(workload, events.iloc[:0], results.iloc[:0], untouched, times) == []

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from keyshift.keys import RouterId, SlotId, UnitId
+from keyshift.keys import Behind, RouterId, SlotId, UnitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """All routers stand at the savepoint and all state is here: write it down."""
+    """All routers stand at the savepoint and all state is here: write it down. Then nothing comes, or all goes on."""
 
     savepoint: str
+    behind: Behind = "stop"
 
 
 Effect = Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from keyshift.keys import RouterId, Step, UnitId
+from keyshift.keys import Behind, RouterId, Step, UnitId
 from keyshift.protocol.slot.effects import (
     Complete,
     Effect,
@@ -236,13 +236,16 @@ class SlotMachine(Situation[Record]):
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
 
-    def savepoint_barrier(self, router: int, savepoint: str) -> list[Effect]:
-        """``router`` stands at ``savepoint``; what it sends later is not ours to process."""
+    def savepoint_barrier(self, router: int, savepoint: str, behind: Behind = "stop") -> list[Effect]:
+        """``router`` stands at ``savepoint``. If it stops there, what it sends later is not ours to process.
+
+        If it goes on, the caller has to keep back what it sends, until the state is written down (``Freeze``).
+        """
         self._check_router(router)
         if self._ending.savepoint not in (None, savepoint):
             others = self._ending.savepoint
             raise self._violation(f"router {router} stands at savepoint {savepoint}, others at {others}")
-        self._ending.stop(router, savepoint)
+        self._ending.stop(router, savepoint, behind)
         return self._advance()
 
     def end_of_input(self) -> list[Effect]:

@@ -119,8 +119,8 @@ class Situation(Generic[Record]):
         return bool(self._ending.stopped)
 
     def stopped(self, router: int) -> bool:
-        """True once records of ``router`` belong to the time after the savepoint and are to be dropped."""
-        return router in self._ending.stopped
+        """True once records of ``router`` belong to the time after a savepoint that stops it, and are to be dropped."""
+        return router in self._ending.stopped and self._ending.behind == "stop"
 
     @property
     def settled(self) -> bool:

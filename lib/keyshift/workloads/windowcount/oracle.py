@@ -25,11 +25,10 @@ import pandas as pd
 
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.workloads.times import Times, lines
+from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
 if TYPE_CHECKING:
-    from keyshift.workloads.windows import WindowCount
-
-ANSWER, WINDOW, IDLE = 0, 1, 2  # kinds of results: of an event, of a window that closed, of a key that fell idle
+    from keyshift.workloads.windowcount import WindowCount
 
 _EVENT = ["router", "offset", "position"]
 _WINDOW = ["key", "start"]

@@ -1,0 +1,222 @@
+"""What every state backend promises: a store whose states are like dictionaries that can be exported and installed."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.errors import require
+from keyshift.state import Backend, Settings, Store, UnitState, Value, rows
+from keyshift.state.timers import EVENT, PROCESSING
+
+SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
+_LISTS = pa.schema([pa.field("starts", pa.list_(pa.int64())), pa.field("counts", pa.list_(pa.int64()))])
+_NAME = "check/0/stage/0"
+
+Content = dict[int, Value]
+
+
+def check_backend(backend: Backend, settings: Settings | None = None, examples: int = 30, seed: int = 1) -> None:
+    """Open stores of ``backend``, by default with its default settings, and try their states. Raises ContractBroken."""
+    settings = backend.settings() if settings is None else settings
+    summary = backend.summary
+    require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
+    rng = random.Random(seed)
+    store = backend.open(_NAME, SCHEMA, settings)
+    try:
+        for _ in range(examples):
+            Watched(store).walk(rng, steps=40)
+        for check in (_empty, _sizes, _apart, _delta, _timers):
+            check(lambda: store.unit(0))
+    finally:
+        store.close()
+    lists = backend.open(_NAME, _LISTS, settings)
+    try:
+        _several_lists(lists)
+    finally:
+        lists.close()
+
+
+class Watched:
+    """A state of ``store``, with values of ``SCHEMA``, beside a dictionary: each method does the same to both.
+
+    Each raises ContractBroken if they differ.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.state = store.unit(0)
+        self.content: Content = {}
+        self.changed: set[int] | None = None  # once they are tracked
+
+    def walk(self, rng: random.Random, steps: int) -> None:
+        """Some of the methods in any order."""
+        keys = [*range(13), -(2**63), 2**63 - 1]
+
+        def content() -> Content:
+            return {key: (rng.randrange(-5, 5), rng.randbytes(rng.randrange(40))) for key in rng.sample(keys, 5)}
+
+        for _ in range(steps):
+            match rng.randrange(9):
+                case 0 | 1 | 2:
+                    key, value = content().popitem()
+                    self.put(key, value)
+                case 3:
+                    self.get(rng.choice(keys))
+                case 4:
+                    self.delete(rng.choice(keys))
+                case 5:
+                    self.load(rng.sample(keys, 3))
+                case 6:
+                    self.track() if self.changed is None else self.changes()
+                case 7:
+                    self.hand_over(rng.randint(1, 500))
+                case 8:
+                    self.install(content(), rng.randint(1, 500))
+            self.compare()
+
+    def put(self, key: int, value: Value) -> None:
+        """Set a value."""
+        self.state.values[key] = value
+        self.content[key] = value
+        self._touched(key)
+
+    def get(self, key: int) -> None:
+        """Read a value."""
+        found, expected = self.state.values[key], self.content.get(key)
+        require(found == expected, f"key {key} has {found!r}, where {expected!r} was set")
+
+    def delete(self, key: int) -> None:
+        """Forget a key, which may not be there."""
+        self.state.delete(key)
+        self.content.pop(key, None)
+        self._touched(key)
+
+    def load(self, keys: list[int]) -> None:
+        """What comes before a frame with these keys."""
+        self._store.load((state, some) for state, some in [(self.state, keys)])
+        for key in keys:
+            self.get(key)
+
+    def track(self) -> None:
+        """Remember from now on what changes."""
+        self.state.track()
+        self.changed = set()
+
+    def changes(self) -> None:
+        """What has changed since."""
+        found = self.state.changes()
+        require(found == self.changed, f"keys {sorted(found)} are told as changed, {sorted(self.changed or ())} were")
+        self.changed = set()
+
+    def hand_over(self, chunk_bytes: int) -> None:
+        """The unit moves: what arrives is all that is left."""
+        there = self._store.unit(0)
+        there.install(self.state.export(chunk_bytes))
+        self.state, self.changed = there, None
+
+    def install(self, content: Content, chunk_bytes: int) -> None:
+        """More arrives, for keys that are there, too."""
+        self.state.install(_filled(self._store.unit(0), content).export(chunk_bytes))
+        self.content |= content
+
+    def compare(self) -> None:
+        """All there is."""
+        require(len(self.state) == len(self.content), f"len is {len(self.state)}, with {len(self.content)} keys")
+        require(sorted(self.state.keys()) == sorted(self.content), "keys() does not give the keys that are there")
+        self._store.checkpoint()
+        require(exported(self.state, 100) == self.content, "the export has other values than were set")
+
+    def _touched(self, key: int) -> None:
+        if self.changed is not None:
+            self.changed.add(key)
+
+
+def exported(state: UnitState, chunk_bytes: int) -> Content:
+    """What ``state``, with values of ``SCHEMA``, exports. Raises ContractBroken for a part of another form."""
+    content: Content = {}
+    for batch in state.export(chunk_bytes):
+        require(batch.num_rows > 0, "the export has an empty part")
+        expected = ["key", *SCHEMA.names]
+        require(batch.schema.names == expected, f"the export has columns {batch.schema.names}, expected {expected}")
+        for key, *value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            require(key not in content, f"key {key} is exported twice")
+            content[key] = tuple(value)
+    return content
+
+
+def _filled(state: UnitState, content: Content) -> UnitState:
+    for key, value in content.items():
+        state.values[key] = value
+    return state
+
+
+Make = Callable[[], UnitState]
+
+
+def _empty(make: Make) -> None:
+    state = make()
+    require(not list(state.export(1000)), "a state without keys exports a part")
+    state.install([])
+    require(len(state) == 0 and not len(state.timers), "a new state has keys or timers")
+
+
+def _sizes(make: Make) -> None:
+    state = _filled(make(), {key: (key, bytes(100)) for key in range(1000)})
+    sizes = [batch.nbytes for batch in state.export(10_000)]
+    require(
+        max(sizes) <= 12_000 and 10 <= len(sizes) <= 20, f"parts of 10000 bytes were wanted, {sorted(sizes)[-3:]} came"
+    )
+    large: Content = {key: (key, bytes(10_000)) for key in range(3)}
+    require(exported(_filled(make(), large), 100) == large, "values that are larger than a part do not come whole")
+
+
+def _apart(make: Make) -> None:
+    """What was handed over has nothing to do with what happens later at the source."""
+    source, destination = _filled(make(), {1: (1, b"old")}), make()
+    source.track()
+    source.values[1] = (2, b"old")
+    destination.install(source.export(1000))
+    destination.track()
+    _filled(source, {1: (3, b"new"), 2: (1, b"new")})
+    require(exported(destination, 1000) == {1: (2, b"old")}, "a state changes when the one it was exported from does")
+    require(destination.changes() == set(), "changes of the source are told at the destination")
+
+
+def _delta(make: Make) -> None:
+    """What replication does: the whole once, then changed rows and deleted keys."""
+    source = _filled(make(), {key: (key, b"old") for key in range(100)})
+    replica = make()
+    replica.install(source.export(500))
+    source.track()
+    _filled(source, {5: (5, b"new"), 200: (200, b"new")})
+    source.delete(7)
+    changed = source.changes()
+    found = rows.take(source, changed)
+    require(sorted(key for key, _ in found) == [5, 200], "changes() does not tell what was set and deleted")
+    replica.install([rows.pack(pa.schema([pa.field("key", pa.int64()), *SCHEMA]), found)])
+    for key in changed - {key for key, _ in found}:
+        replica.delete(key)
+    require(exported(replica, 1000) == exported(source, 1000), "a copy with all changes is not like its original")
+
+
+def _timers(make: Make) -> None:
+    source, destination = _filled(make(), {1: (1, b"value")}), make()
+    source.timers.set(EVENT, 10, 1)
+    source.timers.set(PROCESSING, 20, 2)
+    source.timers.reach(5, 6)
+    destination.install(source.export(1000))
+    require(not len(destination.timers), "timers travel with the values, or two states share them")
+    destination.timers.install(source.timers.export())
+    due = destination.timers.due(EVENT, 10), destination.timers.due(PROCESSING, 20)
+    require(due == ([(10, 1)], [(20, 2)]), "timers do not come back as they were")
+    require((destination.timers.watermark, destination.timers.clock) == (5, 6), "the time of a state is lost")
+
+
+def _several_lists(store: Store) -> None:
+    content: dict[int, Any] = {1: ([], []), 2: ([5, -7], [1, 2]), 3: ([0], [9])}
+    destination = store.unit(0)
+    destination.install(_filled(store.unit(0), content).export(10))
+    found = {key: destination.values[key] for key in content}
+    require(found == content, "values of several columns of lists do not come back as they were set")

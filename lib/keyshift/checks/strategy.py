@@ -1,0 +1,111 @@
+"""What every strategy promises: a plan that makes just the moves that are needed, and says why."""
+
+import copy
+import random
+from collections import Counter
+
+from keyshift.errors import require
+from keyshift.keys import Assignment, SlotId
+from keyshift.planner import Plan, Snapshot, Strategy, check, in_units, make_plan
+from keyshift.planner.targets import scale
+
+
+def check_strategy(strategy: Strategy, examples: int = 50, seed: int = 1) -> None:
+    """Try ``strategy``, in each of its phases, on random assignments and on those at the edges.
+
+    Raises ContractBroken, or what ``check`` and ``make_plan`` raise (BadInput, PlanRejected).
+    """
+    check(strategy)
+    summary = strategy.summary
+    require(
+        10 < len(summary) <= 80 and "\n" not in summary, f"summary {summary!r}: must be a line of 11 to 80 characters"
+    )
+    require(bool(strategy.source), "source is empty: must say where the strategy is from")
+    rng = random.Random(seed)
+    for number in range(max(1, len(strategy.phases))):
+        phase = strategy.phase(number)
+        for _ in range(examples):
+            view = _view(rng)
+            check_plan(phase, view)
+            plan = check_plan(phase, Snapshot(view.current, view.current, view.heat))
+            require(
+                not plan.steps and not plan.decisions, "a plan for the assignment that is there has steps or decisions"
+            )
+        alone = Assignment.contiguous(16, 1)
+        plan = check_plan(phase, Snapshot(alone, scale(alone, 1)))
+        require(not plan.steps and not plan.copies, "a plan for a single slot has steps or copies")
+        check_plan(phase, Snapshot(Assignment(1, (SlotId(0),)), Assignment(1, (SlotId(1),)), (3.0,)))
+        many = Assignment.contiguous(4000, 999)
+        check_plan(phase, Snapshot(many, scale(many, 1000), tuple(float(unit % 7) for unit in range(4000))))
+
+
+def check_plan(strategy: Strategy, view: Snapshot) -> Plan:
+    """The plan of one phase from the snapshot, which is of key groups. What must be true of a plan is said here without
+    ``make_plan``'s own words. Raises ContractBroken, and what ``make_plan`` raises.
+    """
+    before = copy.deepcopy(view)
+    plan, current, target = _plan(strategy, view)
+    require(view == before, "the snapshot was changed")
+    again, *_ = _plan(strategy, view)
+    require(plan == again and plan.decisions == again.decisions, "the same snapshot gave another plan")
+    owner = list(current.owner)
+    moved: dict[int, int] = {}
+    for number, step in enumerate(plan.steps):
+        require(bool(step.moves), f"step {number} is empty")
+        require(
+            len(step.moves) <= (strategy.cap or len(owner)), f"step {number} has more moves than cap = {strategy.cap}"
+        )
+        require(step.mode == strategy.mode, f"step {number} has a mode of its own, {step.mode}")
+        for move in step.moves:
+            require(move.unit not in moved, f"unit {move.unit} moves twice")
+            require(owner[move.unit] == move.source, f"unit {move.unit} moves from slot {move.source}, not its owner")
+            require(move.source != move.destination, f"unit {move.unit} moves to where it is")
+            owner[move.unit] = move.destination
+            moved[move.unit] = number
+    require(tuple(owner) == target.owner, "the plan does not lead to the target")
+    needed = sum(here != there for here, there in zip(current.owner, target.owner, strict=True))
+    require(len(moved) == needed, f"{len(moved)} units move, {needed} have to")
+    require(len(plan.steps) <= 1 or not strategy.restarts, "a query that is stopped moves everything in one step")
+    _check_copies(strategy, plan, current, moved)
+    _check_decisions(plan, moved)
+    return plan
+
+
+def _plan(strategy: Strategy, view: Snapshot) -> tuple[Plan, Assignment, Assignment]:
+    """The plan, and both assignments in units of the strategy."""
+    current, target = in_units(strategy, view.current), in_units(strategy, view.target)
+    heat = [value / strategy.bins for value in view.heat for _ in range(strategy.bins)]
+    return make_plan(strategy, current, target, heat, view.seed), current, target
+
+
+def _view(rng: random.Random) -> Snapshot:
+    """Two assignments of key groups, and their heat. Slots may own nothing, and groups may stay."""
+    groups, slots, version = rng.randint(1, 40), rng.randint(1, 8), rng.randint(1, 5)
+    current, target = (tuple(SlotId(rng.randrange(slots)) for _ in range(groups)) for _ in range(2))
+    heat = tuple(rng.choice((0.0, rng.random() * 1e6)) for _ in range(groups))
+    return Snapshot(Assignment(version, current), Assignment(version, target), heat, rng.randrange(1 << 32))
+
+
+def _check_copies(strategy: Strategy, plan: Plan, current: Assignment, moved: dict[int, int]) -> None:
+    require(not plan.copies or bool(strategy.replicate), "there are copies, and replicate is 0")
+    require(len({copied.unit for copied in plan.copies}) == len(plan.copies), "a unit is copied twice")
+    for copied in plan.copies:
+        unit, owner = copied.unit, current.owner[copied.unit]
+        require(
+            owner == copied.source != copied.destination,
+            f"the copy of unit {unit} is not from its owner to another slot",
+        )
+        require(unit // strategy.bins % strategy.replicate == 0, f"unit {unit} is copied, which is not of the fraction")
+        require(unit in moved or strategy.replicas == "periodic", f"unit {unit} is copied, and does not move")
+
+
+def _check_decisions(plan: Plan, moved: dict[int, int]) -> None:
+    """Each unit that moves has one decision that says when; at most two more say why not before, or why not copied."""
+    when = sorted((decision.unit, decision.step) for decision in plan.decisions if decision.step is not None)
+    require(
+        when == sorted(moved.items()), "the decisions do not say once of each unit that moves in which step it does"
+    )
+    require(all(decision.reason for decision in plan.decisions), "a decision has no reason")
+    refused = Counter(decision.unit for decision in plan.decisions if decision.step is None)
+    require(refused.keys() <= moved.keys(), "there is a decision about a unit that does not move")
+    require(max(refused.values(), default=0) <= 2, "there are more than two decisions why a unit does not move yet")

@@ -1,0 +1,227 @@
+"""What every workload promises: sources that repeat themselves, operators whose state can move, an oracle that sees."""
+
+import random
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from keyshift.errors import require
+from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.sequential import OfflineRun, run_offline
+from keyshift.results.verdict import Judgement, judge
+from keyshift.state import UnitState
+from keyshift.state.memory import MemoryState
+from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.workloads import KeyedStage, Workload
+
+
+def check_workload(workload: Workload, frames: int = 12, examples: int = 10, seed: int = 1) -> None:
+    """Try ``workload`` with its parameters in sequential runs of ``frames`` frames, 10 ms each, whose state moves.
+
+    It wants small parameters: every key group should get some events in a tenth of a second, and some timers should
+    fire if it has any. Raises ContractBroken.
+    """
+    name, summary = workload.name, workload.summary
+    require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
+    require(len(workload.sources) == 1, f"{name} has {len(workload.sources)} sources: a job has one, so far")
+    require(len(workload.stages) == 1, f"{name} has {len(workload.stages)} stages: a job has one, so far")
+    for part in [source.name for source in workload.sources] + [stage.name for stage in workload.stages]:
+        good = re.fullmatch(r"[a-z][a-z0-9-]*", part) is not None
+        require(good, f"name {part!r}: must be of lower-case letters, digits and hyphens")
+    [stage] = workload.stages
+    _check_columns(stage)
+    _check_source(workload)
+    _check_operator(workload, stage)
+    _check_moves(workload, examples, seed)
+    assignments = _assignments(workload)
+    run = run_offline(workload, assignments, frames=frames)
+    _check_good(workload, run, run_offline(workload, assignments, frames=frames))
+    for routers in (1, 3):
+        found = _judged(workload, run_offline(workload, assignments, routers, frames))
+        require(found.ok, f"a run of {routers} routers is judged bad: {found.examples}")
+    _check_bad(workload, run, run_offline(workload, assignments, frames=frames - 1))
+
+
+def _assignments(workload: Workload) -> list[Assignment]:
+    """Of all units, to two, three and again two slots, or as many as there are units."""
+    units = workload.key_groups * workload.bins
+    return [Assignment.contiguous(units, min(slots, units), version) for version, slots in ((1, 2), (2, 3), (3, 2))]
+
+
+def _check_columns(stage: KeyedStage) -> None:
+    begin = tuple(stage.events)[: len(EVENT_FIELDS)]
+    require(begin == EVENT_FIELDS, f"stage {stage.name}: its events begin with {begin}, expected {EVENT_FIELDS}")
+    both = {f.name for f in stage.result_fields} & {f.name for f in RESULT_FIELDS}
+    require(not both, f"stage {stage.name}: every result has {sorted(both)} already")
+
+
+def _check_source(workload: Workload) -> None:
+    [source] = workload.sources
+    times = np.arange(100, dtype=np.int64)
+    whole = source.partition(1).take(times)
+    require(whole.schema == source.schema, f"source {source.name} gives {whole.schema}, expected {source.schema}")
+    again, parts = source.partition(1), []
+    for begin, end in pairwise((0, 1, 1, 60, 100)):
+        parts.append(again.take(times[begin:end]))
+    same = pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
+    require(same, f"source {source.name} gives other events if they are taken in other parts")
+    require(source.partition(0).take(times) != whole, f"source {source.name} gives two routers the same events")
+
+
+def _check_operator(workload: Workload, stage: KeyedStage) -> None:
+    [source] = workload.sources
+    operator, states = _begun(workload, stage)
+    for unit, state in enumerate(states):
+        strange = [key for key in sorted(state.keys()) if _unit_of(workload, key) != unit]
+        require(not strange, f"unit {unit} begins with keys {strange[:3]}, which are not of it")
+    given = source.partition(0).take(np.arange(30, dtype=np.int64))
+    events = stage.mapped(given)
+    require(events.schema == stage.events, f"slots of stage {stage.name} get {events.schema}, expected {stage.events}")
+    require(events == stage.mapped(given), f"stage {stage.name} maps the same events to others")
+    events = _placed(workload, events)
+    answer = operator.process(events, states.__getitem__)
+    _check_results(stage, answer)
+    positions, due = answer["position"].to_pylist(), np.arange(events.num_rows)
+    if stage.due is not None:
+        due = due[stage.due(events.select(stage.events.names))]
+    require(positions == due.tolist(), f"results are of positions {positions}, expected {due.tolist()}")
+    require(operator.uses_time or not any(len(state.timers) for state in states), "there are timers, but no uses_time")
+    for unit, state in enumerate(states):
+        state.timers.reach(10**9, 10**9)
+        fired = operator.advance([state])
+        if fired is not None:
+            _check_results(stage, fired)
+            require(set(fired["position"].to_pylist()) == {-1}, "the result of a timer has a position other than -1")
+            units = {_unit_of(workload, key) for key in fired["key"].to_pylist()}
+            require(units == {unit}, f"timers of unit {unit} give results of keys of units {sorted(units)}")
+        require(operator.advance([state]) is None, f"timers of unit {unit} fire twice")
+
+
+def _check_results(stage: KeyedStage, results: pa.RecordBatch) -> None:
+    own = [field for field in RESULT_FIELDS if field.name in ("key", "t", "position")]
+    expected = {field.name: field.type for field in (*own, *stage.result_fields)}
+    found = {field.name: field.type for field in results.schema}
+    require(found == expected, f"results have columns {found}, expected {expected}")
+
+
+def _begun(workload: Workload, stage: KeyedStage) -> tuple[Any, list[UnitState]]:
+    operator = stage.operator()
+    states: list[UnitState] = [MemoryState(operator.state_schema) for _ in range(workload.key_groups * workload.bins)]
+    for unit, state in enumerate(states):
+        operator.initial(unit, state)
+    return operator, states
+
+
+def _placed(workload: Workload, events: pa.RecordBatch) -> pa.RecordBatch:
+    units = units_of(events["key"].to_numpy(), workload.key_groups, workload.bins)
+    events = events.append_column("position", pa.array(np.arange(events.num_rows, dtype=np.int32)))
+    return events.append_column("unit", pa.array(units))
+
+
+def _unit_of(workload: Workload, key: int) -> int:
+    return int(units_of(np.array([key]), workload.key_groups, workload.bins)[0])
+
+
+def _judged(workload: Workload, run: OfflineRun, **changes: Any) -> Judgement:
+    """The verdict on a run, of which some tables may be others."""
+    given = {name: getattr(run, name) for name in ("events", "results", "final", "assignments", "times")}
+    return judge(workload, **(given | changes))
+
+
+def _check_good(workload: Workload, run: OfflineRun, again: OfflineRun) -> None:
+    found = _judged(workload, run)
+    require(found.ok, f"a run whose state moves twice is judged bad: {found.examples}")
+    same = run.results.equals(again.results) and pd.concat(run.final).equals(pd.concat(again.final))
+    require(same, "the same run gives other results or another state")
+
+
+def _check_bad(workload: Workload, run: OfflineRun, shorter: OfflineRun) -> None:
+    """Runs in which something went wrong; the verdict has to see it."""
+    for what, kind, changes in _spoilt(workload, run, shorter):
+        found = _judged(workload, run, **changes)
+        require(getattr(found, kind) > 0, f"{what}, and the verdict does not call it {kind}")
+
+
+def _spoilt(workload: Workload, run: OfflineRun, shorter: OfflineRun) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    yield "the state of a unit was lost", "wrong", {"final": run.final[1:]}
+    yield "the state is that before the last frame", "wrong", {"final": shorter.final}
+    for field in workload.stages[0].result_fields:
+        exchanged = run.results.assign(**{field.name: run.results[field.name].to_numpy()[::-1]})
+        if not exchanged.equals(run.results):
+            yield f"the values of {field.name} were exchanged between results", "wrong", {"results": exchanged}
+            break
+    of_timers = (run.results[["router", "offset", "position"]] == -1).all(axis=1)
+    for row in run.results.index[of_timers][:1]:
+        again = run.results.loc[[row]].assign(arrived_us=10**9, log_offset=10**6)
+        yield "a timer fired twice", "wrong", {"results": pd.concat([run.results, again])}
+        yield "the result of a timer is missing", "wrong", {"results": run.results.drop(index=row)}
+        elsewhere = run.results.copy()
+        elsewhere.loc[row, "slot"] += 1
+        yield "a timer fired in a slot that was not the owner", "foreign", {"results": elsewhere}
+
+
+# One frame: its router, events, microseconds since the one before, by how many the slot's watermark lags behind, the
+# units that leave and come back before it, and those that do between their timers and their events.
+Frame = tuple[int, int, int, int, Collection[int], Collection[int]]
+
+
+def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, together: bool = True) -> tuple[Any, ...]:
+    """Everything a slot gives for ``frames``, the values it is left with, and the timers.
+
+    ``move``: whether units leave and come back at all; ``together``: the timers of all units in one call, or those of
+    each in its own. Neither may make a difference. Raises ContractBroken if timers fire twice.
+    """
+    [source], [stage] = workload.sources, workload.stages
+    operator, states = _begun(workload, stage)
+    partitions = [source.partition(router) for router in range(2)]
+    given: list[dict[str, Any]] = []
+    now_us = 1_000_000
+
+    def hand_over(units: Collection[int]) -> None:
+        for unit in units if move else ():
+            there = MemoryState(operator.state_schema)
+            there.install(states[unit].export(100))
+            there.timers.install(states[unit].timers.export())
+            states[unit] = there
+
+    for router, count, passed_us, lag_us, before, between in frames:
+        now_us += passed_us
+        hand_over(before)
+        for state in states:
+            state.timers.reach(now_us - lag_us, now_us)
+        for some in [states] if together else [[state] for state in states]:
+            fired = operator.advance(some)
+            given += [] if fired is None else fired.to_pylist()
+        require(operator.advance(states) is None, "timers fire twice")
+        hand_over(between)
+        events = _placed(workload, stage.mapped(partitions[router].take(np.full(count, now_us))))
+        given += operator.process(events, states.__getitem__).to_pylist()
+    values = [{row["key"]: row for batch in state.export(1000) for row in batch.to_pylist()} for state in states]
+    far = 2**62
+    timers = [(s.timers.watermark, s.timers.due(EVENT, far), s.timers.due(PROCESSING, far)) for s in states]
+    return given, values, timers
+
+
+def _check_moves(workload: Workload, examples: int, seed: int) -> None:
+    rng, units = random.Random(seed), range(workload.key_groups * workload.bins)
+
+    def some() -> list[int]:
+        return rng.sample(units, min(len(units), rng.randrange(7)))
+
+    for _ in range(examples):
+        frames = [
+            (rng.randrange(2), rng.randrange(13), rng.randrange(15_000), rng.randrange(30_000), some(), some())
+            for _ in range(rng.randrange(16))
+        ]
+        stays = answers(workload, frames)
+        require(
+            stays == answers(workload, frames, move=True), "units that move give other results than those that stay"
+        )
+        alone = answers(workload, frames, together=False)
+        require(stays == alone, "the timers of many units at once give other results than those of one at a time")

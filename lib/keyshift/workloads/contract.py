@@ -1,0 +1,126 @@
+"""What a workload consists of: sources, keyed stages, and an oracle. ``keyshift.checks.check_workload`` tries one."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from keyshift.state import UnitState
+from keyshift.workloads.times import Times
+
+
+class Operator(Protocol):
+    """The computation of a keyed stage. It sees whole frames and keeps all its state in ``UnitState``.
+
+    A frame's watermark holds for what comes *behind* the frame: no later event of its router has an earlier ``t``. The
+    watermark of a slot is the least of its routers'; a record meets the one of all that came before it, at its place in
+    the queue if it had to wait. A unit's own (``state.timers.watermark``) only grows, and is the one that counts: it
+    may be further than its new slot's. Before each frame all units in it have come to the times that the frame meets
+    (``state.timers.reach``), and the caller has called ``advance`` for those of them that have timers due by then.
+    """
+
+    state_schema: pa.Schema  # fields of one key's value, without the key
+    uses_time: bool  # whether watermark, clock or timers matter: then records of a unit may not overtake each other
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """Fill the state that ``unit`` has before the first event (nothing, for most)."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """Results of those of ``events`` that are due (``KeyedStage.due``), one each, in the order of the events.
+
+        ``events`` has the stage's columns and ``position`` (int32, row in the frame after ``map``), ``unit`` (int32).
+        The result has ``key``, ``t``, ``position`` and the stage's ``result_fields``.
+        """
+
+    def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
+        """These units have come to new times, ``timers.watermark`` and ``timers.clock``: results of their timers.
+
+        Of all that are due by then, unit by unit; None if there are none. Repeating a call does nothing more.
+        Columns as from ``process``, with ``position`` -1: the caller gives them router -1, offset -1 and the version
+        under which the slot owns the units.
+        """
+
+
+class Partition(Protocol):
+    """What one router's partition of a source is made of; deterministic in the seed."""
+
+    def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The next ``len(times)`` events, scheduled at ``times`` (int64, microseconds since the epoch)."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source: the columns of its events, and its partitions by router."""
+
+    name: str
+    schema: pa.Schema
+    partition: Callable[[int], Partition]
+
+
+@dataclass(frozen=True)
+class KeyedStage:
+    """A keyed stage: the columns of the events that its slots get, what its operator adds to the results, and who
+    computes.
+
+    ``map``: the stage's events from those of a frame of the source, in their order; runs in the routers. It may parse,
+    choose the key (``frames.keys_of`` takes any type), make several events of one, or none, and keeps ``t``. It must
+    give the same whenever it is called: the verdict calls it, too. None: the events are those of the source.
+
+    ``due``: which of its events must have a result, and exactly one; the others must have none. It looks at each event
+    by itself. None: every event.
+    """
+
+    name: str
+    events: pa.Schema  # begins with frames.EVENT_FIELDS
+    result_fields: tuple[pa.Field, ...]  # beside frames.RESULT_FIELDS
+    operator: Callable[[], Operator]  # a new one, for one slot
+    map: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    due: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]] | None = None
+
+    def mapped(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """The stage's events from those of a frame of the source."""
+        return events if self.map is None else self.map(events)
+
+    def results_due(self, events: pa.RecordBatch) -> int:
+        """How many results these events of the source must have."""
+        events = self.mapped(events)
+        return events.num_rows if self.due is None else int(self.due(events).sum())
+
+
+class Workload(Protocol):
+    """One workload with its parameters; see ``keycount`` for an example. One source and one stage, for now."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    key_groups: int  # with bins: which unit a key belongs to
+    bins: int  # the strategy's, no parameter
+    skew: float  # Zipf exponent over key groups, by which a load can be balanced before it is there
+    seed: int  # of all that is drawn
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What goes in."""
+
+    @property
+    def stages(self) -> tuple[KeyedStage, ...]:
+        """What is computed, in the order of the events' way. Names are words of letters, digits and hyphens."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """The parameters, and ``bins``: with them the workload is made anew in another process."""
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """One line for each result or final state that a sequential run of the same input would not give.
+
+        ``events``: columns router, offset, position and the event columns, every event offered. ``results``: the
+        columns of results and ``slot``, those of events without duplicates, those of timers (router, offset and
+        position -1) as they came. ``final``: parts of the final state, columns unit, slot, key and the state fields;
+        its timers, and what is known of watermarks, are in ``times``, which is there if the operator uses time. Lost,
+        duplicated and reordered results of events are counted elsewhere, and timers that are overdue in the final
+        state; results of timers are judged here alone.
+        """

@@ -1,0 +1,54 @@
+"""What the slots of ``keycount`` compute."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from keyshift.state import UnitState
+from keyshift.workloads.keyed import WORD, Keyed
+
+RESULT_FIELDS = (
+    pa.field("count", pa.int64()),  # events of the key so far, this one included
+    pa.field("stamp", pa.int64()),  # the count in the payload before this event
+)
+
+
+class KeyCountOperator:
+    """Counts, one event after the other; see ``Operator``."""
+
+    uses_time = False
+    state_schema = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
+
+    def __init__(self, workload: Keyed) -> None:
+        self._workload = workload
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """Every key of ``unit``, with count 0."""
+        state.install([self._workload.fresh(unit, self.state_schema, (0,))])
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on."""
+        counts, stamps = [], []
+        keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
+        values_of = {unit: state_of(unit).values for unit in set(units)}
+        for key, values in zip(keys, map(values_of.__getitem__, units), strict=True):
+            count, payload = values[key] or self._fresh(key)
+            stamps.append(int.from_bytes(payload[:WORD], "little"))
+            count += 1
+            values[key] = count, count.to_bytes(WORD, "little") + payload[WORD:]
+            counts.append(count)
+        return pa.RecordBatch.from_arrays(
+            [
+                *(events.column(name) for name in ("key", "t", "position")),
+                pa.array(np.array(counts, np.int64)),
+                pa.array(np.array(stamps, np.int64)),
+            ],
+            names=["key", "t", "position", "count", "stamp"],
+        )
+
+    def _fresh(self, key: int) -> tuple[int, bytes]:
+        return 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()
+
+    def advance(self, states: Iterable[UnitState]) -> None:
+        """Nothing waits for a time here."""

@@ -1,0 +1,68 @@
+"""Window count: tumbling event-time windows per key, and a notice for each key that falls idle. All about timers.
+
+Events come late, up to ``delay_ms`` regularly and a few of them much more, so what is late depends on the watermark an
+event meets, and that on how the routers' frames interleave, with or without a migration. The result of an event
+therefore says which watermark it met; the oracle checks that everything else follows from that.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+import pandas as pd
+from pydantic import Field
+
+from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.keyed import Keyed
+from keyshift.workloads.times import Times
+from keyshift.workloads.windowcount import oracle
+from keyshift.workloads.windowcount.operator import RESULT_FIELDS, WindowCountOperator
+from keyshift.workloads.windowcount.source import EVENTS, WindowCountPartition
+
+
+class WindowCount(Keyed):
+    """Parameters of the workload; every key exists from the beginning, without a window."""
+
+    name: ClassVar[str] = "windowcount"
+    summary: ClassVar[str] = "count and sum in tumbling event-time windows per key, and tell which keys fall idle"
+
+    window_ms: int = Field(default=500, ge=1, description="length of a window in event time, in milliseconds")
+    delay_ms: int = Field(
+        default=200, ge=0, description="largest regular delay of an event, in milliseconds; so far lags the watermark"
+    )
+    late_share: float = Field(default=0.01, ge=0, le=1, description="fraction of events delayed by some windows more")
+    idle_ms: int = Field(
+        default=1000, ge=0, description="milliseconds without events after which a key is told to be idle; 0: never"
+    )
+
+    @property
+    def window_us(self) -> int:
+        """Length of a window."""
+        return self.window_ms * 1000
+
+    @property
+    def lag_us(self) -> int:
+        """How far event time lags behind the watermark of frames, which is about ``t``."""
+        return self.delay_ms * 1000
+
+    @property
+    def idle_us(self) -> int:
+        """Processing time without events that makes a key idle; 0: never."""
+        return self.idle_ms * 1000
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Events with a key and an event time."""
+        return (Source("events", EVENTS, partial(WindowCountPartition, self)),)
+
+    @property
+    def stages(self) -> tuple[KeyedStage, ...]:
+        """The windows."""
+        return (KeyedStage("windows", EVENTS, RESULT_FIELDS, partial(WindowCountOperator, self)),)
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong`` and ``oracle``."""
+        assert times is not None  # it uses time
+        return oracle.wrong(self, events, results, final, times)
