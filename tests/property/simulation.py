@@ -530,7 +530,8 @@ class Simulation:
                 case coordinator.StepDone():
                     self.moving = 0
                 case coordinator.PlanNext(request):
-                    self.act(self.coordinator.start(self.plan(request), self.now))
+                    version = self.coordinator.assignment.version
+                    self.act(self.coordinator.planned(self.plan(request), version, self.now))
                 case coordinator.MigrationDone() | coordinator.StepLate():
                     self.log("coordinator", effect)
                     self.check_aim(isinstance(effect, coordinator.StepLate))

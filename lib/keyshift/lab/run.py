@@ -15,16 +15,20 @@ from pyspark.sql import SparkSession
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.executor.job import Job
 from keyshift.executor.spark import session
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
-from keyshift.lab.course import Course
+from keyshift.lab.display import Display
+from keyshift.lab.one_run import OneRun
 from keyshift.lab.spec import RunPart, RunSpec
+from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
+from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
@@ -122,16 +126,7 @@ class Lab:
         }
         self._say(f"run {run_id}")
         try:
-            with Course(
-                self._spark,
-                self._endpoints,
-                spec,
-                run_id,
-                self._work,
-                self._say,
-                self.await_executors,
-                self._place.certificate(),
-            ) as run:
+            with self._prepared(spec, run_id) as run:
                 tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
@@ -167,6 +162,30 @@ class Lab:
             with contextlib.suppress(KeyshiftError):  # the store may be what died; the first error is the news
                 self.store.put_run(died, {})
             raise
+
+    @contextlib.contextmanager
+    def _prepared(self, spec: RunSpec, run_id: str) -> Iterator[OneRun]:
+        """A run, with all that it consists of; nothing of it is left behind."""
+        config = job_config(spec, run_id, self._endpoints, self._place.certificate())
+        display = Display(self._say)
+        traffic = Traffic(
+            self._endpoints,
+            spec.workload,
+            Topic(config.events_topic, config.routers),
+            Topic(config.results_topic, spec.tasks),
+            self._work / f"{run_id}.parquet",
+            display.second,
+        )
+        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter)
+        system = KeyshiftJob(spec, job, display.enter)
+        try:
+            yield OneRun(spec, system, traffic, display, self.await_executors)
+        finally:
+            for close in (job.stop, traffic.close, job.clean):
+                try:
+                    close()
+                except Exception as error:  # the rest must go as well, and the run's own error is the news
+                    self._say(f"cleaning up: {type(error).__name__}: {error}")
 
 
 def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:
