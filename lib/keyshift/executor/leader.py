@@ -62,8 +62,9 @@ class Coordinator:
 
     @property
     def busy(self) -> bool:
-        """Whether anything that was requested is not over yet."""
-        return self._inbox.unfinished_tasks > 0 or self._machine.busy  # in this order: the first leads to the second
+        """Whether anything that was requested, or was left by another one, is not over yet."""
+        waiting = not self._began or self._inbox.unfinished_tasks > 0
+        return waiting or self._machine.busy  # in this order: the first leads to the second
 
     def end(self) -> None:
         """Let ``lead`` return, wherever it stands; another one may take over."""
@@ -88,6 +89,7 @@ class Coordinator:
     def _lead(self, check: Callable[[], None]) -> None:
         if not self._began:
             self._carry_out_all(self._take_over())
+            self._began = True
         while not self._ending:
             try:
                 heard = self._inbox.get(timeout=TICK_S)
@@ -119,7 +121,6 @@ class Coordinator:
 
     def _take_over(self) -> list[protocol.Effect]:
         """Go on with what another coordinator left under way; nothing, if there was none."""
-        self._began = True
         raw = self._coordination.read("steps")
         if raw is None:
             return []
