@@ -191,14 +191,14 @@ def test_what_was_dropped_because_a_step_was_late_is_told():
     assert "1 steps and 1 requests for a migration behind it were dropped" in trouble
 
 
-def finish(nodes):
+def finish(nodes, ends=ENDS):
     """The hook with which every step is prepared and made."""
 
     def hook(path, value):
         if path == "steps":
             prepared(nodes, value)
         if path == "assignment":
-            nodes.acknowledge(value["version"], *ENDS)
+            nodes.acknowledge(value["version"], *ends)
 
     return hook
 
@@ -240,7 +240,7 @@ def test_a_plan_that_cannot_be_made_ends_the_lead():
 
 def test_requests_of_several_threads_are_made_one_after_the_other():
     nodes = Nodes(lambda path, value: None)
-    nodes.hook = finish(nodes)
+    nodes.hook = finish(nodes, (*ENDS, "installed-0", "released-1"))
     coordinator = Coordinator(nodes, "test", START, 30.0)
     seen = []
 

@@ -83,7 +83,7 @@ def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
-    made = system_of(strategy="rhino")
+    made = system_of(strategy="replicated", replicas="periodic")
     made.system.announce(made.spec.changes[0])
     ((copies, *_),) = made.job.copied
     moves = {(move.unit, move.destination) for move in made.spec.start().moves_to(made.spec.target(made.spec.start()))}
