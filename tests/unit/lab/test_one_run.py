@@ -1,5 +1,6 @@
 """A run over a system that is a stand-in: when it requests what, how long it waits, and what it survives."""
 
+import contextlib
 from collections import deque
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from keyshift.errors import QueryDied
 from keyshift.lab import one_run
 from keyshift.lab.display import Display
 from keyshift.lab.one_run import OneRun
-from keyshift.lab.scenario import Cancel, Migrate, Scale
+from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import make_spec
 from keyshift.traffic.traffic import Traffic
 
@@ -186,6 +187,41 @@ def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
     assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
 
 
-def test_a_scenario_is_data():
-    scenario = make_spec({"trigger_s": 2.0, "to_slots": 4, "then_slots": "3,6", "gap_s": 5.0, "on_overlap": "cancel"})
-    assert scenario.scenario.requests(scenario.changes) == [Migrate(2.0, Scale(4)), Cancel(7.0), Cancel(12.0)]
+def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the_traffic(made, monkeypatch):
+    run = made(warmup_s=4.0, seconds=20.0, trigger_s=8.0, rate=100.0, strategy="fluid")
+    said, clock = [], run.clock
+
+    def note(what):
+        return lambda *given: said.append((round(clock.now - BEGIN, 1), what, *given))
+
+    class Feed:
+        offered = 10
+
+        def begin(self, start, seconds):
+            note("load")(start - BEGIN, seconds)
+
+    run.traffic.pids, run.traffic.received = set(), 10
+    run.come = lambda s: 10
+    run.traffic.open, run.traffic.stop = note("open"), note("stop traffic")
+    run.traffic.feed = lambda rate, frame_ms: note("feed")(rate) or Feed()
+    for name in ("start", "announce", "stop"):
+        setattr(run.system, name, note(name))
+    run.system.request = note("request")
+    run.system.final_state = lambda: note("final state")() or "final"
+    monkeypatch.setattr(one_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    monkeypatch.setattr(one_run, "outcome", lambda *given: given)
+    workload, span, _, _, final, samples, overloaded, _ = run.execute()
+    begin = one_run.LEAD_S
+    assert said == [
+        (0.0, "open"),
+        (0.0, "feed", 100.0),
+        (0.0, "start"),
+        (0.0, "load", begin, 24.0),
+        (begin + 4.0, "announce", Scale(4)),
+        (begin + 12.0, "request", Scale(4), False),
+        (begin + 24.0, "stop"),
+        (begin + 24.0, "stop traffic"),
+        (begin + 24.0, "final state"),
+    ]
+    assert (span.start, span.end, span.trigger) == (BEGIN + begin, BEGIN + begin + 24.0, BEGIN + begin + 12.0)
+    assert (workload, final, samples, overloaded) == (run._spec.workload, "final", ["sample"], False)
