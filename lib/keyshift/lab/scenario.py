@@ -19,10 +19,6 @@ class Scale:
 
     slots: int
 
-    def target(self, groups: Assignment, load: Sequence[float]) -> Assignment:
-        """Where it leads. ``load``: of each key group. Raises BadInput, like all of them, if it is not possible."""
-        return targets.scale(groups, self.slots)
-
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
@@ -30,20 +26,12 @@ class Shuffle:
 
     affected: int
 
-    def target(self, groups: Assignment, load: Sequence[float]) -> Assignment:
-        """Where it leads."""
-        return targets.shuffle(groups, self.affected)
-
 
 @dataclass(frozen=True, slots=True)
 class Balance:
     """The measured loads of the slots become equal."""
 
     slots: int
-
-    def target(self, groups: Assignment, load: Sequence[float]) -> Assignment:
-        """Where it leads."""
-        return targets.balance(groups, load, self.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +41,6 @@ class BalanceZipf:
     skew: float
     slots: int
 
-    def target(self, groups: Assignment, load: Sequence[float]) -> Assignment:
-        """Where it leads."""
-        return targets.zipf_balance(groups, self.skew, self.slots)
-
 
 @dataclass(frozen=True, slots=True)
 class Map:
@@ -65,12 +49,23 @@ class Map:
     slot_of_group: Mapping[int, int]
     slots: int
 
-    def target(self, groups: Assignment, load: Sequence[float]) -> Assignment:
-        """Where it leads."""
-        return targets.explicit(groups, self.slot_of_group, self.slots)
-
 
 Change = Scale | Shuffle | Balance | BalanceZipf | Map
+
+
+def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assignment:
+    """Where ``change`` leads from ``groups``. ``load``: of each key group. Raises BadInput if it is not possible."""
+    match change:
+        case Scale(slots):
+            return targets.scale(groups, slots)
+        case Shuffle(affected):
+            return targets.shuffle(groups, affected)
+        case Balance(slots):
+            return targets.balance(groups, load, slots)
+        case BalanceZipf(skew, slots):
+            return targets.zipf_balance(groups, skew, slots)
+        case Map(slot_of_group, slots):
+            return targets.explicit(groups, slot_of_group, slots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import Change, ScenarioPart
+from keyshift.lab.scenario import Change, ScenarioPart, target_of
 from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -115,7 +115,7 @@ class RunSpec:
             )
         groups = Assignment.contiguous(key_groups, job.slots)
         for requested in self.changes:
-            groups = requested.target(groups, [1.0] * key_groups)
+            groups = target_of(requested, groups, [1.0] * key_groups)
         self.start()
 
     def point(self) -> Strategy:
@@ -150,7 +150,7 @@ class RunSpec:
         bins, heat = self.workload.bins, heat or [1.0] * len(current.owner)
         groups = Assignment(current.version, current.owner[::bins])
         load = [sum(heat[group * bins : (group + 1) * bins]) for group in range(self.workload.key_groups)]
-        return in_units(self.point(), (change or self.changes[0]).target(groups, load))
+        return in_units(self.point(), target_of(change or self.changes[0], groups, load))
 
     def repeated(self, number: int) -> "RunSpec":
         """The same for the ``number``-th repetition, which has other events."""

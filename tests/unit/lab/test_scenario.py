@@ -1,7 +1,7 @@
 import pytest
 
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import Balance, BalanceZipf, Cancel, Map, Migrate, Scale, ScenarioPart, Shuffle
+from keyshift.lab.scenario import Balance, BalanceZipf, Cancel, Map, Migrate, Scale, ScenarioPart, Shuffle, target_of
 from keyshift.planner import targets
 
 GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0]
@@ -33,4 +33,4 @@ def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
 def test_each_trigger_is_one_change_and_says_where_it_leads(given, change, target):
     (made,) = ScenarioPart(**given).changes(slots=2, skew=2.0)
     assert made == change
-    assert made.target(GROUPS, LOAD) == target != GROUPS
+    assert target_of(made, GROUPS, LOAD) == target != GROUPS
