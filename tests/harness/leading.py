@@ -9,7 +9,7 @@ from nodes import Ensemble, Session
 
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.job import Job
-from keyshift.executor.leader import Coordinator, Wish
+from keyshift.executor.leader import Coordinator
 from keyshift.keys import Assignment
 
 
@@ -35,6 +35,11 @@ class MortalSession(Session):
     def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
         super().watch_children(path, lambda names: self._lives() and call(names))
 
+    def look(self) -> None:
+        """Whether its coordinator is still there."""
+        if self.dead.is_set():
+            raise Died
+
     def _lives(self) -> bool:
         if self._fate.random() < self._dies and not self.dead.is_set():
             self.dead.set()
@@ -53,28 +58,15 @@ class LedJob(Job):
         super().__init__(*arguments)
         self._ensemble, self._dies = ensemble, dies
         self._session: MortalSession | None = None
+        self._stopping = False
         self.deaths = self.plans_lost = 0
 
     def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
+        self._stopping = False
         super().start(assignment, offsets)
-        self._elect(assignment)
-
-    def serve(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
-        def look() -> None:
-            check()
-            if self._session is not None and self._session.dead.is_set():
-                raise Died
-
-        while True:
-            try:
-                return super().serve(wishes, until_s, say, look)
-            except (Died, ServiceUnavailable) as error:
-                died = self._session is not None and self._session.dead.is_set()
-                if not died or isinstance(error, QueryDied):
-                    raise
-                self._succeed()
 
     def stop(self) -> None:
+        self._stopping = True  # before anything else: the coordinator that is told may have a successor by then
         super().stop()
         if self._session is not None:
             self._session.close()
@@ -89,17 +81,30 @@ class LedJob(Job):
         if self._session is not None:
             self._session.plan_begun = False
 
-    def _elect(self, assignment: Assignment) -> None:
+    def _new_coordinator(self, assignment: Assignment) -> Coordinator:
         self._session = MortalSession(self._ensemble, self.config.root, self._dies)
-        self._coordinator = Coordinator(self._session, self.config.job, assignment, self.config.deadline_s)
+        return Coordinator(self._session, self.config.job, assignment, self.config.deadline_s)
 
-    def _succeed(self) -> None:
-        before, session = self._coordinator, self._session
-        assert before is not None and session is not None
+    def _lead(self) -> None:
+        while True:
+            coordinator, session = self._coordinator, self._session
+            assert coordinator is not None and session is not None
+            try:
+                return coordinator.lead(session.look)
+            except (Died, ServiceUnavailable) as error:
+                if not session.dead.is_set() or isinstance(error, QueryDied):
+                    raise
+                self._succeed(coordinator, session)
+
+    def _succeed(self, before: Coordinator, session: MortalSession) -> None:
+        before.await_planner()
         self.deaths += 1
         self.plans_lost += not session.plan_begun
         session.close()
         self.records += before.records.values()
         self.troubles += before.troubles
-        self._elect(before.assignment)
-        self._coordinator.history[:0] = before.history
+        successor = self._new_coordinator(before.assignment)
+        successor.history[:0] = before.history
+        self._coordinator = successor
+        if self._stopping:
+            successor.end()

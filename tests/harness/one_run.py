@@ -10,8 +10,8 @@ import random
 import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,8 +33,6 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.executor import job, protocol_logs, slot_task, tasks
 from keyshift.executor.config import JobConfig
-from keyshift.executor.job import Savepoint
-from keyshift.executor.leader import Wish
 from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
@@ -45,6 +43,7 @@ T = TypeVar("T")
 LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
 MIGRATIONS = 3
 WITHIN_S = 5.0  # beyond the deadline of a phase, for whatever has to come in the end
+LOOK_S = 0.05  # between two looks at whether the job lives
 COPY_EVERY_S, COPY_LAG_KEYS = 0.05, 1000
 LAST_EVENTS = 200  # of the protocol, that are shown of a bad run
 
@@ -99,8 +98,17 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterat
         yield
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the job, and when (monotonic seconds)."""
+
+    at_s: float
+    make: Callable[[], None]
+    cancels: bool = False
+
+
 class Run:
-    """Load, job, migrations, savepoints, verdict: as ``lab.course`` has it."""
+    """Load, job, migrations, savepoints, verdict: as ``lab.one_run`` has it. Is the ``Output`` of its job itself."""
 
     def __init__(self, outcome: Outcome, ensemble: Ensemble) -> None:
         self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen
@@ -127,14 +135,13 @@ class Run:
         self._workload = config.make_workload()
         self._topic = Topic(shape.routers)
         self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
-        self._job = LedJob(ensemble, shape.leader_dies, self._engine, config, Path("/nowhere"), shape.batch_s)
+        self._job = LedJob(ensemble, shape.leader_dies, self._engine, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
         self._loaded, self._offered = False, 0  # whether the load has ended, and events so far
         self._target: Assignment | None = None  # of the last plan, as long as nothing may keep it from being reached
         self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
-        self._savepoints: list[Savepoint] = []
         self._left_behind: set[tuple[int, int]] = set()
-        self._asked = 0  # migrations that were wished and not planned
+        self._asked = 0  # migrations that were requested and not planned
 
     def go(self) -> None:
         """Everything; problems are in the outcome."""
@@ -159,13 +166,12 @@ class Run:
     def _problem(self, check: str, what: Any) -> None:
         self.outcome.problems.setdefault(check, str(what))
 
-    # -- the course ----------------------------------------------------------------------------------------------------
+    # -- from the first event to the last result -----------------------------------------------------------------------
 
     def _execute(self) -> None:
         shape = self.shape
         begin = Assignment.contiguous(shape.parameters["key_groups"], shape.begin_slots)
         self._job.start(in_units(shape.point, begin))
-        self._await_ready()
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._kill_query).start()
         if (ahead := shape.point.phase(0)).replicas == "periodic":
@@ -174,19 +180,18 @@ class Run:
             self._surviving(lambda: self._copy(copies, ahead))
         now = time.monotonic()
         end, gap = now + shape.seconds, shape.seconds / (MIGRATIONS + 1)
-        wishes = [self._wish(now + (n + 0.5) * gap, n) for n in range(MIGRATIONS)]
+        requests = deque(self._request(now + (n + 0.5) * gap, n) for n in range(MIGRATIONS))
         if shape.restarts:
-            early, wishes = wishes[:1], wishes[1:]
-            self._serve(early, now + 1.5 * gap)
+            self._play(deque([requests.popleft()]), now + 1.5 * gap)
             self._surviving(self._restart)
-        self._serve(wishes, end)
+        self._play(requests, end)
         with self._loading:
             self._loaded = True
         self._surviving(self._finish)
 
     def _finish(self) -> None:
         self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
-        self._savepoint()
+        self._job.savepoint()
         self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
         self._job.read_log()
 
@@ -196,33 +201,21 @@ class Run:
         self._left_behind = {(unit, slot) for slot, answer in measured.items() for unit in answer["left_behind"]}
         return self._left_behind
 
-    def _savepoint(self) -> Savepoint:
-        found = self._job.savepoint(lambda phase: None, lambda: len(self._engine.results))
-        self._savepoints.append(found)
-        slots = set(range(self._job.config.slots))
-        self._heard("sealed", slots, lambda marker: marker["savepoint"] == found.name)
-        return found
-
     def _restart(self) -> None:
-        before = self._job.assignment
-        saved = self._savepoint()
-        slots = self._rng.randint(1, self.shape.slots)
-        self._job.stop()
-        self._job.restart(saved, Assignment(before.version + 1, scale(before, slots).owner), slots)
+        self._job.restart(scale(self._job.assignment, self._rng.randint(1, self.shape.slots)))
         self._target = None
-        self._await_ready()
-        self._job.await_restored()
         self.seen["restarts"] += 1
 
-    def _wish(self, at_s: float, number: int) -> Wish:
+    def _request(self, at_s: float, number: int) -> Request:
         drawn = self._rng.random()
-        cancels = number and drawn < self.shape.overlaps / 2
+        if number and drawn < self.shape.overlaps / 2:
+            return Request(at_s, self._job.cancel, cancels=True)
 
         def plan(current: Assignment) -> tuple[Step, ...]:
             self._asked -= 1
             return self._plan(number, current)
 
-        return Wish(at_s, None if cancels else plan, replace=drawn < self.shape.overlaps)
+        return Request(at_s, lambda: self._job.request(plan, replace=drawn < self.shape.overlaps))
 
     def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
@@ -243,9 +236,9 @@ class Run:
 
     def _copy(self, copies: Any, point: Any) -> None:
         if copies:
-            name = self._job.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
+            self._job.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
             if self._rng.random() < 0.5:
-                answers = self._job.await_copies(name, {move.source for move in copies})
+                answers = self._job.await_copies() or {}
                 self.seen["copied"] += sum(answer["units"] for answer in answers.values())
 
     def _draw_target(self, current: Assignment) -> Assignment:
@@ -259,10 +252,20 @@ class Run:
         }[rng.choice(("random", "one", "scaled"))]
         return Assignment(current.version, tuple(SlotId(owner) for owner in owners for _ in range(bins)))
 
-    def _serve(self, wishes: list[Wish], until_s: float) -> None:
-        cancelling = any(wish.request is None for wish in wishes)
-        self._asked += sum(wish.request is not None for wish in wishes)
-        self._surviving(lambda: self._job.serve(wishes, until_s, lambda phase: None, self._job.check))
+    def _play(self, requests: "deque[Request]", until_s: float) -> None:
+        """Make the requests, and let the job go on ``until_s``, or as much longer as migrations take."""
+        cancelling = any(request.cancels for request in requests)
+        self._asked += sum(not request.cancels for request in requests)
+
+        def play() -> None:
+            while requests:
+                self._pass_until(requests[0].at_s)
+                requests.popleft().make()
+            self._pass_until(until_s)
+            while self._job.busy:
+                self._pass_until(time.monotonic() + LOOK_S)
+
+        self._surviving(play)
         if cancelling or (self._asked and self._job.deaths):  # a request dies with its coordinator, if it was not begun
             self._target = None
 
@@ -273,9 +276,8 @@ class Run:
         except QueryDied as death:
             if "injected" not in str(death):
                 raise
-            self._target = None
             self._job.recover()
-            self._await_ready()
+            self._target = None  # a plan that was being made has ended by now
             return step()
 
     # -- what happens to it --------------------------------------------------------------------------------------------
@@ -335,21 +337,34 @@ class Run:
                 return
             time.sleep(0.02)
 
-    def _await_ready(self) -> None:
-        attempt = self._job.config.attempt
-        self._heard("ready", set(range(self._job.config.slots)), lambda marker: marker["attempt"] == attempt)
+    def _pass_until(self, at_s: float) -> None:
+        while (left := at_s - time.monotonic()) > 0:
+            self._job.check()
+            time.sleep(min(left, LOOK_S))
 
-    def _heard(self, kind: str, slots: set[int], meant: Callable[[dict[str, Any]], bool]) -> None:
+    @property
+    def received(self) -> int:
+        """So many frames of results."""
+        return len(self._engine.results)
+
+    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
         """Until each of ``slots`` has said it."""
+        missing = set(slots)
 
         def all_there() -> bool:
             while not self._engine.markers.empty():
                 marker = self._engine.markers.get()
-                if marker["marker"] == kind and meant(marker):
-                    slots.discard(marker["slot"])
-            return not slots
+                if marker.items() >= said.items():
+                    missing.discard(marker["slot"])
+            return not missing
 
-        self._await(f"slots say {kind!r}", all_there)
+        self._await(f"slots say {said['marker']!r}", all_there)
+
+    def keep(self) -> None:
+        """What counts is seen from versions here."""
+
+    def forget(self) -> None:
+        """As ``keep``."""
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
@@ -363,9 +378,7 @@ class Run:
 
     def _judge(self) -> None:
         job, topic, results = self._job, self._topic.read(self._workload), self._results()
-        found = judging.problems(
-            self._workload, topic, self._offered, results, job, self._savepoints, self._left_behind
-        )
+        found = judging.problems(self._workload, topic, self._offered, results, job, self._left_behind)
         for check, what in found:
             self._problem(check, what)
         last = job.assignments[-1]

@@ -347,9 +347,9 @@ def does_not_listen_after_it_took_over(original: Original) -> Any:
 
 @mutant(Coordinator, "_carry_out", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")
 def never_lets_routers_go_on(original: Original) -> Any:
-    def _carry_out(self: Any, effect: Any, say: Any) -> None:
+    def _carry_out(self: Any, effect: Any) -> None:
         only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == self.history[-1]
         if not only_resumes:
-            original(self, effect, say)
+            original(self, effect)
 
     return _carry_out

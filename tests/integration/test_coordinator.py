@@ -2,11 +2,12 @@
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.leader import Coordinator, Wish
+from keyshift.executor.leader import Coordinator
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Move, Step
 
@@ -56,13 +57,25 @@ class Slots:
         self.switched(self.coordination.read("assignment"))
 
 
-def serve(coordination, check):
+def lead(coordinator, check=lambda: None):
+    """Until nothing is under way any more."""
+
+    def look():
+        check()
+        if not coordinator.busy:
+            coordinator.end()
+
+    coordinator.lead(look)
+    return coordinator
+
+
+def serve(coordination, check=lambda: None):
     if coordination.read("assignment") is None:
         coordination.publish("assignment", START.to_json() | {"paused": []})
     coordinator = Coordinator(coordination, "test", START, 30.0)
-    wishes = [] if coordination.read("steps") else [Wish(0.0, lambda current: STEPS)]
-    coordinator.serve(wishes, time.monotonic(), lambda phase: None, check)
-    return coordinator
+    if coordination.read("steps") is None:
+        coordinator.request(lambda current: STEPS)
+    return lead(coordinator, check)
 
 
 @pytest.mark.parametrize("heard", [0, 1, 3, 4, 7])
@@ -81,7 +94,7 @@ def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, r
             serve(first, die_when_quiet)
         first.close()
         slots.go_on()
-        coordinator = serve(second, lambda: None)
+        coordinator = serve(second)
         assert coordinator.assignment.owner == (1, 1, 0, 1)
         assert coordinator.assignment.version == START.version + len(STEPS)
         assert not coordinator.troubles
@@ -115,19 +128,25 @@ def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_ov
         paused.set()
         assert goes_on.wait(60)
 
-    def lead():
-        wishes = [Wish(time.monotonic() + 0.3, lambda current: STEPS[:1])]
+    def lead_and_pause():
+        coordinator = Coordinator(first, "first", START, 30.0)
+
+        def look():
+            pause()
+            coordinator.request(lambda current: STEPS[:1])
+
         with pytest.raises(ServiceUnavailable, match="another coordinator leads"):
-            Coordinator(first, "first", START, 30.0).serve(wishes, time.monotonic(), lambda phase: None, pause)
+            coordinator.lead(look)
         raised.append(True)
 
-    leading = threading.Thread(target=lead)
+    leading = threading.Thread(target=lead_and_pause)
     leading.start()
     try:
         assert paused.wait(60)
         expire(first)
         coordinator = Coordinator(second, "second", START, 30.0)
-        coordinator.serve([Wish(0.0, lambda current: STEPS)], time.monotonic(), lambda phase: None, lambda: None)
+        coordinator.request(lambda current: STEPS)
+        lead(coordinator)
         left = {path: second.read(path) for path in ("plan", "steps", "assignment")}
         goes_on.set()
         leading.join(60)
@@ -154,7 +173,7 @@ def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack,
         assert expired
         assert coordinator.assignment.owner == (1, 1, 0, 1)
         assert not coordinator.troubles
-        coordinator.serve([], time.monotonic(), lambda phase: None, lambda: None)  # and may lead again
+        lead(coordinator)  # and may lead again
     finally:
         slots.coordination.close()
 
@@ -165,12 +184,15 @@ def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
     first, second = join(), join()
     first.publish("assignment", many.to_json() | {"paused": []})
 
-    def die():
-        raise Died
+    def die_with(coordinator):
+        if coordinator.records:
+            raise Died
 
-    for coordination, wishes in ((first, [Wish(0.0, lambda current: plan)]), (second, [])):
+    for coordination in (first, second):
         coordinator = Coordinator(coordination, "test", many, 30.0)
+        if coordination is first:
+            coordinator.request(lambda current: plan)
         with pytest.raises(Died):
-            coordinator.serve(wishes, time.monotonic(), lambda phase: None, die)
+            coordinator.lead(partial(die_with, coordinator))
         assert [record.step for record in coordinator.records.values()] == [plan[0]]
         assert tuple(coordinator._machine._rest) == plan[1:]

@@ -43,6 +43,7 @@ MODES = [
 ]
 STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
 STUCK_CALL_MS = (20.0, 100.0, 1000.0)  # virtual: within a step, and up to a few of them
+PLAN_MS = 20.0  # until a plan is made, mostly less
 DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to miss it
 LEADERS = 10  # that die: each begins the deadline anew, and a step that never ends would never be late
 VERDICT = ("lost", "duplicated", "reordered", "wrong")  # what a run with the real services would report
@@ -530,7 +531,8 @@ class Simulation:
                 case coordinator.StepDone():
                     self.moving = 0
                 case coordinator.PlanNext(request):
-                    self.act(self.coordinator.start(self.plan(request), self.now))
+                    version = self.coordinator.assignment.version
+                    self.at(self.delay(PLAN_MS), self.planned, self.coordinator, self.plan(request), version)
                 case coordinator.MigrationDone() | coordinator.StepLate():
                     self.log("coordinator", effect)
                     self.check_aim(isinstance(effect, coordinator.StepLate))
@@ -539,6 +541,11 @@ class Simulation:
                         if not self.deadline_ms:
                             self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))
                     self.at(self.delay(10), self.ask_next)
+
+    def planned(self, asked: CoordinatorMachine, steps: list[Step], version: int) -> None:
+        """Meanwhile a late step may have ended, the request may have been taken back, or who asked may be gone."""
+        if asked is self.coordinator:
+            self.lead(self.coordinator.planned(steps, version, self.now))
 
     def ask_next(self) -> None:
         """The job goes on when no request is left."""

@@ -2,33 +2,27 @@
 
 import contextlib
 import math
-import queue
 import secrets
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.bench.plain import start_plain
 from keyshift.endpoints import Endpoints
-from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job, telling_line
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab.spec import RunSpec
-from keyshift.traffic import topics
-from keyshift.traffic.process import JsonProcess
-from keyshift.waiting import wait_until
+from keyshift.traffic.traffic import Topic, Traffic
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
-READY_S = 120.0
-ANSWER_S = 30.0  # for a generator to get ready, and for late results after a burst
+ANSWER_S = 30.0  # for late results after a burst
 QUIET_S = 3.0  # no result for so long: what is missing does not come any more
 LEAD_S, UNMEASURED_S = 0.3, 2.0  # before the first event of a burst; of each burst, at its beginning
 SUSTAINED_P99_MS = 500.0
@@ -69,7 +63,7 @@ class Subject:
     def __init__(
         self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, trace: str = ""
     ) -> None:
-        self.name, self._spec, self._endpoints, self._work, self._spark = name, spec, endpoints, work, spark
+        self.name, self._spec, self._work, self._spark = name, spec, work, spark
         self.config = JobConfig(
             job=f"bench-{name}-{secrets.token_hex(4)}",
             attempt=0,
@@ -83,59 +77,30 @@ class Subject:
             token=secrets.token_urlsafe(24),
             trace=trace,
         )
-        self._output = work / f"{self.config.job}.parquet"
-        self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._seconds: list[dict[str, Any]] = []
-        self._received = 0
-        self._collector: JsonProcess | None = None
+        self._traffic = Traffic(
+            endpoints,
+            spec.workload,
+            Topic(self.config.events_topic, self.config.routers),
+            Topic(self.config.results_topic, self.config.slots),
+            work / f"{self.config.job}.parquet",
+            trace=trace,
+        )
 
     def __enter__(self) -> "Subject":
         try:
-            self._open()
+            self._traffic.open()
+            ticks = self._traffic.feed(self._spec.run.rate, self._spec.run.frame_ms)
+            self._start()
+            self._traffic.end(ticks)
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _open(self) -> None:
-        config, kafka = self.config, self._endpoints.kafka
-        topics.create_topic(kafka, config.events_topic, config.routers)
-        topics.create_topic(kafka, config.results_topic, config.slots)
-        sink = {"topic": config.results_topic, "partitions": config.slots, "output": str(self._output)}
-        self._collector = JsonProcess("keyshift.traffic.collector", self._common() | sink, self._heard)
-        self._start()
-        generator = self._generator(self._spec.run.rate, self._spec.run.frame_ms)  # only ticks
-        try:
-            self._await_ready()
-        finally:
-            generator.kill()
-
-    def _common(self) -> dict[str, Any]:
-        config = self.config
-        common = {"kafka": self._endpoints.kafka, "workload": config.workload, "parameters": config.parameters}
-        return common | {"trace": config.trace}
-
     def __exit__(self, *_: object) -> None:
-        config, kafka = self.config, self._endpoints.kafka
-        steps: list[Callable[[], object]] = [
-            self._stop,
-            self._end_collector,
-            self._clean,
-            lambda: topics.delete_topic(kafka, config.events_topic),
-            lambda: topics.delete_topic(kafka, config.results_topic),
-        ]
-        errors = []
-        for step in steps:
-            try:
-                step()
-            except KeyshiftError as error:  # the rest must go as well
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-    def _end_collector(self) -> None:
-        if self._collector is not None:
-            self._collector.kill()
+        with contextlib.ExitStack() as stack:  # all of them, whatever of it fails
+            for step in (self._traffic.close, self._clean, self._stop):
+                stack.callback(step)
 
     # -- what differs between the two jobs ----------------------------------------------------------------------------
 
@@ -159,76 +124,53 @@ class Subject:
         ``give_up``: end the burst as soon as it is clear that the rate is not sustained. Raises ServiceUnavailable if
         a process dies.
         """
-        self._seconds, self._received = [], 0
-        generator = self._generator(rate, frame_ms)
+        traffic = self._traffic
+        seconds_before, received_before = len(traffic.seconds), traffic.received
+        feed = traffic.feed(rate, frame_ms)
         try:
-            _answer(generator, "ready")
+            feed.await_state("ready")
             start = time.time() + LEAD_S
-            generator.tell({"start_at_us": int(start * 1e6), "seconds": seconds})
+            feed.begin(start, seconds)
             first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
-            while time.time() < start + seconds and not (give_up and self._hopeless(first)):
+
+            def hopeless() -> bool:
+                said = traffic.seconds[seconds_before:]
+                return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in said)
+
+            while time.time() < start + seconds and not (give_up and hopeless()):
                 time.sleep(0.1)
-                self._check(generator)
+                self._check()
             if time.time() < start + seconds:
-                generator.tell({"stop": True})
-            due = _answer(generator, "done")["due"]
-            complete = self._await_results(due, generator)
+                feed.tell({"stop": True})
+            feed.await_state("done")
+            complete = self._await_results(received_before + (feed.due or 0))
         finally:
-            generator.kill()
-        measured = [s for s in self._seconds if first <= s["second"] < end and s["p50_ms"] is not None]
-        kept_up = complete and time.time() >= start + seconds and not self._hopeless(first) and bool(measured)
+            traffic.end(feed)
+        said = traffic.seconds[seconds_before:]
+        measured = [s for s in said if first <= s["second"] < end and s["p50_ms"] is not None]
+        kept_up = complete and time.time() >= start + seconds and not hopeless() and bool(measured)
         return Burst([s["p50_ms"] for s in measured], [s["p99_ms"] for s in measured], kept_up)
 
-    def _hopeless(self, first: int) -> bool:
-        return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in self._seconds)
-
-    def _generator(self, rate: float, frame_ms: float) -> JsonProcess:
-        config = self.config
-        load = {"topic": config.events_topic, "rate": rate, "routers": config.routers, "frame_ms": frame_ms}
-        return JsonProcess("keyshift.traffic.generator", self._common() | load)
-
-    def _await_results(self, due: int, generator: JsonProcess) -> bool:
+    def _await_results(self, wanted: int) -> bool:
         deadline = time.monotonic() + ANSWER_S
 
         def over() -> bool:
-            self._check(generator)
-            return self._received >= due or time.monotonic() > deadline
+            self._check()
+            return self._traffic.received >= wanted or time.monotonic() > deadline
 
-        wait_until(over, QUIET_S, progress=lambda: self._received)
-        return self._received >= due
+        self._traffic.await_results(over, QUIET_S)
+        return self._traffic.received >= wanted
 
-    def _await_ready(self) -> None:
-        missing = set(range(self.config.slots))
-
-        def ready() -> bool:
-            self._check(None)
-            with contextlib.suppress(queue.Empty):
-                missing.discard(self._markers.get(timeout=0.2)["slot"])
-            return not missing
-
-        if not wait_until(ready, READY_S, 0.0):
-            raise ServiceUnavailable(f"slots {sorted(missing)} of {self.name} not ready within {READY_S:g} s")
-
-    def _check(self, generator: JsonProcess | None) -> None:
+    def _check(self) -> None:
         self._check_query()
-        if self._collector:
-            self._collector.check()
-        if generator:
-            generator.check()
-
-    def _heard(self, report: dict[str, Any]) -> None:
-        if "marker" in report:
-            self._markers.put(report)
-        elif "second" in report:
-            self._seconds.append(report)
-            self._received += report["results"]
+        self._traffic.check()
 
 
 class KeyshiftSubject(Subject):
     """keyshift's pipeline; no migration happens."""
 
     def _start(self) -> None:
-        self._job = Job(self._spark, self.config, self._work, BATCH_S)
+        self._job = Job(self._spark, self.config, self._work, BATCH_S, self._traffic)
         slots = self.config.slots
         owners = tuple(SlotId(unit % slots) for unit in range(self.config.key_groups))  # those of the plain job
         self._job.start(Assignment(1, owners))
@@ -252,6 +194,7 @@ class PlainSubject(Subject):
 
     def _start(self) -> None:
         self._query = start_plain(self._spark, self.config, self._checkpoint, BATCH_S)
+        self._traffic.await_slots(range(self.config.slots), {"marker": "ready"}, self._check_query)
 
     @property
     def _checkpoint(self) -> Path:
@@ -268,16 +211,3 @@ class PlainSubject(Subject):
         if self._query is not None and not self._query.isActive:
             error = self._query.exception()
             raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")
-
-
-def _answer(generator: JsonProcess, state: str) -> dict[str, Any]:
-    report: dict[str, Any] = {}
-
-    def heard() -> bool:
-        nonlocal report
-        report = generator.report(ANSWER_S)
-        return report.get("state") == state
-
-    if not wait_until(heard, ANSWER_S, 0.0):
-        raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
-    return report

@@ -2,57 +2,79 @@
 
 import contextlib
 import dataclasses
-import queue
 import secrets
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from keyshift.errors import MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
-from keyshift.executor.leader import Coordinator, StepRecord, Wish
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.spark import start_query
+from keyshift.executor.inquiry import answers
+from keyshift.executor.leader import Coordinator, MakeSteps
+from keyshift.executor.savepoint import Savepoint, SavepointStore
+from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
-from keyshift.keys import Assignment, Move
+from keyshift.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.protocol.record import StepRecord
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
 
-CHECK_S = 0.2  # between looks at whether the query lives, while something is awaited
-Say = Callable[[str], None]
+SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
+CHECK_S = 0.2  # between two looks at them
 
 
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """A committed savepoint: where each router continues, and how much state it holds."""
+class Output(Protocol):
+    """The results topic, as far as a job has to know what has come out of it; see ``traffic.traffic.Traffic``."""
 
-    name: str
-    offsets: dict[int, int]
-    state_bytes: int
-    unit_bytes: dict[int, int]
+    received: int
+
+    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
+        """Until a marker that has what ``said`` has has come from each slot."""
+
+    def keep(self) -> None:
+        """What was received until now counts, whatever happens."""
+
+    def forget(self) -> None:
+        """What was received since ``keep`` comes once more."""
 
 
 class Job:
-    """Starts and stops queries and moves their state. Not thread-safe: one controlling thread."""
+    """Starts and stops queries and moves their state.
 
-    def __init__(self, spark: SparkSession, config: JobConfig, work: Path, batch_s: float) -> None:
+    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. ``say`` hears the
+    phase. Methods that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and
+    ServiceUnavailable if a service is not there any more.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: JobConfig,
+        work: Path,
+        batch_s: float,
+        output: Output,
+        say: Callable[[str], None] = lambda phase: None,
+    ) -> None:
         self.config = config
-        self._spark = spark
-        self._work = work
-        self._batch_s = batch_s
+        self._spark, self._work, self._batch_s, self._output, self._say = spark, work, batch_s, output, say
         self._query: StreamingQuery | None = None
         self._coordination: Coordination | None = None
         self._coordinator: Coordinator | None = None
+        self._leader: threading.Thread | None = None
+        self._failure: BaseException | None = None  # what ended the coordinator
         self._begun_from: Savepoint | None = None
+        self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
+        self.savepoints: list[Savepoint] = []  # all that were committed
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
@@ -62,162 +84,101 @@ class Job:
         """The newest assignment."""
         return self._coordinator.assignment if self._coordinator else self.assignments[-1]
 
+    # -- life ---------------------------------------------------------------------------------------------------------
+
     def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
-        """Start the query. It is ready when the collector has seen every slot's ready marker."""
+        """Start the query and lead it, until every router and slot has put a first row through."""
         config = self.config
         self.begins.append(assignment.version)
         self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._coordination.publish("assignment", assignment.to_json() | {"paused": []})
-        self._coordinator = Coordinator(self._coordination, config.job, assignment, config.deadline_s)
+        self._coordinator = self._new_coordinator(assignment)
+        self._failure, self._copying = None, None  # copies do not outlive an attempt
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
+        self._leader = threading.Thread(target=self._try_to_lead, name="keyshift-leader", daemon=True)
+        self._leader.start()
+        ready = {"marker": "ready", "attempt": config.attempt}
+        self._output.await_slots(range(config.slots), ready, self.check)
+
+    def _new_coordinator(self, assignment: Assignment) -> Coordinator:
+        assert self._coordination is not None
+        return Coordinator(self._coordination, self.config.job, assignment, self.config.deadline_s, self._say)
+
+    def _try_to_lead(self) -> None:
+        try:
+            self._lead()
+        except BaseException as error:  # the controlling thread's now
+            self._failure = error
+
+    def _lead(self) -> None:
+        assert self._coordinator is not None and self._coordination is not None
+        self._coordinator.lead(self._coordination.check)
 
     def check(self) -> None:
-        """Raises QueryDied with the first telling line if the query has died, ServiceUnavailable without ZooKeeper."""
+        """Raises QueryDied with the first telling line if the query has died, and whatever ended the coordinator."""
         if self._query is None:
             return
         if not self._query.isActive:
             error = self._query.exception()
             raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        if self._failure is not None:
+            raise self._failure
         assert self._coordination is not None
         self._coordination.check()
 
-    def serve(self, wishes: list[Wish], until_s: float, say: Say, check: Callable[[], None]) -> None:
-        """Let the query run until ``until_s`` (monotonic seconds) and migrate when it is wished; see ``Coordinator``.
-
-        ``check`` is called now and then and may raise.
-        """
-        assert self._coordinator is not None
-        self._coordinator.serve(wishes, until_s, say, check)
-
-    def cancel(self) -> None:
-        """Take back the steps of migrations that have not begun, while in ``serve``."""
-        assert self._coordinator is not None
-        self._coordinator.cancel()
-
-    def measure(self) -> dict[int, dict[str, Any]]:
-        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), and bytes.
-
-        Raises MigrationFailed if a slot does not answer.
-        """
-        assert self._coordination is not None
-        name = secrets.token_hex(3)
-        self._coordination.publish("measure", {"id": name})
-        return self._answers(f"measured/{name}", set(range(self.config.slots)), "measure")
-
-    def read_log(self) -> None:
-        """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
-        if self._coordination is None or self._coordinator is None or self._query is None:
-            return
-        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
-            places, steps = self.config.slots + self.config.routers, self._coordinator.records.values()
-            self.log += protocol_logs.gather(self._coordination, places, steps, self._query.isActive)
-
-    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> str:
-        """Keep copies of units at other slots from now on (unit, owner, holder); gives a name to ask about them by."""
-        assert self._coordination is not None
-        name = secrets.token_hex(3)
-        rows = [[move.unit, move.source, move.destination] for move in copies]
-        order = {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole}
-        self._coordination.publish("copies", order)
-        return name
-
-    def await_copies(self, name: str, owners: set[int]) -> dict[int, dict[str, Any]]:
-        """Until the copies of all units of ``owners`` are close; what each owner measured. Raises MigrationFailed."""
-        return self._answers(f"copied/{name}", owners, "copying")
-
-    def _answers(self, path: str, slots: set[int], what: str) -> dict[int, dict[str, Any]]:
-        assert self._coordination is not None
-        self._await_children(path, set(map(str, slots)), what)
-        return {int(slot): answer for slot, answer in sorted(self._coordination.read_below(path).items())}
-
-    def await_restored(self) -> list[dict[str, Any]]:
-        """After ``restart``: wait until every slot has read its state; what each slot measured.
-
-        Raises MigrationFailed after the deadline, ServiceUnavailable if the query dies.
-        """
-        assert self._coordination is not None
-        return list(self._answers("restored", set(range(self.config.slots)), "the restore").values())
-
-    def _await_children(
-        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
-    ) -> None:
-        assert self._coordination is not None
-        answered: queue.Queue[set[str]] = queue.Queue()
-
-        def changed(names: list[str]) -> bool:
-            answered.put(set(names))
-            return not wanted <= set(names)  # then nobody has to look any more
-
-        self._coordination.watch_children(path, changed)
-        missing = wanted
-
-        def all_there() -> bool:
-            nonlocal missing
-            self.check()
-            with contextlib.suppress(queue.Empty):
-                missing = wanted - answered.get(timeout=CHECK_S)
-            return not missing
-
-        if not wait_until(all_there, self.config.deadline_s, 0.0, lambda: (missing, progress())):
-            raise MigrationFailed(
-                f"{what}: {', '.join(sorted(missing))} did not answer within {self.config.deadline_s:g} s"
-            )
-
-    def savepoint(self, say: Say, progress: Callable[[], object] = lambda: None) -> Savepoint:
-        """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
-
-        The barriers come behind all that is on its way, which may be much: the deadline is for silence, and begins
-        anew with each answer, and while what ``progress`` gives changes. Raises MigrationFailed, naming who is missing,
-        after the deadline; ServiceUnavailable if the query dies.
-        """
-        config, coordination = self.config, self._coordination
-        assert coordination is not None
-        name = f"{config.attempt}-{secrets.token_hex(3)}"
-        say("savepoint")
-        coordination.publish("savepoint", {"id": name, "behind": "stop"})
-        wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
-        self._await_children(f"savepoints/{name}", wanted, f"savepoint {name}", progress)
-        answers = coordination.read_below(f"savepoints/{name}")
-        offsets = {n: int(answers[f"router-{n}"]["offset"]) for n in range(config.routers)}
-        places = {n: answers[f"slot-{n}"]["places"] for n in range(config.slots)}
-        manifest = {"offsets": offsets, "assignment": self.assignment.to_json(), "places": places}
-        SavepointStore(config.endpoints, config.job).commit(name, manifest)
-        unit_bytes = {row[0]: row[3] for rows in places.values() for row in rows}
-        return Savepoint(name, offsets, sum(unit_bytes.values()), unit_bytes)
-
     def stop(self) -> None:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
-        if self._coordinator:
-            self.assignments += self._coordinator.history
+        if self._coordinator and self._leader:
+            self._coordinator.end()
+            self._leader.join()
+            self._leader = None
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator:
+            self.assignments += coordinator.history
             with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
-                self._coordinator.read_acknowledgements()
-            self.records += self._coordinator.records.values()
-            self.troubles += self._coordinator.troubles
-            self._coordinator = None
+                coordinator.read_acknowledgements()
+            self.records += coordinator.records.values()
+            self.troubles += coordinator.troubles
         if self._query is not None:
-            query, self._query = self._query, None
-            query.stop()
+            self._query.stop()
+        if coordinator:
+            coordinator.await_planner()  # which sees that the query has ended
+        self._query = None
         if self._coordination is not None:
             self._coordination.close()
             self._coordination = None
 
-    def restart(self, savepoint: Savepoint, assignment: Assignment, slots: int) -> None:
-        """Start the next attempt from a savepoint, with another number of slots."""
-        self.config = dataclasses.replace(
-            self.config, attempt=self.config.attempt + 1, slots=slots, restore=savepoint.name
-        )
+    def restart(self, target: Assignment) -> None:
+        """Savepoint, stop, start anew under ``target``, with as many slots as it has.
+
+        Every unit is written and read again, whether it moves or not: it is one step in ``records``.
+        """
+        current, begun_us = self.assignment, _us()
+        savepoint = self.savepoint()
+        self._output.keep()
+        aligned_us = _us()
+        self._say("stopping")
+        self.stop()
+        stopped_us = _us()
+        self._say("starting anew")
+        attempt, slots = self.config.attempt + 1, len(set(target.owner))
+        self.config = dataclasses.replace(self.config, attempt=attempt, slots=slots, restore=savepoint.name)
         self._begun_from = savepoint
-        self.start(assignment, savepoint.offsets)
+        self.start(Assignment(current.version + 1, target.owner), savepoint.offsets)
+        self._say("restoring")
+        restored = self._by_slot("restored", set(range(slots)), "the restore")
+        self._say("restored")
+        self.records.append(_restarted(current, target, savepoint, restored, begun_us, aligned_us, stopped_us))
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from where the one that died had begun.
 
         That is the savepoint it was started from, or else the beginning of the input. The newest assignment holds,
-        as every unit is made anew wherever it belongs; steps that had not switched are not repeated.
+        as every unit is made anew wherever it belongs; steps that had not switched are not repeated, nor are copies.
         """
-        newest = self.assignment
-        first = len(self.assignments)
+        newest, first = self.assignment, len(self.assignments)
+        self._output.forget()
         self.read_log()
         self.stop()
         self.revoked.update(assignment.version for assignment in self.assignments[first:])
@@ -236,9 +197,127 @@ class Job:
         for attempt in range(self.config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
 
+    def read_log(self) -> None:
+        """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
+        if self._coordination is None or self._coordinator is None or self._query is None:
+            return
+        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
+            places, steps = self.config.slots + self.config.routers, self._coordinator.records.values()
+            self.log += protocol_logs.gather(self._coordination, places, steps, self._query.isActive)
 
-def telling_line(text: str) -> str:
-    """The line of a Spark error that says what happened: the last Python exception in it, else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    python = [line for line in lines if line.startswith("keyshift.errors.") or "Error:" in line]
-    return (python[-1] if python else lines[0])[:400]
+    # -- moving state -------------------------------------------------------------------------------------------------
+
+    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
+        """Ask for a migration; see ``Coordinator.request``. Raises ServiceUnavailable between two attempts."""
+        self._led().request(make_steps, replace)
+
+    def cancel(self) -> None:
+        """Take back the steps of migrations that have not begun. Raises ServiceUnavailable between two attempts."""
+        self._led().cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything that was requested is not over yet."""
+        return self._coordinator is not None and self._coordinator.busy
+
+    def _led(self) -> Coordinator:
+        if (coordinator := self._coordinator) is None:
+            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
+        return coordinator
+
+    def savepoint(self) -> Savepoint:
+        """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
+
+        The barriers come behind all that is on its way, which may be much: the deadline is for silence, and begins
+        anew with each answer and each result. The last result of every slot has come out at the end.
+        """
+        config = self.config
+        name = f"{config.attempt}-{secrets.token_hex(3)}"
+        self._say("savepoint")
+        self._publish("savepoint", {"id": name})
+        wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
+        said = self._answers(f"savepoints/{name}", wanted, f"savepoint {name}", lambda: self._output.received)
+        offsets = {n: int(said[f"router-{n}"]["offset"]) for n in range(config.routers)}
+        places = {n: said[f"slot-{n}"]["places"] for n in range(config.slots)}
+        manifest = {"offsets": offsets, "assignment": self.assignment.to_json(), "places": places}
+        SavepointStore(config.endpoints, config.job).commit(name, manifest)
+        unit_bytes = {row[0]: row[3] for rows in places.values() for row in rows}
+        savepoint = Savepoint(name, offsets, sum(unit_bytes.values()), unit_bytes)
+        self.savepoints.append(savepoint)
+        self._output.await_slots(range(config.slots), {"marker": "sealed", "savepoint": name}, self.check)
+        return savepoint
+
+    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
+        """Keep copies of units at other slots from now on (unit, owner, holder)."""
+        name = secrets.token_hex(3)
+        rows = [[move.unit, move.source, move.destination] for move in copies]
+        order = {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole}
+        self._publish("copies", order)
+        self._copying = name, {move.source for move in copies}
+
+    def await_copies(self) -> dict[int, dict[str, Any]] | None:
+        """Until the copies ordered last are close; what each owner measured. None if there are none."""
+        if self._copying is None:
+            return None
+        name, owners = self._copying
+        return self._by_slot(f"copied/{name}", owners, "copying")
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def measure(self) -> dict[int, dict[str, Any]]:
+        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
+        name = secrets.token_hex(3)
+        self._publish("measure", {"id": name})
+        return self._by_slot(f"measured/{name}", set(range(self.config.slots)), "measure")
+
+    def left_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
+        left: set[tuple[int, int]] = set()
+
+        def settled() -> bool:
+            nonlocal left
+            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured["left_behind"]}
+            return not left
+
+        wait_until(settled, SETTLE_S, CHECK_S)
+        return left
+
+    def _by_slot(self, path: str, slots: set[int], what: str) -> dict[int, dict[str, Any]]:
+        return {int(slot): said for slot, said in sorted(self._answers(path, set(map(str, slots)), what).items())}
+
+    def _answers(
+        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[str, Any]:
+        assert self._coordination is not None
+        return answers(self._coordination, path, wanted, what, self.config.deadline_s, self.check, progress)
+
+    def _publish(self, path: str, value: dict[str, Any]) -> None:
+        assert self._coordination is not None
+        self._coordination.publish(path, value)
+
+
+def _restarted(
+    before: Assignment,
+    after: Assignment,
+    savepoint: Savepoint,
+    restored: dict[int, dict[str, Any]],
+    begun_us: int,
+    aligned_us: int,
+    stopped_us: int,
+) -> StepRecord:
+    """A restart as one step, in which every unit leaves its slot and arrives at one."""
+    sizes = sorted(savepoint.unit_bytes.items())
+    moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
+    drained_us = max(installed_us for answer in restored.values() for _, _, installed_us in answer["units"])
+    said: dict[tuple[str, int], dict[str, Any]] = {
+        ("installed", slot): {"units": answer["units"], "drained_us": drained_us} for slot, answer in restored.items()
+    }
+    for slot in set(before.owner):
+        units = [[unit, size, aligned_us, stopped_us] for unit, size in sizes if before.owner[unit] == slot]
+        said["released", slot] = {"units": units}
+    step, version = Step(moves, Mode(gate="query")), before.version + 1
+    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", said)
+
+
+def _us() -> int:
+    return time.time_ns() // 1000

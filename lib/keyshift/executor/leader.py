@@ -1,56 +1,42 @@
-"""The coordinator's shell: carries the machine's effects to ZooKeeper and brings the acknowledgements back."""
+"""The coordinator's shell: carries the machine's effects to ZooKeeper and brings the acknowledgements back.
+
+Whatever it is told, by any thread, goes through one inbox: requests, acknowledgements, plans. Plans are made by a
+thread of their own, since a plan may wait for measurements and copies.
+"""
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from keyshift.executor.zookeeper import Coordination, steps_of, steps_to_json
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
+from keyshift.protocol.record import StepRecord
 
 TICK_S = 0.1
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
 
 
-@dataclass(slots=True)
-class StepRecord:
-    """What happened in one step; times in microseconds since the epoch."""
-
-    version: int
-    step: Step
-    published_us: int
-    prepared_us: int | None = None
-    switched_us: int | None = None
-    completed_us: int | None = None
-    outcome: str = "under way"  # or complete, rolled back, late, cancelled
-    acknowledgements: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # (phase, slot) -> its data
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A request for a migration, to be made at a moment (monotonic seconds); None cancels what has not begun.
-
-    ``replace``: instead of what has not begun of earlier ones; otherwise after them.
-    """
-
-    at_s: float
-    request: MakeSteps | None
-    replace: bool = False
-
-
 class Coordinator:
     """Leads one attempt of a job. Only the elected one acts: others wait in ZooKeeper's election, and take over."""
 
-    def __init__(self, coordination: Coordination, name: str, assignment: Assignment, deadline_s: float) -> None:
-        self._coordination = coordination
-        self._name = name
+    def __init__(
+        self,
+        coordination: Coordination,
+        name: str,
+        assignment: Assignment,
+        deadline_s: float,
+        say: Callable[[str], None] = lambda phase: None,
+    ) -> None:
+        self._coordination, self._name, self._say = coordination, name, say
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000)
         self._inbox: queue.Queue[Heard] = queue.Queue()
-        self._began = False
+        self._planner: threading.Thread | None = None
+        self._began, self._ending = False, False
         self._under_way: set[int] = set()  # versions
         self.history: list[Assignment] = [assignment]
         self.records: dict[int, StepRecord] = {}  # by version
@@ -61,46 +47,80 @@ class Coordinator:
         """What the routers route by, or were told to."""
         return self._machine.assignment
 
-    def serve(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Lead until ``until_s`` (monotonic), or as much longer as migrations take; ``records`` has what happened.
+    # -- from any thread ----------------------------------------------------------------------------------------------
 
-        Each of ``wishes`` is granted when its moment comes, and is taken out of the list then. ``say`` hears the phase,
-        ``check`` may raise if the job has died. A step that is late is rolled back, or left to go forward
-        (``troubles``); the job goes on.
+    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
+        """Ask for a migration: after all others, or with ``replace`` instead of what has not begun of them.
+
+        What ``make_steps`` raises ends ``lead``.
         """
-        wishes.sort(key=lambda wish: wish.at_s)
-        self._coordination.lead(self._name, lambda: self._lead(wishes, until_s, say, check))
+        self._inbox.put(lambda machine: machine.submit(make_steps, _ms(), replace))
 
     def cancel(self) -> None:
-        """Take back what has not begun, as soon as ``serve`` gets to it."""
-        self._inbox.put(lambda _: self._grant(Wish(0.0, None)))
+        """Take back what has not begun."""
+        self._inbox.put(lambda machine: machine.cancel(_ms()))
 
-    def _lead(self, wishes: list[Wish], until_s: float, say: Callable[[str], None], check: Callable[[], None]) -> None:
-        effects = [] if self._began else self._take_over()
-        while True:
-            for effect in effects:
-                self._carry_out(effect, say)
-            now = time.monotonic()
-            if wishes and now >= wishes[0].at_s:
-                effects = self._grant(wishes.pop(0))
-                continue
-            if not wishes and not self._machine.busy and now >= until_s:
-                return
-            soon = min(TICK_S, max(0.0, (wishes[0].at_s if wishes else until_s) - now) or TICK_S)
+    @property
+    def busy(self) -> bool:
+        """Whether anything that was requested, or was left by another one, is not over yet."""
+        waiting = not self._began or self._inbox.unfinished_tasks > 0
+        return waiting or self._machine.busy  # in this order: the first leads to the second
+
+    def end(self) -> None:
+        """Let ``lead`` return, wherever it stands; another one may take over."""
+        self._ending = True
+        self._inbox.put(lambda machine: [])
+
+    def await_planner(self) -> None:
+        """Until no plan is made any more."""
+        if self._planner is not None:
+            self._planner.join()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def lead(self, check: Callable[[], None]) -> None:
+        """Lead until ``end``; ``records`` has what happened.
+
+        ``check`` is called while nothing is heard, and may raise. A step that is late is rolled back, or left to go
+        forward (``troubles``); the job goes on.
+        """
+        self._coordination.lead(self._name, lambda: self._lead(check))
+
+    def _lead(self, check: Callable[[], None]) -> None:
+        if not self._began:
+            self._carry_out_all(self._take_over())
+            self._began = True
+        while not self._ending:
             try:
-                effects = self._inbox.get(timeout=soon)(self._machine)
+                heard = self._inbox.get(timeout=TICK_S)
             except queue.Empty:
                 check()
-                effects = self._machine.tick(_ms())
+                self._carry_out_all(self._machine.tick(_ms()))
+            else:
+                self._carry_out_all(heard(self._machine))
+                self._inbox.task_done()
+        self._ending = False  # of this time
 
-    def _grant(self, wish: Wish) -> list[protocol.Effect]:
-        if wish.request is None:
-            return self._machine.cancel(_ms())
-        return self._machine.submit(wish.request, _ms(), wish.replace)
+    def _plan(self, make_steps: MakeSteps, current: Assignment) -> None:
+        try:
+            steps = make_steps(current)
+        except BaseException as error:
+            failure = error
+
+            def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
+                raise failure
+
+            self._inbox.put(failed)
+        else:
+            self._inbox.put(lambda machine: self._planned(machine, steps, current.version))
+
+    def _planned(self, machine: CoordinatorMachine, steps: Sequence[Step], version: int) -> list[protocol.Effect]:
+        # For whoever takes over. None of it happens before it is said with ``steps`` how much of it is to come.
+        self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
+        return machine.planned(steps, version, _ms())
 
     def _take_over(self) -> list[protocol.Effect]:
         """Go on with what another coordinator left under way; nothing, if there was none."""
-        self._began = True
         raw = self._coordination.read("steps")
         if raw is None:
             return []
@@ -114,16 +134,18 @@ class Coordinator:
         self._begin(steps)  # what was acknowledged is heard again
         return effects
 
-    def _carry_out(self, effect: protocol.Effect, say: Callable[[str], None]) -> None:
-        now = _us()
+    def _carry_out_all(self, effects: Iterable[protocol.Effect]) -> None:
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: protocol.Effect) -> None:
+        now, say = _us(), self._say
         match effect:
-            case protocol.PlanNext(request):
+            case protocol.PlanNext(make_steps):
                 say("planning")
-                steps = request(self._machine.assignment)
-                # For whoever takes over. None of it happens before it is said with ``steps`` how much of it is to come.
-                self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
-                for more in self._machine.start(steps, _ms()):
-                    self._carry_out(more, say)
+                planning = (make_steps, self._machine.assignment)
+                self._planner = threading.Thread(target=self._plan, args=planning, name="keyshift-planner", daemon=True)
+                self._planner.start()
             case protocol.PublishSteps(version, steps, rest):
                 for of in self._under_way - dict(steps).keys():
                     self._ended(of, "cancelled")

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.leader import StepRecord
 from keyshift.executor.measures import now_us
 from keyshift.executor.zookeeper import Coordination
+from keyshift.protocol.record import StepRecord
 from keyshift.runtime.protocol_log import Event, ProtocolLog, event_of, in_order, to_lines
 from keyshift.waiting import wait_until
 

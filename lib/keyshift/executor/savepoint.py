@@ -37,6 +37,16 @@ class Location:
     crc: int
 
 
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A committed savepoint: where each router continues, and how much state it holds."""
+
+    name: str
+    offsets: dict[int, int]
+    state_bytes: int
+    unit_bytes: dict[int, int]
+
+
 class SavepointStore:
     """The savepoints of one job, below ``savepoints/JOB/`` in the bucket."""
 

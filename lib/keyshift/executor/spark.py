@@ -209,3 +209,10 @@ def start_query(
         .trigger(realTime=f"{batch_s:g} seconds")  # type: ignore[call-overload]
         .start()
     )
+
+
+def telling_line(text: str) -> str:
+    """The line of a Spark error that says what happened: the last Python exception in it, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if line.startswith("keyshift.errors.") or "Error:" in line]
+    return (python[-1] if python else lines[0])[:400]

@@ -15,17 +15,21 @@ from pyspark.sql import SparkSession
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.executor.job import Job
 from keyshift.executor.spark import session
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
-from keyshift.lab.course import Course
+from keyshift.lab.display import Display
+from keyshift.lab.one_run import OneRun
 from keyshift.lab.spec import RunPart, RunSpec
+from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
-from keyshift.runtime.protocol_log import to_lines
+from keyshift.runtime.protocol_log import Event, to_lines
+from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
 
 BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
@@ -123,20 +127,10 @@ class Lab:
             "seeds": {"events": spec.workload.seed},
         }
         self._say(f"run {run_id}")
-        course: Course | None = None
+        log: list[Event] = []
         try:
-            course = Course(
-                self._spark,
-                self._endpoints,
-                spec,
-                run_id,
-                self._work,
-                self._say,
-                self.await_executors,
-                self._place.certificate(),
-            )
-            with course:
-                tables, judged, facts, notes = course.execute()
+            with self._prepared(spec, run_id, log) as run:
+                tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
                 tables["migration"].to_pandas(),
@@ -165,20 +159,48 @@ class Lab:
                 notes=[*notes, *behind],
             )
             stored = self.store.put_run(manifest, tables)
-            return stored if judged.ok else self._put_log(stored, course)
+            return stored if judged.ok else self._put_log(stored, log)
         except BaseException as error:
             words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
             died = Manifest(**common, status="died", error=words, finished_at=datetime.now(UTC))
             with contextlib.suppress(KeyshiftError):  # the store may be what died; the first error is the news
-                self._put_log(self.store.put_run(died, {}), course)
+                self._put_log(self.store.put_run(died, {}), log)
             raise
 
-    def _put_log(self, stored: Manifest, course: Course | None) -> Manifest:
+    def _put_log(self, stored: Manifest, log: list[Event]) -> Manifest:
         """Store the last protocol events, if any are known."""
-        if course is None or not course.log:
+        if not log:
             return stored
         self._say(f"the last protocol events of every slot and router are in {stored.run_id}/{PROTOCOL_LOG}")
-        return self.store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(course.log).encode())
+        return self.store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
+
+    @contextlib.contextmanager
+    def _prepared(self, spec: RunSpec, run_id: str, log: list[Event]) -> Iterator[OneRun]:
+        """A run, with all that it consists of; nothing of it is left behind. ``log`` gets its last protocol events."""
+        config = job_config(spec, run_id, self._endpoints, self._place.certificate())
+        display = Display(self._say)
+        traffic = Traffic(
+            self._endpoints,
+            spec.workload,
+            Topic(config.events_topic, config.routers),
+            Topic(config.results_topic, spec.tasks),
+            self._work / f"{run_id}.parquet",
+            display.second,
+        )
+        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter)
+        system = KeyshiftJob(spec, job, display.enter)
+        try:
+            yield OneRun(spec, system, traffic, display, self.await_executors)
+        except Exception:
+            job.read_log()
+            raise
+        finally:
+            for close in (job.stop, traffic.close, job.clean):
+                try:
+                    close()
+                except Exception as error:  # the rest must go as well, and the run's own error is the news
+                    self._say(f"cleaning up: {type(error).__name__}: {error}")
+            log += job.log
 
 
 def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:

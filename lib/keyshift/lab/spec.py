@@ -1,7 +1,7 @@
 """What an experiment is: parameters in parts, with defaults that finish in about a minute on two cores.
 
-Each parameter is declared once: those of a run, its job and its scenario here, those of a workload, a strategy or a
-state backend beside its code. Users give them by their names alone (``--set``, notebooks), and ``make_spec`` finds the
+Each parameter is declared once: those of a run and its job here, those of a scenario, a workload, a strategy or a state
+backend beside its code. Users give them by their names alone (``--set``, notebooks), and ``make_spec`` finds the
 part; where two parts have the same name, ``part.name`` says which.
 """
 
@@ -9,14 +9,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies, targets
+from keyshift.lab.scenario import Change, ScenarioPart, Text, target_of
+from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, workloads
@@ -27,7 +29,6 @@ MASTER = (
     "master is no parameter of a run: the profile says where Spark is (spark.master), for all runs of a session; for "
     "executors in processes of their own use `--profile local-cluster`, or KEYSHIFT_PROFILE=local-cluster"
 )
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]  # --set then_slots=4
 
 
 class Part(BaseModel):
@@ -98,42 +99,6 @@ class JobPart(Part):
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
 
 
-class ScenarioPart(Part):
-    """What happens to the job, and when."""
-
-    trigger: Literal["scale", "shuffle", "balance", "zipf", "map"] = Field(
-        default="scale",
-        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, or a map",
-    )
-    trigger_s: float = Field(default=8.0, ge=0, description="seconds of measured time before the migration")
-    to_slots: int = Field(default=4, ge=1, description="slots that own state after it (trigger scale)")
-    then_slots: Text = Field(
-        default="", description="further numbers of slots, one migration each: 4,8,6 (trigger scale)"
-    )
-    gap_s: float = Field(default=6.0, gt=0, description="seconds from one migration's trigger to the next one's")
-    on_overlap: Literal["queue", "replace", "cancel"] = Field(
-        default="queue", description="what a trigger does while the migration before is under way"
-    )
-    affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
-    moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
-
-    @property
-    def reconfigurations(self) -> list[int]:
-        """Numbers of slots, one for each migration; they count only with trigger scale. Raises BadInput."""
-        try:
-            return [self.to_slots, *(int(part) for part in self.then_slots.split(",") if part)]
-        except ValueError:
-            raise BadInput(f"then_slots = {self.then_slots!r}: must be whole numbers and commas, e.g. 4,8,6") from None
-
-    def slot_of_group(self) -> dict[int, int]:
-        """What ``moves`` says. Raises BadInput."""
-        try:
-            pairs = [part.split(":") for part in self.moves.split(",")]
-            return {int(group): int(slot) for group, slot in pairs}
-        except ValueError:
-            raise BadInput(f"moves = {self.moves!r}: trigger map needs group:slot pairs, e.g. 0:3,7:1") from None
-
-
 class Choice(Part):
     """A strategy or a state backend by its name, and what was set of it."""
 
@@ -183,8 +148,8 @@ class RunSpec:
                 f"rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
         groups = Assignment.contiguous(key_groups, job.slots)
-        for number in range(len(scenario.reconfigurations)):
-            groups = self.target_groups(groups, number, [1.0] * key_groups)
+        for requested in self.changes:
+            groups = target_of(requested, groups, [1.0] * key_groups)
         self.start()
 
     def point(self) -> Strategy:
@@ -206,26 +171,20 @@ class RunSpec:
         """The assignment before the migration, in the strategy's units."""
         return in_units(self.point(), Assignment.contiguous(self.workload.key_groups, self.job.slots))
 
-    def target(self, current: Assignment, number: int = 0, heat: Sequence[float] = ()) -> Assignment:
-        """Where the ``number``-th migration leads from ``current``, both in units. ``heat``: records/s of each unit."""
-        point, bins = self.point(), self.workload.bins
+    @cached_property
+    def changes(self) -> list[Change]:
+        """What the scenario changes, one migration each. Raises BadInput."""
+        return self.scenario.changes(self.job.slots, self.workload.skew)
+
+    def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
+        """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.
+
+        ``heat``: records/s of each unit; without it all are alike. Raises BadInput if that is not possible.
+        """
+        bins, heat = self.workload.bins, heat or [1.0] * len(current.owner)
         groups = Assignment(current.version, current.owner[::bins])
         load = [sum(heat[group * bins : (group + 1) * bins]) for group in range(self.workload.key_groups)]
-        return in_units(point, self.target_groups(groups, number, load))
-
-    def target_groups(self, groups: Assignment, number: int, load: Sequence[float]) -> Assignment:
-        """The same for whole key groups. Raises BadInput for a target that is not possible."""
-        scenario, slots = self.scenario, self.job.slots
-        match scenario.trigger:
-            case "scale":
-                return targets.scale(groups, scenario.reconfigurations[number])
-            case "shuffle":
-                return targets.shuffle(groups, scenario.affected)
-            case "balance":
-                return targets.balance(groups, load, slots)
-            case "zipf":
-                return targets.zipf_balance(groups, self.workload.skew, slots)
-        return targets.explicit(groups, scenario.slot_of_group(), slots)
+        return in_units(self.point(), target_of(change or self.changes[0], groups, load))
 
     def repeated(self, number: int) -> "RunSpec":
         """The same for the ``number``-th repetition, which has other events."""

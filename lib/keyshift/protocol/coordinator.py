@@ -78,7 +78,7 @@ class StepLate:
 
 @dataclass(frozen=True, slots=True)
 class PlanNext:
-    """Make a plan for ``request``, from the assignment as it is now, and ``start`` it."""
+    """Make a plan for ``request`` from the assignment as it is now, and give it to ``planned``; meanwhile goes on."""
 
     request: Any
 
@@ -113,13 +113,28 @@ class CoordinatorMachine:
         self._rest: list[Step] = []
         self._dropped = NOTHING  # of the migration under way
         self._requests: deque[Any] = deque()
+        self._planning: Any = None  # the request for which a plan is made
+        self._unwanted = False  # it was taken back meanwhile
         self._current: _UnderWay | None = None
         self._ahead: _UnderWay | None = None  # only behind a current one that has switched
 
     @property
     def busy(self) -> bool:
-        """Whether a migration is under way. One that failed forward is not, though its step may still end."""
-        return self._current is not None and self._current.phase != "late"
+        """Whether a migration is planned or under way. One that failed forward is not; its step may still end."""
+        return self._planning is not None or (self._current is not None and self._current.phase != "late")
+
+    def planned(self, steps: Iterable[Step], version: int, now_ms: float) -> list[Effect]:
+        """The plan that ``PlanNext`` was about is made, from the assignment of ``version``.
+
+        It begins, unless its request was taken back; if the assignment has changed meanwhile, it is made anew.
+        """
+        request, self._planning = self._planning, None
+        if self._unwanted:
+            return [MigrationDone(self._dropped), *self._next_request()]
+        if version != self.assignment.version:
+            self._requests.appendleft(request)
+            return self._next_request()
+        return self.start(steps, now_ms)
 
     def start(self, steps: Iterable[Step], now_ms: float) -> list[Effect]:
         """Begin a migration, as soon as a step that is late has ended. Raises ProtocolViolation if one is under way."""
@@ -138,7 +153,10 @@ class CoordinatorMachine:
         return effects if self.busy else effects + self._next_request()
 
     def cancel(self, now_ms: float) -> list[Effect]:
-        """Take back what has not begun. The step under way is finished if it has switched, and rolled back if not."""
+        """Take back what has not begun. The step under way is finished if it has switched, and rolled back if not.
+
+        A plan that is being made is taken back when it comes.
+        """
         effects = self._drop_rest()
         if self._current is None or self._current.phase != "preparing":
             return effects
@@ -252,14 +270,19 @@ class CoordinatorMachine:
         return [self._publish()]
 
     def _next_request(self) -> list[Effect]:
-        return [PlanNext(self._requests.popleft())] if self._requests else []
+        if not self._requests:
+            return []
+        self._planning, self._unwanted, self._dropped = self._requests.popleft(), False, NOTHING
+        return [PlanNext(self._planning)]
 
     def _drop_rest(self) -> list[Effect]:
         """Take back what has not begun, requests too; what was published of it has to be published without it."""
         steps = len(self._rest) + (self._ahead is not None)
+        planning = self._planning is not None
+        requests = len(self._requests) + (planning and not self._unwanted)
         before = self._dropped
-        self._dropped = Dropped(before.steps + steps, before.requests + len(self._requests))
-        self._ahead, self._rest = None, []
+        self._dropped = Dropped(before.steps + steps, before.requests + requests)
+        self._ahead, self._rest, self._unwanted = None, [], planning
         self._requests.clear()
         return [self._publish()] if steps else []
 

@@ -1,68 +1,245 @@
-import itertools
-import queue
+"""A job whose coordinator, ZooKeeper and query are stand-ins: what it asks of them, and what it writes down."""
+
+import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_bucket import Bucket
 from small_job import CONFIG
 
-from keyshift import waiting
-from keyshift.errors import MigrationFailed, ServiceUnavailable
+from keyshift import objects
+from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor.job import Job
+from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
+
+START = Assignment.contiguous(4, 2)
+
+
+class Output:
+    """Every slot says at once what it is asked to say; all calls are kept."""
+
+    def __init__(self):
+        self.received, self.calls = 0, []
+
+    def await_slots(self, slots, said, check):
+        check()
+        self.calls.append((said["marker"], sorted(slots)))
+
+    def keep(self):
+        self.calls.append("keep")
+
+    def forget(self):
+        self.calls.append("forget")
+
+
+class Query:
+    """Lives until it is stopped."""
+
+    def __init__(self):
+        self.isActive = True
+
+    def exception(self):
+        return None
+
+    def stop(self):
+        self.isActive = False
+
+
+class Nodes:
+    """One participant, and slots that answer each question at once; ``all_of`` is shared by all participants."""
+
+    def __init__(self, all_of, root):
+        self._all, self.root, self.watches = all_of, root, {}
+
+    def publish(self, path, value):
+        self._all.published.append((path, value))
+        if path == "savepoint":
+            name = value["id"]
+            self._all.below[f"savepoints/{name}"] = {"router-0": {"offset": 10}} | {
+                f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit] for unit in units]}
+                for slot, units in ((0, (0, 1)), (1, (2, 3)))
+            }
+        if path == "measure":
+            self._all.below[f"measured/{value['id']}"] = {
+                "0": {"left_behind": self._all.left.pop() if self._all.left else []},
+                "1": {"left_behind": []},
+            }
+
+    def lead(self, name, act):
+        act()
+
+    def check(self):
+        if self._all.lost:
+            raise ServiceUnavailable("away")
+
+    def read(self, path):
+        return None
+
+    def watch_children(self, path, call):
+        call(sorted(self._all.below.get(path, ())))
+
+    def read_below(self, path):
+        return self._all.below.get(path, {})
+
+    def close(self):
+        pass
 
 
 @pytest.fixture
 def job(monkeypatch):
-    """A job with a deadline of a second, whose slots 0 and 1 answer after 5 and 9 seconds."""
-    made = Job(None, replace(CONFIG, deadline_s=1.0), Path("nowhere"), 1.0)
-    made.clock = SimpleNamespace(now=0.0)
-    answers = {"slot-0": 5, "slot-1": 9}
-
-    class Answers(queue.SimpleQueue):
-        def get(self, timeout):
-            before = names()
-            made.clock.now += min(timeout, 0.05)
-            if names() == before:
-                raise queue.Empty
-            return set(names())
-
-    def names():
-        return [name for name, after_s in answers.items() if made.clock.now > after_s]
-
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: made.clock.now))
-    monkeypatch.setattr(module, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
-    made._coordination = SimpleNamespace(watch_children=lambda path, changed: changed(names()))
-    return made
-
-
-WANTED = {"slot-0", "slot-1"}
-
-
-def test_a_deadline_is_for_silence_and_not_for_a_backlog_that_is_worked_off(job):
-    job._await_children("path", WANTED, "savepoint", itertools.count().__next__)
-    assert job.clock.now == pytest.approx(9, abs=0.1)
-
-
-def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(job):
-    with pytest.raises(MigrationFailed, match="savepoint: slot-0, slot-1 did not answer within 1 s"):
-        job._await_children("path", WANTED, "savepoint")
-    assert job.clock.now == pytest.approx(1, abs=0.1)
-
-
-def test_each_answer_begins_the_deadline_anew(job):
-    job.config = replace(job.config, deadline_s=5.1)
-    job._await_children("path", WANTED, "savepoint")
-    assert job.clock.now == pytest.approx(9, abs=0.1)
+    """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
+    all_of = SimpleNamespace(published=[], below={}, left=[], lost=False)
+    all_of.below["restored"] = {"0": {"units": [[0, 5_000_000, 6_000_000]]}} | {
+        "1": {"units": [[1, 5_500_000, 7_000_000], [2, 5_500_000, 7_500_000], [3, 5_500_000, 8_000_000]]}
+    }
+    queries = []
+    bucket = Bucket()
+    monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
+    monkeypatch.setattr(module, "Coordination", lambda _, root, *more: Nodes(all_of, root))
+    monkeypatch.setattr(module, "start_query", lambda *_: queries.append(Query()) or queries[-1])
+    made = Job(None, replace(CONFIG, deadline_s=1.0), Path("nowhere"), 1.0, Output())
+    made.all_of, made.queries = all_of, queries
+    made.start(START)
+    yield made
+    made.stop()
 
 
 def test_a_job_that_cannot_reach_its_tasks_any_more_ends(job):
-    def lost():
-        raise ServiceUnavailable("away")
-
-    job._query, job._coordination = SimpleNamespace(isActive=True), SimpleNamespace(check=lambda: None)
     job.check()
-    job._coordination.check = lost
+    job.all_of.lost = True
     with pytest.raises(ServiceUnavailable):
         job.check()
+
+
+def test_a_query_that_has_ended_is_seen(job):
+    job.queries[-1].stop()
+    with pytest.raises(QueryDied, match="the Spark query has ended"):
+        job.check()
+
+
+def test_what_ends_the_coordinator_is_the_controlling_threads(job):
+    planned = threading.Event()
+
+    def impossible(current):
+        planned.set()
+        raise RuntimeError("no such plan")
+
+    job.request(impossible)
+    assert planned.wait(10)
+    with pytest.raises(RuntimeError, match="no such plan"):
+        for _ in range(1000):
+            job.check()
+            threading.Event().wait(0.01)
+    assert job.busy
+
+
+def test_a_job_is_busy_until_what_was_requested_is_over(job):
+    goes_on = threading.Event()
+    job.request(lambda current: () if goes_on.wait(10) else None)
+    assert job.busy
+    goes_on.set()
+    for _ in range(1000):
+        if not job.busy:
+            break
+        threading.Event().wait(0.01)
+    assert not job.busy
+    job.check()
+
+
+def test_a_job_that_has_stopped_takes_no_request(job):
+    job.stop()
+    with pytest.raises(ServiceUnavailable, match="is not running"):
+        job.request(lambda current: ())
+    with pytest.raises(ServiceUnavailable, match="is not running"):
+        job.cancel()
+
+
+def test_a_plan_that_waits_ends_with_the_query(job):
+    """Otherwise it would go on with the next attempt."""
+    said, waiting = [], threading.Event()
+
+    def waits(current):
+        waiting.set()
+        try:
+            while True:
+                job.check()
+                threading.Event().wait(0.01)
+        except QueryDied as death:
+            said.append(str(death))
+            raise
+
+    job.request(waits)
+    assert waiting.wait(10)
+    job.stop()
+    assert said == ["the Spark query has ended: stopped"]
+
+
+def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(job):
+    target = Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1)))
+    job.restart(target)
+    assert job.config.attempt == 1 and job.config.slots == 2
+    assert job.assignment == Assignment(START.version + 1, target.owner)
+    (record,) = job.records
+    assert record.step.moves == tuple(
+        Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
+    )
+    assert record.step.mode.gate == "query" and record.outcome == "complete"
+    released = {row[0]: row for slot in (0, 1) for row in record.acknowledgements["released", slot]["units"]}
+    assert {unit: row[1] for unit, row in released.items()} == {unit: 100 + unit for unit in range(4)}
+    assert all(record.published_us <= row[2] <= row[3] for row in released.values())
+    installed = {slot: record.acknowledgements["installed", slot] for slot in (0, 1)}
+    assert {row[0] for said in installed.values() for row in said["units"]} == set(range(4))
+    assert {said["drained_us"] for said in installed.values()} == {8_000_000}
+    assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), "keep", ("ready", [0, 1])]
+
+
+def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
+    job.restart(Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    job.queries[-1].stop()
+    job.recover()
+    assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
+    assert job.revoked == {START.version + 1}
+    assert job.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
+    assert job.begins == [START.version, START.version + 1, START.version + 2]
+    assert job._output.calls[-2:] == ["forget", ("ready", [0, 1])]
+    job.check()
+
+
+def test_copies_do_not_outlive_an_attempt(job):
+    job.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
+    name = job.all_of.published[-1][1]["id"]
+    job.all_of.below[f"copied/{name}"] = {"0": {"bytes": 7}}
+    assert job.await_copies() == {0: {"bytes": 7}}
+    job.recover()
+    assert job.await_copies() is None
+
+
+def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):
+    job.all_of.left = [[], [3], [3]]
+    assert job.left_behind() == set()
+    assert Counter(path for path, _ in job.all_of.published)["measure"] == 3
+    job.all_of.left = [[3]] * 1000
+    monkeypatch.setattr(module, "SETTLE_S", 0.5)
+    assert job.left_behind() == {(3, 0)}
+
+
+def test_steps_are_led_as_long_as_the_job_runs(job):
+    """A request of another thread is planned from the assignment as it is then."""
+    seen = []
+
+    def plan(current):
+        seen.append(current)
+        return (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),)
+
+    threading.Thread(target=job.request, args=(plan,)).start()
+    for _ in range(1000):
+        if any(path == "steps" for path, _ in job.all_of.published):
+            break
+        threading.Event().wait(0.01)
+    job.stop()
+    assert seen == [START]
+    assert [record.version for record in job.records] == [START.version + 1]

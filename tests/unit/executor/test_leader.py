@@ -1,9 +1,12 @@
 """The coordinator's shell over nodes in memory: what it writes down of steps. With ZooKeeper: tests/integration."""
 
+import threading
+
 import pytest
 
-from keyshift.executor.leader import Coordinator, Wish
+from keyshift.executor.leader import Coordinator
 from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.waiting import wait_until
 
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
@@ -43,23 +46,34 @@ class Nodes:
         return {name: {"said": name} for name in self.acks.get(path, ())}
 
 
+def lead(coordinator, *requests):
+    """Until nothing is under way any more; ``requests`` are the steps of migrations, asked for at once."""
+
+    def look():
+        if not coordinator.busy:
+            coordinator.end()
+
+    for steps in requests:
+        coordinator.request(lambda current, steps=steps: steps)
+    coordinator.lead(look)
+    return coordinator
+
+
 @pytest.fixture
 def migrate():
-    """Run a migration of two steps; ``hook`` also gets the nodes and the wishes."""
+    """Run a migration of two steps; ``hook`` also gets the nodes and the coordinator."""
 
     def run(hook):
-        wishes = [Wish(0.0, lambda current: (FIRST, SECOND))]
-        nodes = Nodes(lambda path, value: hook(nodes, wishes, path, value))
+        nodes = Nodes(lambda path, value: hook(nodes, coordinator, path, value))
         coordinator = Coordinator(nodes, "test", START, 30.0)
-        coordinator.serve(wishes, 0.0, lambda phase: None, lambda: None)
-        coordinator.read_acknowledgements()
+        lead(coordinator, (FIRST, SECOND)).read_acknowledgements()
         return coordinator
 
     return run
 
 
 def test_every_step_is_written_down_with_what_its_slots_measured(migrate):
-    def hook(nodes, wishes, path, value):
+    def hook(nodes, coordinator, path, value):
         if path == "steps":
             for step in value["steps"]:
                 nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
@@ -81,11 +95,11 @@ def test_every_step_is_written_down_with_what_its_slots_measured(migrate):
 
 
 def test_a_step_ahead_that_is_taken_back_leaves_no_record(migrate):
-    def hook(nodes, wishes, path, value):
+    def hook(nodes, coordinator, path, value):
         if path == "steps" and len(value["steps"]) == 1 and value["version"] == START.version + 1:
             nodes.acknowledge(value["version"], "prepared-0", "prepared-1")
         if path == "assignment":
-            wishes.append(Wish(0.0, None))
+            coordinator.cancel()
         if path == "steps" and value["version"] == START.version + 2 and len(value["steps"]) == 1:
             nodes.acknowledge(START.version + 1, *ENDS)
 
@@ -107,14 +121,6 @@ def prepared(nodes, value):
         nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
 
 
-def lead(nodes, *requests, deadline_s=30.0):
-    """One coordinator, with a migration for each of ``requests``, asked for at once."""
-    coordinator = Coordinator(nodes, "test", START, deadline_s)
-    wishes = [Wish(0.0, lambda current, steps=steps: steps) for steps in requests]
-    coordinator.serve(wishes, 0.0, lambda phase: None, lambda: None)
-    return coordinator
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
     """The first coordinator dies as soon as it has said so: the first step is late, or another request came instead."""
@@ -122,7 +128,7 @@ def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
 
     def hook(path, value):
         if path == "assignment" and replaced:
-            wishes.append(Wish(0.0, lambda current: (), replace=True))
+            dying.request(lambda current: (), replace=True)
         if path == "steps" and value["version"] == done:
             prepared(nodes, value)
         if path == "steps" and value["version"] > done and len(value["steps"]) == 1:
@@ -130,12 +136,12 @@ def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
 
     nodes = Nodes(hook)
     nodes.values["assignment"] = START.to_json() | {"paused": []}
-    wishes = [Wish(0.0, lambda current: (FIRST, SECOND))]
+    dying = Coordinator(nodes, "one", START, 0.05)
     with pytest.raises(Died):
-        Coordinator(nodes, "one", START, 0.05).serve(wishes, 0.0, lambda phase: None, lambda: None)
+        lead(dying, (FIRST, SECOND))
     nodes.hook = lambda path, value: None
     nodes.acknowledge(done, *ENDS)
-    coordinator = lead(nodes)
+    coordinator = lead(Coordinator(nodes, "two", START, 30.0))
     assert coordinator.assignment == Assignment(done, (1, 0, 1, 1))
     assert [(version, record.outcome) for version, record in coordinator.records.items()] == [(done, "complete")]
 
@@ -156,10 +162,10 @@ def test_who_takes_over_does_what_was_to_come():
     nodes = Nodes(die)
     nodes.values["assignment"] = START.to_json() | {"paused": []}
     with pytest.raises(Died):
-        lead(nodes, (FIRST, SECOND))
+        lead(Coordinator(nodes, "one", START, 30.0), (FIRST, SECOND))
     nodes.hook = finish
     nodes.acknowledge(START.version + 1, *ENDS)
-    assert lead(nodes).assignment == Assignment(START.version + 2, (1, 1, 1, 1))
+    assert lead(Coordinator(nodes, "two", START, 30.0)).assignment == Assignment(START.version + 2, (1, 1, 1, 1))
 
 
 def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads_any_more():
@@ -168,7 +174,7 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
             prepared(nodes, value)
 
     nodes = Nodes(hook)
-    coordinator = lead(nodes, (PAUSING,), deadline_s=0.05)
+    coordinator = lead(Coordinator(nodes, "test", START, 0.05), (PAUSING,))
     assert coordinator.records[START.version + 1].outcome == "late"
     assert nodes.values["assignment"] == coordinator.assignment.to_json() | {"paused": []}
 
@@ -179,7 +185,78 @@ def test_what_was_dropped_because_a_step_was_late_is_told():
             prepared(nodes, value)
 
     nodes = Nodes(hook)
-    coordinator = lead(nodes, (FIRST, SECOND), (SECOND,), deadline_s=0.05)
+    coordinator = lead(Coordinator(nodes, "test", START, 0.05), (FIRST, SECOND), (SECOND,))
     (trouble,) = coordinator.troubles
     assert "goes forward" in trouble
     assert "1 steps and 1 requests for a migration behind it were dropped" in trouble
+
+
+def finish(nodes, ends=ENDS):
+    """The hook with which every step is prepared and made."""
+
+    def hook(path, value):
+        if path == "steps":
+            prepared(nodes, value)
+        if path == "assignment":
+            nodes.acknowledge(value["version"], *ends)
+
+    return hook
+
+
+def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
+    """A step that is late ends, and its end is written down, while the plan of the next request is made."""
+    nodes = Nodes(lambda path, value: prepared(nodes, value) if path == "steps" else None)
+    coordinator = Coordinator(nodes, "test", START, 0.05)
+    seen = []
+
+    def plan(current):
+        seen.append(coordinator.records[START.version + 1].outcome)
+        nodes.hook = finish(nodes)
+        nodes.acknowledge(START.version + 1, *ENDS)
+        seen.append(wait_until(lambda: not coordinator._under_way, 30.0, 0.01))
+        return (SECOND,)
+
+    def look():
+        if coordinator.troubles and not seen:
+            coordinator.request(plan)
+        elif seen and not coordinator.busy:
+            coordinator.end()
+
+    coordinator.request(lambda current: (FIRST,))
+    coordinator.lead(look)
+    assert seen == ["late", True]
+    assert coordinator.assignment.owner == (1, 1, 1, 1)
+
+
+def test_a_plan_that_cannot_be_made_ends_the_lead():
+    def impossible(current):
+        raise Died
+
+    coordinator = Coordinator(Nodes(lambda path, value: None), "test", START, 30.0)
+    coordinator.request(impossible)
+    with pytest.raises(Died):
+        lead(coordinator)
+
+
+def test_requests_of_several_threads_are_made_one_after_the_other():
+    nodes = Nodes(lambda path, value: None)
+    nodes.hook = finish(nodes, (*ENDS, "installed-0", "released-1"))
+    coordinator = Coordinator(nodes, "test", START, 30.0)
+    seen = []
+
+    def swap(current):
+        """Every unit to the other slot, from wherever it is by now."""
+        seen.append(current.version)
+        moves = (Move(UnitId(unit), slot, SlotId(1 - slot)) for unit, slot in enumerate(current.owner))
+        return [Step((move,)) for move in moves]
+
+    threads = [threading.Thread(target=coordinator.request, args=(swap,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    lead(coordinator)
+    for thread in threads:
+        thread.join(10)
+    lead(coordinator)
+    assert seen == [START.version + 4 * n for n in range(4)]
+    assert coordinator.assignment.owner == START.owner
+    assert not coordinator.troubles

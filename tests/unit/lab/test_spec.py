@@ -82,7 +82,7 @@ def test_several_reconfigurations_need_room_for_the_largest():
     spec = make_spec({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2})
     assert spec.scenario.reconfigurations == [2, 6, 3]
     assert spec.tasks == 6
-    assert set(spec.target(spec.start(), 1).owner) == set(range(6))
+    assert set(spec.target(spec.start(), spec.changes[1]).owner) == set(range(6))
 
 
 @pytest.mark.parametrize(

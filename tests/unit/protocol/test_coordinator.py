@@ -243,8 +243,8 @@ def test_requests_during_a_migration_wait_their_turn_in_their_order():
     assert machine.submit("one", 11) == []
     assert machine.submit("two", 12) == []
     assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("one")]
-    assert machine.start((), 21) == [MigrationDone(), PlanNext("two")]
-    assert machine.start((), 22) == [MigrationDone()]
+    assert machine.planned((), 8, 21) == [MigrationDone(), PlanNext("two")]
+    assert machine.planned((), 8, 22) == [MigrationDone()]
 
 
 def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not_begun():
@@ -252,7 +252,7 @@ def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not
     machine.submit("one", 11)
     assert machine.submit("two", 12, replace=True) == [publish(9, (8, SWAP))]
     assert finish(machine) == [StepDone(8), MigrationDone(Dropped(2, 1)), PlanNext("two")]
-    assert machine.start((), 21) == [MigrationDone()], "what was dropped is told once"
+    assert machine.planned((), 8, 21) == [MigrationDone()], "what was dropped is told once"
 
 
 def test_what_is_replaced_while_its_first_step_is_prepared_is_published_no_more():
@@ -290,6 +290,57 @@ def test_cancelling_nothing_changes_nothing():
     machine = coordinator()
     assert machine.cancel(0) == []
     assert machine.submit("one", 1) == [PlanNext("one")]
+
+
+# -- a plan takes time -----------------------------------------------------------------------------------------------
+
+
+def test_a_request_waits_for_the_plan_of_the_one_before():
+    machine = coordinator()
+    machine.submit("one", 0)
+    assert machine.busy
+    assert machine.submit("two", 1) == []
+    assert machine.planned((SWAP,), 7, 2) == [publish(8, (8, SWAP))]
+    for slot in (0, 1, 2):
+        machine.acknowledged("prepared", 8, slot, 3)
+    assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("two")]
+
+
+def test_a_late_step_may_end_while_a_plan_is_made():
+    machine = switched(SWAP)
+    machine.tick(111)
+    assert machine.submit("one", 112) == [PlanNext("one")]
+    assert finish(machine, 113) == [StepDone(8)]
+    assert machine.busy
+    assert machine.planned((BACK,), 8, 114) == [publish(9, (9, BACK))]
+
+
+def test_a_plan_from_an_assignment_that_has_changed_meanwhile_is_made_anew():
+    machine = coordinator()
+    machine.submit("one", 0)
+    machine.submit("two", 0)
+    assert machine.planned((BACK,), 6, 1) == [PlanNext("one")]
+    assert machine.planned((), 7, 2) == [MigrationDone(), PlanNext("two")]
+
+
+def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
+    machine = coordinator()
+    machine.submit("one", 0)
+    assert machine.cancel(1) == []
+    assert machine.busy, "until the plan is there"
+    assert machine.planned((SWAP,), 7, 2) == [MigrationDone(Dropped(0, 1))]
+    assert not machine.busy
+    assert machine.submit("two", 3) == [PlanNext("two")]
+    assert machine.planned((), 7, 4) == [MigrationDone()], "what was dropped is told once"
+
+
+def test_a_plan_whose_request_was_replaced_meanwhile_gives_way():
+    machine = coordinator()
+    machine.submit("one", 0)
+    assert machine.submit("two", 1, replace=True) == []
+    assert machine.submit("three", 2, replace=True) == []
+    assert machine.planned((SWAP,), 7, 3) == [MigrationDone(Dropped(0, 2)), PlanNext("three")]
+    assert machine.planned((SWAP,), 7, 4) == [publish(8, (8, SWAP))]
 
 
 # -- a coordinator that takes over -----------------------------------------------------------------------------------

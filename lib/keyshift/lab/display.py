@@ -1,0 +1,38 @@
+"""What is shown of a run while it goes on: a line per second, and a bar for the time of the load."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from keyshift.progress import Say
+
+
+class Display:
+    """Shows nothing until ``bar`` is entered; a line has the phase that the run is in."""
+
+    def __init__(self, say: Say) -> None:
+        self.say, self._phase = say, "warming up"
+        self._bar: Any = None
+
+    def enter(self, phase: str) -> None:
+        """The run is in this phase from now on."""
+        self._phase = phase
+
+    @contextmanager
+    def bar(self, seconds: float, title: str) -> Iterator[None]:
+        """Inside, the load is offered, for so long."""
+        with tqdm(total=round(seconds), unit="s", desc=title, leave=False, disable=None) as self._bar:
+            yield
+
+    def second(self, report: Mapping[str, Any]) -> None:
+        """What the collector says of a second."""
+        bar = self._bar
+        if bar is None:
+            return
+        if not bar.disable:
+            bar.update(min(1, bar.total - bar.n))
+        values = [f"{report['results']:6d} results/s"]
+        values += [f"{q} {report[f'{q}_ms']:7.1f} ms" for q in ("p50", "p99") if report[f"{q}_ms"] is not None]
+        self.say(f"  {'  '.join(values)}  {self._phase}")

@@ -1,0 +1,94 @@
+"""What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from keyshift.analysis.metrics import Load
+from keyshift.lab.final_state import FinalState, judged
+from keyshift.progress import Say
+from keyshift.results import from_records
+from keyshift.results.manifest import Verdict
+from keyshift.results.verdict import Judgement, due
+from keyshift.traffic.traffic import Feed, Traffic
+from keyshift.workloads import Workload
+
+SECOND_US = 1_000_000
+
+
+class Outcome(NamedTuple):
+    """``facts``: for ``analysis.metrics.summarise``."""
+
+    tables: dict[str, pa.Table]
+    verdict: Verdict
+    facts: dict[str, Any]
+    notes: list[str]
+
+
+class Span(NamedTuple):
+    """Of a run, in seconds since the epoch: of its load, and of the trigger, which is 0 in tables."""
+
+    start: float
+    end: float
+    trigger: float
+
+
+def outcome(
+    workload: Workload,
+    span: Span,
+    traffic: Traffic,
+    feed: Feed,
+    final: FinalState,
+    samples: Iterable[tuple[float, str, str, float]],
+    overloaded: bool,
+    say: Say,
+) -> Outcome:
+    """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
+    say("comparing every result and the final state with the oracle")
+    events, frames = traffic.offered(before=final.offsets if overloaded else None)
+    results, offered = traffic.results(), feed.offered
+    assert offered is not None  # the generator has ended
+    found = judged(workload, offered, events, frames, results, final)
+    processed = frames[frames["offset"] < frames["router"].map(final.offsets)] if overloaded else frames
+    trigger_us = round(span.trigger * SECOND_US)
+    tables = {
+        "latency": from_records.latency_table(results, trigger_us, first_only=bool(final.revoked)),
+        "metrics": from_records.metrics_table(samples, final.measures, final.measured_at, traffic.seconds, trigger_us),
+        "migration": from_records.migration_table(final.records, trigger_us),
+        "decisions": from_records.decisions_table(final.decisions),
+    }
+    migration: pd.DataFrame = tables["migration"].to_pandas()
+    nothing = from_records.nothing_moved(final.to_move, migration)
+    for line in nothing:
+        say(line)
+    facts = {
+        "planned_s": final.planned_s,
+        "replicate_s": final.replicate_s,
+        "bytes_minimum": sum(final.unit_bytes[unit] for unit in from_records.moved_units(migration)),
+        "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in final.measures.values()),
+        "bytes_copied": final.bytes_copied,
+        "load": Load(
+            begin_s=span.start - span.trigger,
+            end_s=span.end - span.trigger,
+            took_s=feed.took_s,
+            events=offered,
+            unprocessed=offered - int(processed["events"].sum()),
+            due=int(due(workload.stages[0], events).sum()),
+        ),
+    }
+    notes = [*from_records.hosts(final.measures), *final.troubles, *nothing]
+    return Outcome(tables, _as_manifest(found), facts, notes)
+
+
+def _as_manifest(found: Judgement) -> Verdict:
+    return Verdict(
+        lost=found.lost,
+        duplicated=found.duplicated,
+        reordered=found.reordered,
+        wrong=found.wrong,
+        ownership_violations=found.foreign,
+        others={"unexpected": found.unexpected, "unread": found.unread},
+        examples=list(found.examples),
+    )

@@ -1,0 +1,144 @@
+"""What is requested of a job while it runs, and when."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from keyshift.errors import BadInput
+from keyshift.keys import Assignment
+from keyshift.planner import targets
+
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]  # --set then_slots=4
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """So many slots own the key groups."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """So many groups change their slot."""
+
+    affected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The measured loads of the slots become equal."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceZipf:
+    """The loads become equal that a Zipf distribution of the groups would make."""
+
+    skew: float
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """These groups go to these slots."""
+
+    slot_of_group: Mapping[int, int]
+    slots: int
+
+
+Change = Scale | Shuffle | Balance | BalanceZipf | Map
+
+
+def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assignment:
+    """Where ``change`` leads from ``groups``. ``load``: of each key group. Raises BadInput if it is not possible."""
+    match change:
+        case Scale(slots):
+            return targets.scale(groups, slots)
+        case Shuffle(affected):
+            return targets.shuffle(groups, affected)
+        case Balance(slots):
+            return targets.balance(groups, load, slots)
+        case BalanceZipf(skew, slots):
+            return targets.zipf_balance(groups, skew, slots)
+        case Map(slot_of_group, slots):
+            return targets.explicit(groups, slot_of_group, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Request a change, behind all others or instead of what has not begun of them. ``at_s``: of measured time."""
+
+    at_s: float
+    change: Change
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Take back what has not begun."""
+
+    at_s: float
+
+
+class ScenarioPart(BaseModel):
+    """What happens to the job, and when."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trigger: Literal["scale", "shuffle", "balance", "zipf", "map"] = Field(
+        default="scale",
+        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, or a map",
+    )
+    trigger_s: float = Field(default=8.0, ge=0, description="seconds of measured time before the migration")
+    to_slots: int = Field(default=4, ge=1, description="slots that own state after it (trigger scale)")
+    then_slots: Text = Field(
+        default="", description="further numbers of slots, one migration each: 4,8,6 (trigger scale)"
+    )
+    gap_s: float = Field(default=6.0, gt=0, description="seconds from one migration's trigger to the next one's")
+    on_overlap: Literal["queue", "replace", "cancel"] = Field(
+        default="queue", description="what a trigger does while the migration before is under way"
+    )
+    affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
+    moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
+
+    @property
+    def reconfigurations(self) -> list[int]:
+        """Numbers of slots, one for each migration; they count only with trigger scale. Raises BadInput."""
+        try:
+            return [self.to_slots, *(int(part) for part in self.then_slots.split(",") if part)]
+        except ValueError:
+            raise BadInput(f"then_slots = {self.then_slots!r}: must be whole numbers and commas, e.g. 4,8,6") from None
+
+    def slot_of_group(self) -> dict[int, int]:
+        """What ``moves`` says. Raises BadInput."""
+        try:
+            pairs = [part.split(":") for part in self.moves.split(",")]
+            return {int(group): int(slot) for group, slot in pairs}
+        except ValueError:
+            raise BadInput(f"moves = {self.moves!r}: trigger map needs group:slot pairs, e.g. 0:3,7:1") from None
+
+    def changes(self, slots: int, skew: float) -> list[Change]:
+        """The changes, in their order. ``slots``: of the job before; ``skew``: of its keys. Raises BadInput."""
+        match self.trigger:
+            case "scale":
+                return [Scale(number) for number in self.reconfigurations]
+            case "shuffle":
+                return [Shuffle(self.affected)]
+            case "balance":
+                return [Balance(slots)]
+            case "zipf":
+                return [BalanceZipf(skew, slots)]
+        return [Map(self.slot_of_group(), slots)]
+
+    def requests(self, changes: Sequence[Change]) -> list[Migrate | Cancel]:
+        """What is requested of the job, and when."""
+        requests: list[Migrate | Cancel] = []
+        for number, change in enumerate(changes):
+            at_s = self.trigger_s + number * self.gap_s
+            cancels = number and self.on_overlap == "cancel"
+            requests.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
+        return requests

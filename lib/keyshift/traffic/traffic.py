@@ -1,0 +1,208 @@
+"""Everything around a system under test: events go in, results come out, and its slots say how far they are."""
+
+import contextlib
+import math
+import queue
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import ServiceUnavailable
+from keyshift.traffic import topics
+from keyshift.traffic.process import JsonProcess
+from keyshift.waiting import wait_until
+from keyshift.workloads import Workload
+
+SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
+ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
+SECOND_US = 1_000_000
+
+
+class Topic(NamedTuple):
+    """A topic of Kafka."""
+
+    name: str
+    partitions: int
+
+
+class Feed(JsonProcess):
+    """One generator: ticks from the beginning, a load when it is told to."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._said: dict[str, dict[str, Any]] = {}  # by state
+        super().__init__("keyshift.traffic.generator", config, self._heard)
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        if "state" in report:
+            self._said[report["state"]] = report
+
+    def begin(self, start: float, seconds: float) -> None:
+        """Offer the load from ``start`` (seconds since the epoch), for ``seconds``."""
+        self.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
+
+    @property
+    def offered(self) -> int | None:
+        """Events of the load, None before its end."""
+        return self._said["done"]["events"] if "done" in self._said else None
+
+    @property
+    def due(self) -> int | None:
+        """Results that the events of the load must have, None before its end."""
+        return self._said["done"]["due"] if "done" in self._said else None
+
+    @property
+    def took_s(self) -> float:
+        """How long it took to offer the load; to be asked after its end."""
+        return float(self._said["done"]["took_s"])
+
+    def await_state(self, state: str) -> None:
+        """Until it is ``ready``, or ``done`` with the load. Raises ServiceUnavailable if it dies, or is not in time."""
+
+        def said() -> bool:
+            self.check()
+            return state in self._said
+
+        if not wait_until(said, ANSWER_S):
+            raise ServiceUnavailable(f"the generator was not {state} within {ANSWER_S:g} s")
+
+
+class Traffic:
+    """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind.
+
+    ``events`` has a partition per router, ``results`` one per slot. ``heard`` gets what came out in each second. All
+    methods raise ServiceUnavailable if Kafka or a process of ours is not there any more.
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        workload: Workload,
+        events: Topic,
+        results: Topic,
+        output: Path,
+        heard: Callable[[dict[str, Any]], None] = lambda second: None,
+        trace: str = "",
+    ) -> None:
+        self._endpoints, self._workload, self._events, self._results = endpoints, workload, events, results
+        self._output, self._heard_second = output, heard
+        self._common = {
+            "kafka": endpoints.kafka,
+            "sign_in": asdict(endpoints.sign_in),
+            "workload": workload.name,
+            "parameters": workload.model_dump(),
+            "trace": trace,
+        }
+        self._processes: list[JsonProcess] = []
+        self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._count_from = 0  # the first second whose results count as received
+        self._kept = 0
+        self.received = 0  # results so far
+        self.seconds: list[dict[str, Any]] = []  # what the collector said of each second
+
+    def open(self) -> None:
+        """Make the topics, start the collector."""
+        for topic in (self._events, self._results):
+            topics.create_topic(self._endpoints.kafka, topic.name, topic.partitions, sign_in=self._endpoints.sign_in)
+        sink = {"topic": self._results.name, "partitions": self._results.partitions, "output": str(self._output)}
+        self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
+
+    def feed(self, rate: float, frame_ms: float, steps: Sequence[tuple[float, float]] = ()) -> Feed:
+        """Start a generator of ``rate`` events per second, and of other rates later; see ``traffic.generator``."""
+        load = {"topic": self._events.name, "routers": self._events.partitions, "frame_ms": frame_ms}
+        load |= {"rate": rate, "rate_steps": list(steps)}
+        feed = Feed(self._common | load)
+        self._processes.append(feed)
+        return feed
+
+    def end(self, feed: Feed) -> None:
+        """No tick comes from it any more, and it is not missed."""
+        feed.kill()
+        self._processes.remove(feed)
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes of generators and the collector."""
+        return {process.pid for process in self._processes}
+
+    def check(self) -> None:
+        """Raises ServiceUnavailable if a process has died."""
+        for process in self._processes:
+            process.check()
+
+    def stop(self) -> None:
+        """The collector first, when all results are out, so that it writes them; then whatever feeds."""
+        for process in self._processes:
+            process.stop()
+
+    def close(self) -> None:
+        """Remove all of it; safe to call twice. What fails is raised when the rest is gone."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._output.unlink, missing_ok=True)
+            for topic in (self._events, self._results):
+                stack.callback(topics.delete_topic, self._endpoints.kafka, topic.name, self._endpoints.sign_in)
+            for process in self._processes:
+                stack.callback(process.kill)
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        if "marker" in report:
+            self._markers.put(report)
+        elif "second" in report:
+            self.seconds.append(report)
+            if report["second"] >= self._count_from:
+                self.received += report["results"]
+            self._heard_second(report)
+
+    def keep(self) -> None:
+        """What was received until now counts, whatever happens."""
+        self._kept = self.received
+
+    def forget(self) -> None:
+        """What was received since ``keep`` comes once more, from the next second on."""
+        self._count_from, self.received = math.ceil(time.time()), self._kept
+
+    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
+        """Until a marker that has what ``said`` has, or lacks it, has come from each slot.
+
+        Raises ServiceUnavailable, naming who is missing, if ``SAY_S`` pass without a marker or a result, and what
+        ``check`` raises.
+        """
+        missing = set(slots)
+
+        def all_said() -> bool:
+            check()
+            self.check()
+            with contextlib.suppress(queue.Empty):
+                marker = self._markers.get(timeout=0.2)
+                if all(marker.get(name, value) == value for name, value in said.items()):
+                    missing.discard(marker["slot"])
+            return not missing
+
+        if not wait_until(all_said, SAY_S, 0.0, lambda: (len(missing), self.received)):
+            what = f"{said['marker']!r} within {SAY_S:g} s"
+            raise ServiceUnavailable(f"slots {sorted(missing)} did not say {what}")
+
+    def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:
+        """Until it is ``over``, or no result has come for ``quiet_s`` seconds."""
+        wait_until(over, quiet_s, progress=lambda: self.received)
+
+    # -- what it was --------------------------------------------------------------------------------------------------
+
+    def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Events and frames; see ``topics.read_topic``."""
+        endpoints, events = self._endpoints, self._events
+        [source], [stage] = self._workload.sources, self._workload.stages
+        return topics.read_topic(
+            endpoints.kafka, events.name, source.schema, events.partitions, before, endpoints.sign_in, stage
+        )
+
+    def results(self) -> pd.DataFrame:
+        """All results, after ``stop``; columns: see ``traffic.collector``."""
+        return pq.read_table(self._output).to_pandas()

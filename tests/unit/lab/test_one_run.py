@@ -1,0 +1,227 @@
+"""A run over a system that is a stand-in: when it requests what, how long it waits, and what it survives."""
+
+import contextlib
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+import tenacity.nap
+
+from keyshift import waiting
+from keyshift.errors import QueryDied
+from keyshift.lab import one_run
+from keyshift.lab.display import Display
+from keyshift.lab.one_run import OneRun
+from keyshift.lab.scenario import Scale
+from keyshift.lab.spec import make_spec
+from keyshift.traffic.traffic import Traffic
+
+BEGIN = 1000.0
+
+
+class System:
+    """Keeps what it is asked for, with the time since the beginning; ``dies`` at some of these moments."""
+
+    def __init__(self, clock):
+        self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
+
+    def _called(self, *what):
+        self.calls.append((self.clock.now - BEGIN, *what))
+
+    def check(self):
+        if self.dies and self.clock.now - BEGIN >= self.dies[0]:
+            self.dies.pop(0)
+            raise QueryDied("gone")
+
+    def recover(self):
+        self._called("recover")
+        self.check()
+        return "beginning"
+
+    def request(self, change, replace):
+        self._called("request", change, replace)
+
+    def cancel(self):
+        self._called("cancel")
+        self.busy_until = 0.0
+
+    @property
+    def busy(self):
+        return self.clock.now - BEGIN < self.busy_until
+
+    def note(self, line):
+        self.notes.append(line)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Makes a run whose load is over; its results come as ``come`` says, one number per look at the clock."""
+    clock = SimpleNamespace(now=BEGIN)
+
+    def make(**values):
+        spec = make_spec(values)
+        system = System(clock)
+        traffic = SimpleNamespace(received=0, check=lambda: None)
+        traffic.await_results = lambda over, quiet_s: Traffic.await_results(traffic, over, quiet_s)
+        run = OneRun(spec, system, traffic, Display(lambda line: None), lambda: None)
+        run.system, run.traffic, run.clock, run.come = system, traffic, clock, lambda s: 0
+        run._idle_since, run._feed = BEGIN, SimpleNamespace(offered=10_000)
+
+        def sleep(seconds):
+            clock.now += seconds
+            traffic.received = run.come(clock.now - BEGIN)
+
+        def now():
+            return clock.now
+
+        fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
+        for module in (one_run, waiting, tenacity.nap):
+            monkeypatch.setattr(module, "time", fake)
+        return run
+
+    return make
+
+
+@pytest.fixture
+def loaded(made):
+    return made(catch_up_s=30.0)
+
+
+def test_a_backlog_is_waited_for_as_long_as_results_come(loaded):
+    loaded.come = lambda s: min(10_000, round(s * 400))
+    loaded._await_results()
+    assert not loaded._overloaded
+    assert loaded.clock.now == pytest.approx(BEGIN + 25, abs=1)
+
+
+def test_a_backlog_that_takes_longer_than_is_allowed_makes_the_job_overloaded(loaded):
+    loaded.come = lambda s: round(s * 100)
+    loaded._await_results()
+    assert loaded._overloaded
+    assert loaded.clock.now == pytest.approx(BEGIN + 30, abs=1)
+
+
+def test_results_that_do_not_come_any_more_are_lost_and_the_job_is_not_overloaded(loaded):
+    loaded.come = lambda s: min(9_000, round(s * 1000))
+    loaded._await_results()
+    assert not loaded._overloaded
+    assert loaded.clock.now == pytest.approx(BEGIN + 19, abs=1)
+
+
+def test_steps_that_have_not_begun_are_taken_back_when_the_time_for_the_backlog_is_up(loaded):
+    loaded.system.busy_until = 1000.0
+    loaded._await_migrations()
+    assert [call for _, *call in loaded.system.calls] == [["cancel"]]
+    assert loaded.system.calls[0][0] == pytest.approx(30, abs=0.5)
+    assert loaded._overloaded
+
+
+def test_what_has_begun_is_waited_for_after_that_and_taken_back_only_once(loaded):
+    loaded.system.busy_until, loaded.system.cancel = 100.0, lambda: loaded.system._called("cancel")
+    loaded._await_migrations()
+    assert [call for _, *call in loaded.system.calls] == [["cancel"]]
+    assert loaded.clock.now == pytest.approx(BEGIN + 100, abs=0.5)
+
+
+def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_taken_back(loaded):
+    loaded.traffic.received, loaded.come = 10_000, lambda s: 10_000
+    loaded.system.busy_until = 1000.0
+    loaded._await_migrations()
+    assert not loaded.system.calls
+    assert not loaded._overloaded
+
+
+def play(run):
+    to_come = deque(run._spec.scenario.requests(run._spec.changes))
+    run._surviving(lambda: run._play(to_come, BEGIN))
+    return run.system.calls
+
+
+@pytest.mark.parametrize(
+    ("on_overlap", "second"), [("queue", [Scale(3), False]), ("replace", [Scale(3), True]), ("cancel", [])]
+)
+def test_requests_are_made_when_the_scenario_says(made, on_overlap, second):
+    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, on_overlap=on_overlap)
+    calls = play(run)
+    assert [call[0] for call in calls] == pytest.approx([2.0, 7.0])
+    kind = "request" if second else "cancel"
+    assert [call[1:] for call in calls] == [("request", Scale(4), on_overlap == "replace"), (kind, *second)]
+
+
+def test_after_a_death_only_what_is_still_to_come_is_requested(made):
+    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0)
+    run.system.dies = [4.0]
+    assert [(round(at), what) for at, what, *_ in play(run)] == [(2, "request"), (4, "recover"), (7, "request")]
+
+
+def test_a_query_that_dies_while_it_recovers_is_recovered_again(made):
+    run = made(recoveries=2)
+    run.system.dies = [1.0, 1.0]
+    run._surviving(lambda: run._pass_until(BEGIN + 3))
+    assert [what for _, what in run.system.calls] == ["recover", "recover"]
+    assert run.clock.now == pytest.approx(BEGIN + 3)
+    (note,) = run.system.notes
+    assert note.startswith("the query died in the warm-up (gone); everything since its beginning was done again")
+
+
+def test_a_query_that_dies_more_often_than_a_run_may_survive_ends_it(made):
+    run = made(recoveries=2)
+    run.system.dies = [1.0, 1.0, 1.0]
+    with pytest.raises(QueryDied):
+        run._surviving(lambda: run._pass_until(BEGIN + 3))
+    assert [what for _, what in run.system.calls] == ["recover", "recover"]
+
+
+@pytest.mark.parametrize(("trigger", "words"), [(-1.5, "2.5 s after the trigger"), (3.0, "2.0 s before the trigger")])
+def test_it_is_told_when_a_query_died(made, trigger, words):
+    run = made()
+    run._trigger, run.system.dies = BEGIN + trigger, [1.0]
+    run._surviving(lambda: run._pass_until(BEGIN + 3))
+    assert words in run.system.notes[0]
+
+
+def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
+    loaded.come, loaded.system.dies = lambda s: round(s * 100), [20.0]
+    loaded._surviving(loaded._await_results)
+    assert loaded._overloaded
+    assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
+
+
+def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the_traffic(made, monkeypatch):
+    run = made(warmup_s=4.0, seconds=20.0, trigger_s=8.0, rate=100.0, strategy="fluid")
+    said, clock = [], run.clock
+
+    def note(what):
+        return lambda *given: said.append((round(clock.now - BEGIN, 1), what, *given))
+
+    class Feed:
+        offered = 10
+
+        def begin(self, start, seconds):
+            note("load")(start - BEGIN, seconds)
+
+    run.traffic.pids, run.traffic.received = set(), 10
+    run.come = lambda s: 10
+    run.traffic.open, run.traffic.stop = note("open"), note("stop traffic")
+    run.traffic.feed = lambda rate, frame_ms: note("feed")(rate) or Feed()
+    for name in ("start", "announce", "stop"):
+        setattr(run.system, name, note(name))
+    run.system.request = note("request")
+    run.system.final_state = lambda: note("final state")() or "final"
+    monkeypatch.setattr(one_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    monkeypatch.setattr(one_run, "outcome", lambda *given: given)
+    workload, span, _, _, final, samples, overloaded, _ = run.execute()
+    begin = one_run.LEAD_S
+    assert said == [
+        (0.0, "open"),
+        (0.0, "feed", 100.0),
+        (0.0, "start"),
+        (0.0, "load", begin, 24.0),
+        (begin + 4.0, "announce", Scale(4)),
+        (begin + 12.0, "request", Scale(4), False),
+        (begin + 24.0, "stop"),
+        (begin + 24.0, "stop traffic"),
+        (begin + 24.0, "final state"),
+    ]
+    assert (span.start, span.end, span.trigger) == (BEGIN + begin, BEGIN + begin + 24.0, BEGIN + begin + 12.0)
+    assert (workload, final, samples, overloaded) == (run._spec.workload, "final", ["sample"], False)

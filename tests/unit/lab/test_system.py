@@ -1,0 +1,127 @@
+"""keyshift's own job as the system under test: plans, copies and restarts for what is requested."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.endpoints import Endpoints
+from keyshift.keys import Assignment
+from keyshift.lab.scenario import Balance
+from keyshift.lab.spec import make_spec
+from keyshift.lab.system import KeyshiftJob, job_config
+
+ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+
+
+class Job:
+    """Keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
+
+    def __init__(self, spec):
+        self.assignment, self.copied, self.requests, self.restarted, self.troubles = spec.start(), [], [], [], []
+        self.busy, self.cancelled = False, 0
+
+    def check(self):
+        pass
+
+    def copy(self, *order):
+        self.copied.append(order)
+
+    def await_copies(self):
+        return {0: {"bytes": 10, "began_us": 1_000_000, "at_us": 3_000_000}} if self.copied else None
+
+    def request(self, make_steps, replace):
+        self.requests.append((make_steps, replace))
+
+    def cancel(self):
+        self.cancelled += 1
+
+    def restart(self, target):
+        self.restarted.append(target)
+        self.assignment = Assignment(self.assignment.version + 1, target.owner)
+
+    def measure(self):
+        units = len(self.assignment.owner)
+        records = [[unit, 100.0 if unit == 0 else 1.0] for unit in range(units)]
+        return {0: {"seconds": 2.0, "records": records}}
+
+
+def system_of(**values):
+    spec = make_spec(values)
+    job = Job(spec)
+    phases = []
+    system = KeyshiftJob(spec, job, phases.append)
+    return SimpleNamespace(spec=spec, job=job, system=system, phases=phases)
+
+
+@pytest.mark.parametrize(("handover", "whole"), [(None, True), ("delta", False)])
+def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, whole):
+    given = {} if handover is None else {"handover": handover}
+    if given:  # what is handed over counts only where something is copied
+        given |= {"replicate": 2}
+    made = system_of(strategy="spacker_dynamic", slots=6, to_slots=2, then_slots="4,3", **given)
+    for change in made.spec.changes[:2]:
+        made.system.request(change)
+    first, second = (make_steps for make_steps, _ in made.job.requests)
+    target = made.spec.target(made.spec.start())
+    first(made.spec.start())
+    made.job.copied.clear()
+    second(target)
+    ((copies, every_s, lag_keys, asked_whole),) = made.job.copied
+    assert copies
+    assert (every_s, lag_keys) == (made.spec.job.copy_every_s, made.spec.job.copy_lag_keys)
+    assert asked_whole is whole
+
+
+def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
+    made = system_of(strategy="fluid")
+    made.system.request(made.spec.changes[0])
+    assert made.system._to_move is None, "nothing is planned before its turn"
+    ((make_steps, replace),) = made.job.requests
+    assert replace is False
+    wanted = {move.unit for step in make_steps(made.spec.start()) for move in step.moves}
+    assert made.system._to_move == wanted != set()
+
+
+def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
+    made = system_of(strategy="replicated", replicas="periodic")
+    made.system.announce(made.spec.changes[0])
+    ((copies, *_),) = made.job.copied
+    moves = {(move.unit, move.destination) for move in made.spec.start().moves_to(made.spec.target(made.spec.start()))}
+    assert {(copy.unit, copy.destination) for copy in copies} <= moves
+    assert copies
+    nothing = system_of(strategy="fluid")
+    nothing.system.announce(nothing.spec.changes[0])
+    assert not nothing.job.copied
+
+
+def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():
+    made = system_of(strategy="stop_restart", slots=2, to_slots=4)
+    (change,) = made.spec.changes
+    made.system.request(change)
+    assert made.system.busy and not made.job.restarted
+    made.system.cancel()
+    made.system.check()
+    assert not made.job.restarted and not made.system.busy
+    made.system.request(change)
+    made.system.check()
+    made.system.check()
+    (target,) = made.job.restarted
+    assert target.owner == made.spec.target(made.spec.start()).owner
+    assert not made.job.requests
+    assert not made.system.busy
+
+
+def test_a_balance_is_planned_from_what_was_measured():
+    made = system_of(trigger="balance", slots=2, key_groups=4)
+    (change,) = made.spec.changes
+    assert change == Balance(2)
+    made.system.request(change)
+    ((make_steps, _),) = made.job.requests
+    assert [move.unit for step in make_steps(made.spec.start()) for move in step.moves] == [1]
+
+
+def test_a_job_that_restarts_has_only_the_slots_it_needs_now():
+    assert job_config(make_spec({"strategy": "fluid", "slots": 2, "to_slots": 4}), "run", ENDPOINTS, None).slots == 4
+    config = job_config(make_spec({"strategy": "stop_restart", "slots": 2, "to_slots": 4}), "run", ENDPOINTS, None)
+    assert config.slots == 2
+    assert config.token and config.events_topic == "run-events"

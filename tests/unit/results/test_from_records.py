@@ -1,0 +1,112 @@
+import math
+
+import pandas as pd
+import pytest
+
+from keyshift.keys import Move, SlotId, Step, UnitId
+from keyshift.planner import Decision
+from keyshift.protocol.record import StepRecord
+from keyshift.results.from_records import (
+    decisions_table,
+    hosts,
+    latency_table,
+    metrics_table,
+    migration_table,
+    moved_units,
+    nothing_moved,
+)
+
+TRIGGER_US = 10_000_000
+
+
+def step(*moves):
+    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
+
+
+def migration(*rows):
+    return pd.DataFrame(rows, columns=["source", "destination", "installed_s"])
+
+
+def test_where_slots_were_is_told_if_it_was_not_one_host():
+    assert hosts({0: {"host": "a"}, 1: {"host": "a"}}) == []
+    assert hosts({1: {"host": "b"}, 0: {"host": "a"}, 2: {"host": "a"}}) == ["slots 0, 2 on a; slots 1 on b"]
+
+
+def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
+    assert nothing_moved({3, 4}, migration((0, 1, 0.5), (0, 1, math.nan))) == []
+    assert nothing_moved(set(), migration((1, 1, 0.5))) == []
+    for nothing in (migration((0, 1, math.nan)), migration((1, 1, 0.5)), migration()):
+        (line,) = nothing_moved({3, 4}, nothing)
+        assert line.startswith("nothing moved: 2 units were to move")
+
+
+def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger():
+    complete = StepRecord(2, step((3, 0, 1), (1, 0, 2)), 0, TRIGGER_US + 100_000, TRIGGER_US + 200_000)
+    complete.acknowledgements = {
+        ("released", 0): {"units": [[1, 70, TRIGGER_US + 300_000, TRIGGER_US + 400_000], [3, 50, None, None]]},
+        ("installed", 2): {
+            "units": [[1, TRIGGER_US + 500_000, TRIGGER_US + 600_000]],
+            "drained_us": TRIGGER_US + 700_000,
+        },
+    }
+    table = migration_table([complete, StepRecord(3, step((0, 1, 0)), 0)], TRIGGER_US).to_pandas()
+    assert table[["step", "unit", "source", "destination", "bytes"]].to_numpy().tolist() == [
+        [0, 3, 0, 1, 50],
+        [0, 1, 0, 2, 70],
+        [1, 0, 1, 0, 0],
+    ]
+    times = ["prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "installed_s", "drained_s"]
+    assert table.loc[1, times].tolist() == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    assert table.loc[0, times[:2]].tolist() == pytest.approx([0.1, 0.2])
+    assert table.loc[0, times[2:]].isna().all()
+    assert table.loc[2, times].isna().all()
+    assert moved_units(table) == {0, 1, 3}
+
+
+def test_without_steps_the_table_of_a_migration_is_empty():
+    table = migration_table([], TRIGGER_US)
+    assert len(table) == 0
+    assert moved_units(table.to_pandas()) == set()
+
+
+def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
+    results = pd.DataFrame(
+        {
+            "router": [0, 0, 0, -1],
+            "offset": [5, 5, 6, -1],
+            "position": [0, 0, 1, -1],
+            "t": [TRIGGER_US - 1_000_000, TRIGGER_US - 1_000_000, TRIGGER_US + 500_000, TRIGGER_US],
+            "arrived_us": [TRIGGER_US + 9_000, TRIGGER_US, TRIGGER_US + 502_500, TRIGGER_US],
+            "slot": [1, 0, 1, 0],
+        }
+    )
+    every = latency_table(results, TRIGGER_US, first_only=False).to_pandas()
+    assert every["created_s"].tolist() == [-1.0, -1.0, 0.5]
+    assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5])
+    first = latency_table(results, TRIGGER_US, first_only=True).to_pandas()
+    assert first[["created_s", "latency_ms", "slot"]].to_numpy().tolist() == [[-1.0, 1000.0, 0], [0.5, 2.5, 1]]
+
+
+def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
+    measured = dict.fromkeys(
+        ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes"), 7
+    )
+    samples = [(9.0, "rss_mib", "spark_jvm", 100.0)]
+    table = metrics_table(samples, {3: measured}, 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
+    assert table.iloc[0].tolist()[:4] == [-1.0, "rss_mib", "spark_jvm", 100.0]
+    of_slot = table[table["instance"] == "slot-3"]
+    assert set(of_slot["metric"]) == set(measured) and set(of_slot["value"]) == {7.0}
+    assert set(of_slot["t_s"]) == {2.5} and set(of_slot["stage"]) == {0}
+    assert table.iloc[-1].tolist()[:4] == [1.0, "throughput_per_s", "collector", 40.0]
+    assert table.iloc[-1]["stage"] == -1
+    assert len(metrics_table([], {}, 0.0, [], TRIGGER_US)) == 0
+
+
+def test_decisions_keep_their_order_and_have_no_step_if_they_put_something_off():
+    decisions = [(0, Decision(UnitId(4), 2, "first")), (1, Decision(UnitId(3), None, "put off"))]
+    table = decisions_table(decisions).to_pandas()
+    assert table[["migration", "unit", "step", "reason"]].to_numpy().tolist() == [
+        [0, 4, 2, "first"],
+        [1, 3, -1, "put off"],
+    ]
+    assert len(decisions_table([])) == 0

@@ -1,0 +1,95 @@
+"""What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.endpoints import Endpoints
+from keyshift.errors import QueryDied, ServiceUnavailable
+from keyshift.traffic import traffic as module
+from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.workloads.keycount import KeyCount
+
+ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+
+
+@pytest.fixture
+def traffic(monkeypatch):
+    monkeypatch.setattr(module, "SAY_S", 0.3)
+    heard = []
+    made = Traffic(ENDPOINTS, KeyCount(), Topic("events", 2), Topic("results", 3), Path("nowhere"), heard.append)
+    made.heard_seconds = heard
+    return made
+
+
+def nothing():
+    pass
+
+
+def second(number, results):
+    return {"second": number, "results": results, "p50_ms": 1.0, "p99_ms": 2.0}
+
+
+def test_results_of_each_second_are_added_up_and_passed_on(traffic):
+    for report in ({"state": "ready"}, second(1, 10), second(2, 5)):
+        traffic._heard(report)
+    assert traffic.received == 15
+    assert traffic.seconds == traffic.heard_seconds == [second(1, 10), second(2, 5)]
+
+
+def test_what_came_before_a_savepoint_counts_and_what_came_after_it_comes_once_more(traffic, monkeypatch):
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 9.5))
+    traffic._heard(second(1, 10))
+    traffic.keep()
+    traffic._heard(second(2, 5))
+    traffic.forget()
+    assert traffic.received == 10
+    traffic._heard(second(9, 3))
+    assert traffic.received == 10, "of the attempt that died"
+    traffic._heard(second(10, 4))
+    assert traffic.received == 14
+    assert len(traffic.seconds) == 4
+
+
+def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic):
+    for slot, attempt in ((0, 1), (1, 0), (1, 1)):
+        traffic._heard({"marker": "ready", "slot": slot, "attempt": attempt})
+    traffic._heard({"marker": "ready", "slot": 2})  # that of another system may not know attempts
+    traffic.await_slots(range(3), {"marker": "ready", "attempt": 1}, nothing)
+
+
+def test_slots_that_say_nothing_or_something_else_are_named(traffic):
+    traffic._heard({"marker": "ready", "slot": 0})
+    traffic._heard({"marker": "sealed", "slot": 1, "savepoint": "other"})
+    with pytest.raises(ServiceUnavailable, match=r"slots \[0, 1\] did not say 'sealed' within 0.3 s"):
+        traffic.await_slots({0, 1}, {"marker": "sealed", "savepoint": "one"}, nothing)
+
+
+def test_while_results_come_slots_may_take_longer(traffic):
+    calls = []
+
+    def check():
+        calls.append(1)
+        traffic._heard(second(len(calls), 1))
+        if len(calls) == 4:  # 0.2 s each
+            traffic._heard({"marker": "sealed", "slot": 0})
+
+    traffic.await_slots({0}, {"marker": "sealed"}, check)
+    assert len(calls) == 4
+
+
+def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traffic):
+    def died():
+        raise QueryDied("gone")
+
+    with pytest.raises(QueryDied):
+        traffic.await_slots({0}, {"marker": "ready"}, died)
+
+    class Process:
+        def check(self):
+            raise ServiceUnavailable("the collector process died")
+
+    traffic._processes.append(Process())
+    with pytest.raises(ServiceUnavailable, match="collector"):
+        traffic.await_slots({0}, {"marker": "ready"}, nothing)
