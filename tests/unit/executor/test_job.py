@@ -63,6 +63,10 @@ class Nodes:
                 f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit] for unit in units]}
                 for slot, units in ((0, (0, 1)), (1, (2, 3)))
             }
+        if path == "log":
+            self._all.below[f"logs/{value['id']}"] = {
+                place: [[1, place, "begin", [0], 3, 0, ""]] for place in ("slot-0", "slot-1", "router-0")
+            }
         if path == "measure":
             self._all.below[f"measured/{value['id']}"] = {
                 "0": {"left_behind": self._all.left.pop() if self._all.left else []},
@@ -81,6 +85,9 @@ class Nodes:
 
     def watch_children(self, path, call):
         call(sorted(self._all.below.get(path, ())))
+
+    def children(self, path):
+        return sorted(self._all.below.get(path, ()))
 
     def read_below(self, path):
         return self._all.below.get(path, {})
@@ -207,6 +214,19 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
     assert job.begins == [START.version, START.version + 1, START.version + 2]
     assert job._output.calls[-2:] == ["forget", ("ready", [0, 1])]
     job.check()
+
+
+def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
+    job.all_of.below["logs/ended"] = {"5-slot-1": [[5, "slot-1", "begin", [], 3, 0, ""]]}
+    job.queries[-1].stop()
+    job.recover()
+    assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"
+    del job.all_of.below["logs/ended"]
+    job.read_log()
+    assert [event.place for event in job.log[1:]] == ["slot-0", "slot-1", "router-0"]
+    job.stop()
+    job.read_log()
+    assert len(job.log) == 4
 
 
 def test_copies_do_not_outlive_an_attempt(job):

@@ -65,7 +65,7 @@ def made(monkeypatch):
         traffic.await_results = lambda over, quiet_s: Traffic.await_results(traffic, over, quiet_s)
         run = OneRun(spec, system, traffic, Display(lambda line: None), lambda: None)
         run.system, run.traffic, run.clock, run.come = system, traffic, clock, lambda s: 0
-        run._idle_since, run._feed = BEGIN, SimpleNamespace(offered=10_000)
+        run._idle_since, run._feed = BEGIN, SimpleNamespace(due=10_000)
 
         def sleep(seconds):
             clock.now += seconds
@@ -188,14 +188,14 @@ def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
 
 
 def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the_traffic(made, monkeypatch):
-    run = made(warmup_s=4.0, seconds=20.0, trigger_s=8.0, rate=100.0, strategy="fluid")
+    run = made(warmup_s=4.0, seconds=20.0, trigger_s=8.0, rate=100.0, rate_steps="5:300", strategy="fluid")
     said, clock = [], run.clock
 
     def note(what):
         return lambda *given: said.append((round(clock.now - BEGIN, 1), what, *given))
 
     class Feed:
-        offered = 10
+        due = 10
 
         def begin(self, start, seconds):
             note("load")(start - BEGIN, seconds)
@@ -203,7 +203,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     run.traffic.pids, run.traffic.received = set(), 10
     run.come = lambda s: 10
     run.traffic.open, run.traffic.stop = note("open"), note("stop traffic")
-    run.traffic.feed = lambda rate, frame_ms: note("feed")(rate) or Feed()
+    run.traffic.feed = lambda rate, frame_ms, steps: note("feed")(rate, *steps) or Feed()
     for name in ("start", "announce", "stop"):
         setattr(run.system, name, note(name))
     run.system.request = note("request")
@@ -214,7 +214,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     begin = one_run.LEAD_S
     assert said == [
         (0.0, "open"),
-        (0.0, "feed", 100.0),
+        (0.0, "feed", 100.0, (9.0, 300.0)),
         (0.0, "start"),
         (0.0, "load", begin, 24.0),
         (begin + 4.0, "announce", Scale(4)),

@@ -48,10 +48,9 @@ def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_ar
     lab, said, files = object.__new__(Lab), [], []
     lab._say, lab.store = said.append, SimpleNamespace(put_file=lambda *file: files.append(file) or "with the log")
     stored, event = SimpleNamespace(run_id="run"), Event(7, "slot-1", "arrived", (3,), 5, 1)
-    for course in (None, SimpleNamespace(log=[])):
-        assert lab._put_log(stored, course) is stored
+    assert lab._put_log(stored, []) is stored
     assert not said and not files
-    assert lab._put_log(stored, SimpleNamespace(log=[event, event])) == "with the log"
+    assert lab._put_log(stored, [event, event]) == "with the log"
     line = b'{"at_us": 7, "place": "slot-1", "event": "arrived", "units": [3], "version": 5, "hop": 1, "other": ""}\n'
     assert files == [("run", "protocol.jsonl", 2 * line)]
     assert "run/protocol.jsonl" in said[0]

@@ -146,7 +146,7 @@ class TimedSlot:
         keys, ats = (np.array(column) for column in zip(*events, strict=True))
         columns = {"key": keys, "t": ats * MS, "at": ats * MS, "position": range(len(keys))}
         columns["unit"] = WINDOWS.units[keys]
-        schema = slot_schema(WINDOWS)
+        schema = slot_schema(WINDOWS.stages[0])
         batch = pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
         return batch, (router, 1, offset, met_ms * MS)
 
