@@ -158,7 +158,7 @@ class Query:
 
     def __init__(self, engine: Engine, config: JobConfig, offsets: list[int]) -> None:
         self._engine, self._config, self.offsets = engine, config, offsets
-        self._schema = result_schema(engine.workload)
+        self._schema = result_schema(engine.workload.stages[0])
         self._error: BaseException | None = None
         self._over = threading.Event()  # tasks are killed then
         self.isActive = True

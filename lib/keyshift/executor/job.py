@@ -234,7 +234,7 @@ class Job:
         config = self.config
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say("savepoint")
-        self._publish("savepoint", {"id": name})
+        self._publish("savepoint", {"id": name, "behind": "stop"})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
         said = self._answers(f"savepoints/{name}", wanted, f"savepoint {name}", lambda: self._output.received)
         offsets = {n: int(said[f"router-{n}"]["offset"]) for n in range(config.routers)}

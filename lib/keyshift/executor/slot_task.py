@@ -58,6 +58,7 @@ class SlotTask:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
+        self._sealing = False  # a savepoint is being written, or nobody has been told that it is
         self._deadline = 0.0
         self._progress: tuple[Any, ...] = ()  # since the input has ended: what changes while something comes or goes
 
@@ -206,9 +207,10 @@ class SlotTask:
             if not self._deadline:
                 core.end_of_input()
             moved_at = self._clients.moved_at, self._host.server.moved_at
-            if (progress := (len(core.machine.expected), core.queued_bytes, *moved_at)) != self._progress:
+            progress = len(core.machine.expected), core.queued_bytes, *moved_at
+            if progress != self._progress or self._sealing:  # the store has deadlines of its own
                 self._progress, self._deadline = progress, time.monotonic() + self._config.deadline_s
-            return core.settled
+            return core.settled and not self._sealing
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -233,6 +235,8 @@ class SlotTask:
             self._marker_at = time.monotonic() + MARKER_EVERY_S
             if self._marker["marker"] == "ready":
                 self._marker = None
+            else:
+                self._sealing = False
         return values
 
     def _set_marker(self, marker: dict[str, Any]) -> None:
@@ -310,6 +314,7 @@ class SlotTask:
         return SavepointStore(self._config.endpoints, self._config.job)
 
     def _freeze(self, savepoint: str) -> None:
+        self._sealing = True
         self._background(partial(self._write, savepoint, sorted(self._core.states.items())))
 
     def _write(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:

@@ -59,6 +59,7 @@ class Nodes:
         self._all.published.append((path, value))
         if path == "savepoint":
             name = value["id"]
+            assert value["behind"] == "stop"
             self._all.below[f"savepoints/{name}"] = {"router-0": {"offset": 10}} | {
                 f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit] for unit in units]}
                 for slot, units in ((0, (0, 1)), (1, (2, 3)))

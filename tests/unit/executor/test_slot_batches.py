@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -9,8 +10,10 @@ import pytest
 from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
+from keyshift import frames
 from keyshift.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.executor import arrivals, slot_task
+from keyshift.executor.config import result_schema
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.savepoint import Location
@@ -256,6 +259,27 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     assert acknowledged(job) == first and {f"savepoints/job/{place.segment}" for place in first} == {name}
     counts = [row["count"] for place in first for batch in job.store().read(place)[0] for row in batch.to_pylist()]
     assert counts == [1] * 8
+
+
+def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, monkeypatch):
+    """Otherwise a savepoint that takes longer than a batch would begin anew for ever."""
+    job = make(**ONE_SLOT, deadline_s=0.2)
+    task, goes_on, put = job.opened(0, job.process()), threading.Event(), job.bucket.put_object
+    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(10) and put(*what, **more))
+    job.barrier(task)
+    job.data(task, KEYS)
+    schema, said = result_schema(job.workload.stages[0]), []
+
+    def wait():
+        said.extend(frames.decode(value, schema)[1].get("marker") for value in task.wait())
+
+    job.savepoint(task)
+    slow = time.monotonic() + 2 * job.config.deadline_s
+    until(lambda: time.monotonic() > slow, lambda: (wait(), task.settled() and pytest.fail("it is not written")))
+    assert "sealed" not in said
+    goes_on.set()
+    until(task.settled, wait)
+    assert "sealed" in said
 
 
 @pytest.fixture
