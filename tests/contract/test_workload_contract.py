@@ -14,7 +14,7 @@ from keyshift.checks.workload import answers
 from keyshift.errors import ContractBroken
 from keyshift.executor.config import slot_schema
 from keyshift.keys import Assignment
-from keyshift.lab.sequential import run_offline
+from keyshift.lab.sequential import run_sequentially
 from keyshift.results.verdict import judge
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
@@ -44,7 +44,7 @@ def workload(request):
 
 
 def offline(workload, **changes):
-    return run_offline(workload, ASSIGNMENTS, **({"frames": 12} | changes))
+    return run_sequentially(workload, ASSIGNMENTS, **({"frames": 12} | changes))
 
 
 def judged(workload, run, **changes):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from keyshift.errors import require
 from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import OfflineRun, run_offline
+from keyshift.lab.sequential import SequentialRun, run_sequentially
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
@@ -40,12 +40,12 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     _check_operator(workload, stage)
     _check_moves(workload, examples, seed)
     assignments = _assignments(workload)
-    run = run_offline(workload, assignments, frames=frames)
-    _check_good(workload, run, run_offline(workload, assignments, frames=frames))
+    run = run_sequentially(workload, assignments, frames=frames)
+    _check_good(workload, run, run_sequentially(workload, assignments, frames=frames))
     for routers in (1, 3):
-        found = _judged(workload, run_offline(workload, assignments, routers, frames))
+        found = _judged(workload, run_sequentially(workload, assignments, routers, frames))
         require(found.ok, f"a run of {routers} routers is judged bad: {found.examples}")
-    _check_bad(workload, run, run_offline(workload, assignments, frames=frames - 1))
+    _check_bad(workload, run, run_sequentially(workload, assignments, frames=frames - 1))
 
 
 def _assignments(workload: Workload) -> list[Assignment]:
@@ -128,27 +128,29 @@ def _unit_of(workload: Workload, key: int) -> int:
     return int(units_of(np.array([key]), workload.key_groups, workload.bins)[0])
 
 
-def _judged(workload: Workload, run: OfflineRun, **changes: Any) -> Judgement:
+def _judged(workload: Workload, run: SequentialRun, **changes: Any) -> Judgement:
     """The verdict on a run, of which some tables may be others."""
     given = {name: getattr(run, name) for name in ("events", "results", "final", "assignments", "times")}
     return judge(workload, **(given | changes))
 
 
-def _check_good(workload: Workload, run: OfflineRun, again: OfflineRun) -> None:
+def _check_good(workload: Workload, run: SequentialRun, again: SequentialRun) -> None:
     found = _judged(workload, run)
     require(found.ok, f"a run whose state moves twice is judged bad: {found.examples}")
     same = run.results.equals(again.results) and pd.concat(run.final).equals(pd.concat(again.final))
     require(same, "the same run gives other results or another state")
 
 
-def _check_bad(workload: Workload, run: OfflineRun, shorter: OfflineRun) -> None:
+def _check_bad(workload: Workload, run: SequentialRun, shorter: SequentialRun) -> None:
     """Runs in which something went wrong; the verdict has to see it."""
     for what, kind, changes in _spoilt(workload, run, shorter):
         found = _judged(workload, run, **changes)
         require(getattr(found, kind) > 0, f"{what}, and the verdict does not call it {kind}")
 
 
-def _spoilt(workload: Workload, run: OfflineRun, shorter: OfflineRun) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _spoilt(
+    workload: Workload, run: SequentialRun, shorter: SequentialRun
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "the state of a unit was lost", "wrong", {"final": run.final[1:]}
     yield "the state is that before the last frame", "wrong", {"final": shorter.final}
     for field in workload.stages[0].result_fields:

@@ -23,7 +23,7 @@ from keyshift.executor.addresses import Addresses
 from keyshift.executor.arrivals import Arrivals
 from keyshift.executor.channel import PRIMER
 from keyshift.executor.config import JobConfig, result_schema
-from keyshift.executor.cores import ArrowCore, make_core
+from keyshift.executor.cores import ArrowCore, Shape, make_core
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.measures import Measures, now_us
@@ -50,7 +50,8 @@ class SlotTask:
         self._config = config
         self._batch_id = batch_id
         self._host = host_for(config)
-        self._result_schema = result_schema(config.make_stage())
+        self._stage = config.make_stage()
+        self._result_schema = result_schema(self._stage)
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()
@@ -93,7 +94,8 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(lambda: self._arrivals.pull(expected, handover["address"]))
-        self._core = make_core(config, self.slot, self._store, states, fresh, expected, version)
+        shape = Shape(config.routers, config.key_groups * config.bins, config.queue_bytes)
+        self._core = make_core(self.slot, self._stage, self._store, shape, states, fresh, expected, version)
         if handover is not None:  # time goes on where it was: routers do not say again what they said before
             self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
             self._core.log.remember(handover["log"])

@@ -1,37 +1,50 @@
-"""A workload run in this process, one frame after the other: no service, no engine, no migration protocol.
+"""A workload run in this process, one frame after the other: all that a job does, without a service or an engine.
 
 What a new workload is tried with before it meets a cluster, and what the tests of the verdict start from:
 
     >>> from keyshift.keys import Assignment
-    >>> from keyshift.lab.sequential import run_offline
+    >>> from keyshift.lab.sequential import run_sequentially
     >>> from keyshift.results.verdict import judge
     >>> from keyshift.workloads import workloads
     >>> w = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
-    >>> run = run_offline(w, [Assignment.contiguous(8, 2)])
+    >>> run = run_sequentially(w, [Assignment.contiguous(8, 2)])
     >>> judge(w, run.events, run.results, run.final, run.assignments, times=run.times).ok
     True
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.frames import RESULT_FIELDS
-from keyshift.keys import Assignment, units_of
-from keyshift.state import UnitState, backends
+from keyshift.executor.config import slot_schema
+from keyshift.executor.cores import ArrowCore, Shape, make_core
+from keyshift.frames import RESULT_FIELDS, empty
+from keyshift.keys import Assignment, Step
+from keyshift.protocol.router import RouterMachine
+from keyshift.runtime.arrow import ArrowSplit
+from keyshift.runtime.router import RouterCore
+from keyshift.runtime.slot import Leave
+from keyshift.state import Store, backends
 from keyshift.traffic.topics import positions
-from keyshift.workloads import Workload
+from keyshift.workloads import KeyedStage, Workload
 from keyshift.workloads.times import Times
 
 _FRAME_US = 10_000
-_CHUNK_BYTES = 1 << 20
+_BYTES = 1 << 20  # of a piece of state
+_QUEUE_BYTES = 1 << 30
+
+
+def _in_time() -> bool:
+    """Nothing is urgent: all that has waited is worked off at once."""
+    return True
 
 
 @dataclass(frozen=True)
-class OfflineRun:
+class SequentialRun:
     """What a run leaves behind, in the form ``judge`` takes."""
 
     events: pd.DataFrame
@@ -47,87 +60,110 @@ class OfflineRun:
         return Times(self.frames, self.timers, self.assignments)
 
 
-def run_offline(
+def run_sequentially(
     workload: Workload,
     assignments: list[Assignment],
     routers: int = 2,
     frames: int = 10,
     events_per_frame: int = 20,
     backend: str = "memory",
-) -> OfflineRun:
-    """Put ``frames`` frames per router through the operators, under each assignment in turn for an equal share of them.
+) -> SequentialRun:
+    """Put ``frames`` frames per router through slots, under each assignment in turn for an equal share of them.
 
-    State and timers are handed over between assignments by export and install, into fresh state. A slot's watermark is
-    the least of those of the frames that came before, one per router; every unit hears of it before each frame, and
-    behind the last one. Timers that are not due by then stay. Raises BadInput for an unknown backend.
+    Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one frame under way at a time; state and
+    timers are handed over by export and install. At the end all routers stand at a savepoint: timers that are not due
+    by then stay. Raises BadInput for an unknown backend.
     """
     [source], [stage] = workload.sources, workload.stages
     operator, kind = stage.operator(), backends.get(backend)
     store = kind.open("sequential", operator.state_schema, kind.settings())
-    units = workload.key_groups * workload.bins
+    job = _Job(workload, stage, store, assignments, routers)
     partitions = [source.partition(router) for router in range(routers)]
-    states: list[UnitState] = [store.unit(unit) for unit in range(units)]
-    for unit, state in enumerate(states):
-        operator.initial(unit, state)
-    watermarks = [0] * routers
     events: list[pd.DataFrame] = []
     ends: list[tuple[int, int, int]] = []  # of frames: router, offset, watermark
-    current = assignments[0]
-    results = _Results()
-
-    def time_passes(now_us: int) -> None:
-        for unit, state in enumerate(states):
-            state.timers.reach(min(watermarks), now_us)
-            fired = operator.advance([state])
-            if fired is not None:
-                results.add(fired, current, current.owner[unit], now_us, router=-1, offset=-1)
-
+    now_us = 0
     for offset in range(frames):
-        due = assignments[offset * len(assignments) // frames]
-        for move in current.moves_to(due):
-            states[move.unit], left = store.unit(move.unit), states[move.unit]
-            states[move.unit].install(left.export(_CHUNK_BYTES))
-            states[move.unit].timers.install(left.timers.export())
-        current = due
+        job.migrate(assignments[offset * len(assignments) // frames])
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
-        now_us = int(times[-1]) + 1
+        now_us, watermark = int(times[-1]) + 1, int(times[-1])
         for router, partition in enumerate(partitions):
-            time_passes(now_us)
             batch = stage.mapped(partition.take(times))
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
-            unit_of = units_of(batch.column("key").to_numpy(), workload.key_groups, workload.bins)
-            slots = current.slot_of[unit_of]
-            keys = batch.column("key").to_numpy()
-            store.load((states[unit], set(keys[unit_of == unit].tolist())) for unit in np.unique(unit_of).tolist())
-            batch = batch.append_column("position", pa.array(position)).append_column("unit", pa.array(unit_of))
-            for slot in np.unique(slots).tolist():
-                answer = operator.process(batch.filter(pa.array(slots == slot)), states.__getitem__)
-                results.add(answer, current, slot, now_us, router, offset)
-            watermarks[router] = int(times[-1])  # for what comes behind this frame
-            ends.append((router, offset, watermarks[router]))
-    time_passes(now_us)
+            job.frame(router, offset, batch, watermark, now_us)
+            ends.append((router, offset, watermark))
+    job.end(frames, now_us)
     store.checkpoint()
-    final = [
-        part.to_pandas().assign(unit=unit, slot=current.owner[unit])
-        for unit, state in enumerate(states)
-        for part in state.export(_CHUNK_BYTES)
-    ]
-    timers = [
-        state.timers.export().to_pandas().assign(unit=unit, slot=current.owner[unit])
-        for unit, state in enumerate(states)
-    ]
-    store.close()
-    columns = [field.name for field in (*RESULT_FIELDS, *stage.result_fields)]
-    columns += ["slot", "log_offset", "arrived_us"]
-    return OfflineRun(
+    units = [(unit, slot, state) for slot, core in enumerate(job.slots) for unit, state in sorted(core.states.items())]
+    run = SequentialRun(
         pd.concat(events, ignore_index=True),
-        results.table()[columns],
-        final,
+        job.results.table([*RESULT_FIELDS, *stage.result_fields]),
+        [part.to_pandas().assign(unit=unit, slot=slot) for unit, slot, state in units for part in state.export(_BYTES)],
         assignments,
         pd.DataFrame(ends, columns=["router", "offset", "watermark"]),
-        timers,
+        [state.timers.export().to_pandas().assign(unit=unit, slot=slot) for unit, slot, state in units],
     )
+    store.close()
+    return run
+
+
+class _Job:
+    """Drives the cores of all routers and slots: what one of them says to another has arrived before anything else."""
+
+    def __init__(
+        self, workload: Workload, stage: KeyedStage, store: Store, assignments: list[Assignment], routers: int
+    ) -> None:
+        first, slots = assignments[0], 1 + max(max(each.owner) for each in assignments)
+        split = ArrowSplit(slot_schema(stage), slots, workload.key_groups, workload.bins)
+        self._assignment, self._store = first, store
+        self._routers = [RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split) for _ in range(routers)]
+        self._nothing = empty(stage.events)
+        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES)
+        self.slots = [
+            make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
+        ]
+        self.results = _Results()
+
+    def migrate(self, assignment: Assignment) -> None:
+        """Everybody hears of one step that leads to ``assignment``; it begins with the next frame."""
+        if assignment == self._assignment:
+            return
+        step = Step(tuple(self._assignment.moves_to(assignment)))
+        for core in self.slots:
+            core.published(assignment.version, [(assignment.version, step)])
+        for router in self._routers:
+            router.machine.announce(assignment)
+        self._assignment = assignment
+
+    def frame(self, router: int, offset: int, events: pa.RecordBatch, watermark: int, now_us: int) -> None:
+        """A frame, until nothing more follows from it."""
+        rows, _ = self._routers[router].frame(router, offset, events, watermark)
+        for slot, row in rows:
+            self.slots[slot].on_rows([row], now_us, _in_time)
+            while any(self._carry_out(core, now_us) for core in self.slots):
+                pass
+        for slot, core in enumerate(self.slots):
+            for result in core.take_results():
+                self.results.add(result, slot, now_us)
+
+    def _carry_out(self, core: ArrowCore, now_us: int) -> bool:
+        """What follows for other slots, and for records that have waited. False if nothing did."""
+        effects = core.take_effects()
+        for effect in effects:
+            if isinstance(effect, Leave):  # a step of plain pushes has no other effect that somebody else must hear of
+                send, state = effect.send, self._store.unit(effect.send.unit)
+                state.install(effect.state.export(_BYTES))
+                state.timers.install(effect.state.timers.export())
+                self.slots[send.destination].arrived(send.unit, send.version, send.hop, send.routers, state, None)
+                core.acknowledged(send.unit)
+        core.drain(now_us, _in_time)
+        return bool(effects)
+
+    def end(self, offset: int, now_us: int) -> None:
+        """All routers come to a savepoint, and no event follows."""
+        for number, router in enumerate(self._routers):
+            router.machine.request_savepoint("end")
+            self.frame(number, offset, self._nothing, router.watermark, now_us)
 
 
 class _Results:
@@ -137,13 +173,11 @@ class _Results:
         self._parts: list[pd.DataFrame] = []
         self._log_ends: Counter[int] = Counter()
 
-    def add(
-        self, answer: pa.RecordBatch, current: Assignment, slot: int, arrived_us: int, router: int, offset: int
-    ) -> None:
-        origin = {"router": np.int32(router), "offset": offset, "version": current.version}
+    def add(self, result: pa.RecordBatch, slot: int, arrived_us: int) -> None:
         where = {"slot": np.int32(slot), "log_offset": self._log_ends[slot], "arrived_us": arrived_us}
-        self._parts.append(answer.to_pandas().assign(**origin, **where))
+        self._parts.append(result.to_pandas().assign(**where))
         self._log_ends[slot] += 1
 
-    def table(self) -> pd.DataFrame:
-        return pd.concat(self._parts, ignore_index=True)
+    def table(self, fields: Iterable[pa.Field]) -> pd.DataFrame:
+        columns = [*(field.name for field in fields), "slot", "log_offset", "arrived_us"]
+        return pd.concat(self._parts, ignore_index=True)[columns]

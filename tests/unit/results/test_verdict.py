@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.lab.sequential import OfflineRun, run_offline
+from keyshift.lab.sequential import SequentialRun, run_sequentially
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.keycount import KeyCount
@@ -21,11 +21,11 @@ KINDS = [field.name for field in fields(Judgement) if field.name != "examples"]
 
 
 @pytest.fixture
-def run() -> OfflineRun:
-    return run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
+def run() -> SequentialRun:
+    return run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=12)
 
 
-def verdict(run: OfflineRun, results: pd.DataFrame | None = None, **changes) -> Judgement:
+def verdict(run: SequentialRun, results: pd.DataFrame | None = None, **changes) -> Judgement:
     given = {"events": run.events, "results": results, "final": run.final, "assignments": run.assignments}
     if results is None:
         given["results"] = run.results
@@ -166,7 +166,7 @@ def test_results_without_any_event_are_unexpected(run):
 
 
 def test_nothing_offered_nothing_answered_and_untouched_state_is_ok():
-    run = run_offline(WORKLOAD, [Assignment.contiguous(8, 2)], events_per_frame=1, frames=1)
+    run = run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2)], events_per_frame=1, frames=1)
     untouched = [
         part.assign(count=0, payload=[p.tobytes() for p in WORKLOAD.payloads(keys, np.zeros(len(part), np.int64))])
         for part in run.final
@@ -200,11 +200,11 @@ TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
 
 
 @pytest.fixture
-def timed() -> OfflineRun:
-    return run_offline(WINDOWS, TWO, frames=12)
+def timed() -> SequentialRun:
+    return run_sequentially(WINDOWS, TWO, frames=12)
 
 
-def timed_verdict(run: OfflineRun, results: pd.DataFrame, **changes) -> Judgement:
+def timed_verdict(run: SequentialRun, results: pd.DataFrame, **changes) -> Judgement:
     given = {"times": run.times} | changes
     return judge(WINDOWS, run.events, results, run.final, run.assignments, **given)
 
@@ -293,7 +293,7 @@ def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Judg
     with monkeypatch.context() as patch:
         patch.setattr(Timers, "install", installs)
         patch.setattr(Timers, "reach", reaches)
-        run = run_offline(workload, TWO, frames=12)
+        run = run_sequentially(workload, TWO, frames=12)
     assert len(moved) == 3
     return judge(workload, run.events, run.results, run.final, run.assignments, times=run.times)
 
@@ -323,7 +323,7 @@ def test_a_frame_that_meets_its_own_watermark_is_noticed(monkeypatch):
         return process(self, events, state_of)
 
     monkeypatch.setattr(WindowCountOperator, "process", too_far)
-    run = run_offline(WINDOWS, TWO, frames=12)
+    run = run_sequentially(WINDOWS, TWO, frames=12)
     found = timed_verdict(run, run.results)
     assert found.wrong > 100
     assert found.lost == found.duplicated == found.reordered == 0
@@ -348,7 +348,7 @@ def test_many_mistakes_are_all_counted_and_few_are_shown(run):
 @settings(max_examples=40)
 @given(st.data())
 def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):
-    run = run_offline(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=4)
+    run = run_sequentially(WORKLOAD, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)], frames=4)
     rows = st.lists(st.sampled_from(run.results.index.tolist()), max_size=20)
     dropped, doubled = set(data.draw(rows)), data.draw(rows)
     doubled = [row for row in doubled if row not in dropped]

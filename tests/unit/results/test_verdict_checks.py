@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from keyshift.keys import Assignment
-from keyshift.lab.sequential import run_offline
+from keyshift.lab.sequential import run_sequentially
 from keyshift.results import verdict
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
 from keyshift.workloads import Workload, times
@@ -80,7 +80,7 @@ class Run:
 @cache
 def good(name: str) -> Run:
     workload: Workload = WORKLOADS[name]
-    run = run_offline(workload, TWO, frames=FRAMES)
+    run = run_sequentially(workload, TWO, frames=FRAMES)
     final, timers = (pd.concat(parts, ignore_index=True) for parts in (run.final, run.timers))
     return Run(workload, run.events, run.results, final, run.frames, timers)
 

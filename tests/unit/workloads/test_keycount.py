@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import run_offline
+from keyshift.lab.sequential import run_sequentially
 from keyshift.state.memory import MemoryState
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
@@ -19,7 +19,7 @@ def make(**changes) -> KeyCount:
 
 def offline(workload: KeyCount, **changes):
     units = workload.key_groups * workload.bins
-    run = run_offline(workload, [Assignment.contiguous(units, 2), Assignment.contiguous(units, 3, 2)], **changes)
+    run = run_sequentially(workload, [Assignment.contiguous(units, 2), Assignment.contiguous(units, 3, 2)], **changes)
     return run.events, run.results, run.final
 
 

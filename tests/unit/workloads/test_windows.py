@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import run_offline
+from keyshift.lab.sequential import run_sequentially
 from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
@@ -30,7 +30,7 @@ def make(**changes) -> WindowCount:
 
 
 def offline(workload: WindowCount, **changes):
-    run = run_offline(workload, ASSIGNMENTS, **({"frames": 12} | changes))
+    run = run_sequentially(workload, ASSIGNMENTS, **({"frames": 12} | changes))
     return run.events, run.results, run.final, run.times
 
 
