@@ -126,7 +126,13 @@ def killer(line, when, lines):
     return say
 
 
-@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored"), ("lazy", "steady")])
+def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
+    manifest = lab.run(spec(strategy="lazy", workload="windowcount", kill_s="2.5", seconds=8.0, rate=1000.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("the query died" in note for note in manifest.notes)
+
+
+@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
     when, lines = [], []

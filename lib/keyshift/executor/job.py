@@ -197,6 +197,11 @@ class Job:
         for attempt in range(self.config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
 
+    def kill(self, slot: int) -> None:
+        """End the process of ``slot``, wherever that is, as a fault would: to see what becomes of the job."""
+        self._say("killing")
+        self._publish("kill", {"slot": slot})
+
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
         if self._coordination is None or self._coordinator is None or self._query is None:

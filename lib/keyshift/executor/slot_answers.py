@@ -1,5 +1,7 @@
-"""What a slot answers when its job asks beside the protocol: what it has measured, copies, and its protocol log."""
+"""What a job asks of a slot beside the protocol: measurements, copies, the protocol log, and to die."""
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ class SlotAnswers:
             ("measure", self._measures_wanted),
             ("copies", self._copies_wanted),
             ("log", self._log_wanted),
+            ("kill", self._kill_wanted),
         ):
             self._shared.coordination.watch(question, answer)
 
@@ -38,6 +41,10 @@ class SlotAnswers:
         with self._shared.lock:
             ours = [(unit, holder) for unit, owner, holder in raw["copies"] if owner == self._shared.slot]
             self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
+
+    def _kill_wanted(self, raw: dict[str, Any]) -> None:
+        if raw["slot"] == self._shared.slot:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _log_wanted(self, raw: dict[str, Any]) -> None:
         with self._shared.lock:

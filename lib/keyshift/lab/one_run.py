@@ -10,7 +10,7 @@ from keyshift.errors import QueryDied
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sampler
-from keyshift.lab.scenario import Cancel, Migrate
+from keyshift.lab.scenario import Cancel, Kill, Migrate, Request
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
 from keyshift.traffic.traffic import Feed, Traffic
@@ -60,7 +60,7 @@ class OneRun:
         final, span = system.final_state(), Span(start, end, self._trigger)
         return outcome(spec.workload, span, traffic, feed, final, sampler.rows, self._overloaded, display.say)
 
-    def _play(self, to_come: deque[Migrate | Cancel], measured: float) -> None:
+    def _play(self, to_come: deque[Request], measured: float) -> None:
         """Request what is ``to_come``, and take it from there. ``measured``: the beginning of the measured time."""
         while to_come:
             self._pass_until(measured + to_come[0].at_s)
@@ -69,6 +69,8 @@ class OneRun:
                     self._system.request(change, replace)
                 case Cancel():
                     self._system.cancel()
+                case Kill():
+                    self._system.kill()
 
     def _await_migrations(self) -> None:
         """They may take long if every step has to get through a backlog: then what has not begun is taken back."""

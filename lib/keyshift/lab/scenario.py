@@ -1,5 +1,6 @@
 """What is requested of a job while it runs, and when."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,7 +11,8 @@ from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.planner import targets
 
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]  # --set then_slots=4
+# --set then_slots=4 and --set kill_s=7.5 are numbers
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,16 @@ class Cancel:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the process of a slot, as a fault would."""
+
+    at_s: float
+
+
+Request = Migrate | Cancel | Kill
+
+
 class ScenarioPart(BaseModel):
     """What happens to the job, and when."""
 
@@ -104,6 +116,7 @@ class ScenarioPart(BaseModel):
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
+    kill_s: Text = Field(default="", description="seconds of measured time at which a slot's process is killed: 4,12.5")
 
     @property
     def reconfigurations(self) -> list[int]:
@@ -134,11 +147,21 @@ class ScenarioPart(BaseModel):
                 return [BalanceZipf(skew, slots)]
         return [Map(self.slot_of_group(), slots)]
 
-    def requests(self, changes: Sequence[Change]) -> list[Migrate | Cancel]:
-        """What is requested of the job, and when."""
-        requests: list[Migrate | Cancel] = []
+    def kills(self) -> list[Kill]:
+        """What ``kill_s`` says. Raises BadInput."""
+        try:
+            kills = [Kill(float(part)) for part in self.kill_s.split(",") if part]
+        except ValueError:
+            kills = [Kill(-1.0)]
+        if not all(0 <= kill.at_s < math.inf for kill in kills):
+            raise BadInput(f"kill_s = {self.kill_s!r}: must be seconds of measured time and commas, e.g. 4,12.5")
+        return kills
+
+    def requests(self, changes: Sequence[Change]) -> list[Request]:
+        """What is requested of the job, and when, in this order. Raises BadInput."""
+        requests: list[Request] = [*self.kills()]
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
             cancels = number and self.on_overlap == "cancel"
             requests.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
-        return requests
+        return sorted(requests, key=lambda request: request.at_s)

@@ -141,6 +141,14 @@ class RunSpec:
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
+        kills = scenario.kills()
+        if late := [kill.at_s for kill in kills if kill.at_s >= run.seconds]:
+            raise BadInput(f"kill_s = {scenario.kill_s}: {late[0]:g} must be less than seconds = {run.seconds:g}")
+        if len(kills) > run.recoveries:
+            raise BadInput(
+                f"kill_s = {scenario.kill_s}: the query dies {len(kills)} times and is started anew recoveries = "
+                f"{run.recoveries} times; raise recoveries"
+            )
         rows = job.routers * self.tasks * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(

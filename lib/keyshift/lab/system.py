@@ -50,6 +50,9 @@ class SystemUnderTest(Protocol):
     def busy(self) -> bool:
         """Whether anything that was requested is not over yet."""
 
+    def kill(self) -> None:
+        """End a process of the system, as a fault would."""
+
     def note(self, line: str) -> None:
         """One more line for the troubles of the final state."""
 
@@ -140,6 +143,10 @@ class KeyshiftJob:
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way."""
         return bool(self._restarts) or self._job.busy
+
+    def kill(self) -> None:
+        """That of the first slot."""
+        self._job.kill(0)
 
     def note(self, line: str) -> None:
         """Behind the troubles of the job until now."""

@@ -230,6 +230,11 @@ def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_t
     assert len(job.log) == 4
 
 
+def test_a_job_asks_one_slot_to_die(job):
+    job.kill(1)
+    assert job.all_of.published[-1] == ("kill", {"slot": 1})
+
+
 def test_copies_do_not_outlive_an_attempt(job):
     job.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
     name = job.all_of.published[-1][1]["id"]

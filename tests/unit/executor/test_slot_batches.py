@@ -1,6 +1,8 @@
 """What a slot leaves at the end of a batch, and what the next holder finds: the whole of ``SlotTask``, over Flight."""
 
 import json
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -12,7 +14,7 @@ from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift import frames
 from keyshift.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.executor import arrivals, slot_task
+from keyshift.executor import arrivals, slot_answers, slot_task
 from keyshift.executor.config import result_schema
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
@@ -140,6 +142,18 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     assert after["queue_peak_bytes"] == before["queue_peak_bytes"] == 12345
     assert sum(count for _, count in before["records"]) == 8 and sum(count for _, count in after["records"]) == 9
     assert after["seconds"] >= before["seconds"] > 0
+
+
+def test_a_slot_dies_when_it_is_asked_to_and_no_other(make, monkeypatch):
+    ended = []
+    monkeypatch.setattr(slot_answers.os, "kill", lambda *what: ended.append(what))
+    job = make(**ONE_SLOT)
+    job.opened(0, job.process())
+    until(lambda: any(path == "kill" for path, _ in job.nodes.watches))
+    job.nodes.put("kill", {"slot": 1})
+    assert not ended
+    job.nodes.put("kill", {"slot": 0})
+    assert ended == [(os.getpid(), signal.SIGKILL)]
 
 
 def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):

@@ -41,6 +41,10 @@ class System:
     def request(self, change, replace):
         self._called("request", change, replace)
 
+    def kill(self):
+        self._called("kill")
+        self.dies.append(self.clock.now - BEGIN + 0.5)
+
     def cancel(self):
         self._called("cancel")
         self.busy_until = 0.0
@@ -152,6 +156,13 @@ def test_after_a_death_only_what_is_still_to_come_is_requested(made):
     run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0)
     run.system.dies = [4.0]
     assert [(round(at), what) for at, what, *_ in play(run)] == [(2, "request"), (4, "recover"), (7, "request")]
+
+
+def test_a_system_that_the_scenario_kills_is_recovered_and_the_scenario_goes_on(made):
+    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, kill_s="3")
+    calls = play(run)
+    assert [what for _, what, *_ in calls] == ["request", "kill", "recover", "request"]
+    assert [at for at, *_ in calls] == pytest.approx([2.0, 3.0, 3.5, 7.0], abs=0.25)
 
 
 def test_a_query_that_dies_while_it_recovers_is_recovered_again(made):

@@ -1,7 +1,18 @@
 import pytest
 
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import Balance, BalanceZipf, Cancel, Map, Migrate, Scale, ScenarioPart, Shuffle, target_of
+from keyshift.lab.scenario import (
+    Balance,
+    BalanceZipf,
+    Cancel,
+    Kill,
+    Map,
+    Migrate,
+    Scale,
+    ScenarioPart,
+    Shuffle,
+    target_of,
+)
 from keyshift.planner import targets
 
 GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0]
@@ -18,6 +29,17 @@ GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
 def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3,6", gap_s=5.0, on_overlap=on_overlap)
     assert part.requests(part.changes(slots=2, skew=0.8)) == expected
+
+
+def test_kills_come_between_the_migrations():
+    part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, kill_s="9,3.5")
+    assert part.requests(part.changes(slots=2, skew=0.8)) == [
+        Migrate(2.0, Scale(4)),
+        Kill(3.5),
+        Migrate(7.0, Scale(3)),
+        Kill(9.0),
+    ]
+    assert ScenarioPart(kill_s=4.5).kills() == [Kill(4.5)]
 
 
 @pytest.mark.parametrize(
