@@ -5,7 +5,7 @@ import math
 import secrets
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -15,10 +15,10 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.bench.plain import start_plain
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job, telling_line
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab.spec import RunSpec
+from keyshift.lab.system import job_config
 from keyshift.traffic.traffic import Topic, Traffic
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
@@ -64,19 +64,8 @@ class Subject:
         self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, trace: str = ""
     ) -> None:
         self.name, self._spec, self._work, self._spark = name, spec, work, spark
-        self.config = JobConfig(
-            job=f"bench-{name}-{secrets.token_hex(4)}",
-            attempt=0,
-            endpoints=endpoints,
-            workload=spec.workload.name,
-            parameters=spec.workload.model_dump(),
-            stage=spec.workload.stages[0].name,
-            routers=spec.job.routers,
-            slots=spec.job.slots,
-            key_groups=spec.workload.key_groups,
-            token=secrets.token_urlsafe(24),
-            trace=trace,
-        )
+        config = job_config(spec, f"bench-{name}-{secrets.token_hex(4)}", endpoints, None)
+        self.config = replace(config, slots=spec.job.slots, trace=trace)
         self._traffic = Traffic(
             endpoints,
             spec.workload,

@@ -10,7 +10,7 @@ from keyshift.errors import QueryDied
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sampler
-from keyshift.lab.scenario import Cancel, Kill, Migrate, Request
+from keyshift.lab.scenario import Action, Cancel, Kill, Migrate
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
 from keyshift.traffic.traffic import Feed, Traffic
@@ -51,7 +51,7 @@ class OneRun:
                 display.enter("steady")
                 system.announce(spec.changes[0])
                 self._trigger = measured + spec.scenario.trigger_s
-                to_come = deque(spec.scenario.requests(spec.changes))
+                to_come = deque(spec.scenario.actions(spec.changes))
                 self._surviving(lambda: self._play(to_come, measured))
                 self._surviving(lambda: self._pass_until(end))
                 self._surviving(self._await_migrations)
@@ -60,7 +60,7 @@ class OneRun:
         final, span = system.final_state(), Span(start, end, self._trigger)
         return outcome(spec.workload, span, traffic, feed, final, sampler.rows, self._overloaded, display.say)
 
-    def _play(self, to_come: deque[Request], measured: float) -> None:
+    def _play(self, to_come: deque[Action], measured: float) -> None:
         """Request what is ``to_come``, and take it from there. ``measured``: the beginning of the measured time."""
         while to_come:
             self._pass_until(measured + to_come[0].at_s)

@@ -1,4 +1,4 @@
-"""What is requested of a job while it runs, and when."""
+"""What happens to a job while it runs, and when."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ class Kill:
     at_s: float
 
 
-Request = Migrate | Cancel | Kill
+Action = Migrate | Cancel | Kill
 
 
 class ScenarioPart(BaseModel):
@@ -157,11 +157,11 @@ class ScenarioPart(BaseModel):
             raise BadInput(f"kill_s = {self.kill_s!r}: must be seconds of measured time and commas, e.g. 4,12.5")
         return kills
 
-    def requests(self, changes: Sequence[Change]) -> list[Request]:
-        """What is requested of the job, and when, in this order. Raises BadInput."""
-        requests: list[Request] = [*self.kills()]
+    def actions(self, changes: Sequence[Change]) -> list[Action]:
+        """What happens to the job, and when, in this order. Raises BadInput."""
+        actions: list[Action] = [*self.kills()]
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
             cancels = number and self.on_overlap == "cancel"
-            requests.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
-        return sorted(requests, key=lambda request: request.at_s)
+            actions.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
+        return sorted(actions, key=lambda action: action.at_s)

@@ -136,7 +136,7 @@ def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_take
 
 
 def play(run):
-    to_come = deque(run._spec.scenario.requests(run._spec.changes))
+    to_come = deque(run._spec.scenario.actions(run._spec.changes))
     run._surviving(lambda: run._play(to_come, BEGIN))
     return run.system.calls
 

@@ -28,12 +28,12 @@ GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
 )
 def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3,6", gap_s=5.0, on_overlap=on_overlap)
-    assert part.requests(part.changes(slots=2, skew=0.8)) == expected
+    assert part.actions(part.changes(slots=2, skew=0.8)) == expected
 
 
 def test_kills_come_between_the_migrations():
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, kill_s="9,3.5")
-    assert part.requests(part.changes(slots=2, skew=0.8)) == [
+    assert part.actions(part.changes(slots=2, skew=0.8)) == [
         Migrate(2.0, Scale(4)),
         Kill(3.5),
         Migrate(7.0, Scale(3)),
