@@ -137,6 +137,13 @@ def test_there_is_a_first_notebook() -> None:
     assert ROOT / "notebooks" / "00_quickstart.ipynb" in NOTEBOOKS
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_import_from_the_public_face_alone(path: Path) -> None:
+    code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
+    imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom) and node.module}
+    assert {name for name in imported if name.startswith("keyshift")} == {"keyshift.suite"}
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path: Path) -> None:
     nbformat.validate(nbformat.read(path, as_version=4))

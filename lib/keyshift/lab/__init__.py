@@ -1,1 +1,1 @@
-"""Experiments: what a run is, how one takes place, and many of them; what notebooks and the command line call."""
+"""Experiments: what a run is, how one takes place, and many of them."""
