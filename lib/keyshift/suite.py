@@ -1,52 +1,41 @@
-"""The public face: all that notebooks import comes from here, and stays where it is when the library is rearranged."""
+"""The public face: all that notebooks import comes from here, and stays where it is when the library is rearranged.
 
-from keyshift.analysis import metrics
-from keyshift.analysis.figures import panels, pareto
-from keyshift.analysis.plan_figures import plan_panels
-from keyshift.analysis.plans import CostModel, modelled, plan_sentences, plan_table
-from keyshift.analysis.tables import comparison_table, sentences, tradeoff_sentences, tradeoffs
-from keyshift.checks import check_backend, check_strategy, check_workload
-from keyshift.errors import KeyshiftError
-from keyshift.keys import Assignment, units_of
-from keyshift.lab.connect import open_lab
-from keyshift.lab.notebook import publish
-from keyshift.lab.run import run_all
-from keyshift.lab.sequential import run_sequentially
-from keyshift.lab.spec import make_spec
-from keyshift.planner import change, in_units, make_plan, settings, strategies, targets
-from keyshift.state import backends
-from keyshift.workloads import workloads
+A name is loaded when it is used: a notebook that only plans does not load Spark or a client of a service.
+"""
 
-__all__ = [
-    "Assignment",
-    "CostModel",
-    "KeyshiftError",
-    "backends",
-    "change",
-    "check_backend",
-    "check_strategy",
-    "check_workload",
-    "comparison_table",
-    "in_units",
-    "make_plan",
-    "make_spec",
-    "metrics",
-    "modelled",
-    "open_lab",
-    "panels",
-    "pareto",
-    "plan_panels",
-    "plan_sentences",
-    "plan_table",
-    "publish",
-    "run_all",
-    "run_sequentially",
-    "sentences",
-    "settings",
-    "strategies",
-    "targets",
-    "tradeoff_sentences",
-    "tradeoffs",
-    "units_of",
-    "workloads",
-]
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "keyshift.analysis.figures": ("panels", "pareto"),
+    "keyshift.analysis.plan_figures": ("plan_panels",),
+    "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
+    "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
+    "keyshift.checks": ("check_backend", "check_strategy", "check_workload"),
+    "keyshift.errors": ("KeyshiftError",),
+    "keyshift.keys": ("Assignment", "units_of"),
+    "keyshift.lab.connect": ("open_lab",),
+    "keyshift.lab.notebook": ("publish",),
+    "keyshift.lab.run": ("run_all",),
+    "keyshift.lab.sequential": ("run_sequentially",),
+    "keyshift.lab.spec": ("make_spec",),
+    "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies"),
+    "keyshift.state": ("backends",),
+    "keyshift.workloads": ("workloads",),
+}
+_MODULES = {"metrics": "keyshift.analysis.metrics", "targets": "keyshift.planner.targets"}
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
+
+__all__ = sorted([*_MODULES, *_PLACE_OF])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name in _PLACE_OF:
+        return getattr(import_module(_PLACE_OF[name]), name)
+    raise AttributeError(f"keyshift.suite has no {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return __all__
