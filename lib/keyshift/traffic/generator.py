@@ -98,6 +98,7 @@ class Generator:
         self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
         self._sent = [0] * config.routers
         self._due = 0
+        self._last_us = 0  # when the load is over
         self._failure: Exception | None = None
         self._on_the_way = 0  # bytes
         self._room = threading.Condition()
@@ -123,8 +124,8 @@ class Generator:
         return now_us - min(int(schedule.times(router, sent, sent + 1)[0]) for router, sent in left)
 
     def give_up(self, now_us: int) -> None:
-        """What is not sent ``OVERTIME_S`` after the end of the load never is."""
-        if self.schedule is not None and now_us > self.schedule.end_us + OVERTIME_S * SECOND_US:
+        """What is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start, never is."""
+        if self.schedule is not None and now_us > self._last_us + OVERTIME_S * SECOND_US:
             self.schedule.total = list(self._sent)
 
     def done(self, now_us: int) -> dict[str, Any]:
@@ -132,13 +133,14 @@ class Generator:
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
         return {"state": "done", "events": self.events, "due": self._due, "took_s": took_us / SECOND_US}
 
-    def start(self, command: dict[str, Any]) -> None:
+    def start(self, command: dict[str, Any], now_us: int) -> None:
         """Plan the load. Raises BadInput if the command is none or there is a load already."""
         if set(command) != {"start_at_us", "seconds"} or self.schedule is not None:
             raise BadInput(f"generator command {command}: expected start_at_us with seconds, once, or stop")
         config = self._config
         start_us, seconds = int(command["start_at_us"]), float(command["seconds"])
         self.schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
+        self._last_us = max(self.schedule.end_us, now_us)
 
     def send(self, router: int, frame_us: int) -> bool:
         """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.
@@ -227,7 +229,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
         if command is not None:
             if command.get("stop"):
                 break
-            generator.start(command)
+            generator.start(command, _now_us())
             continue
         now_us = _now_us()
         if now_us >= due_us:

@@ -94,10 +94,10 @@ class Broker:
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
 
 
-def generator(broker, rate, **more):
+def generator(broker, rate, told_us=START_US, **more):
     config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
     made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20, **more), broker)
-    made.start({"start_at_us": START_US, "seconds": 1})
+    made.start({"start_at_us": START_US, "seconds": 1}, told_us)
     return made
 
 
@@ -117,6 +117,16 @@ def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_b
     behind = [batch["t"][0].as_py() - 1 for batch, _ in sent[1:]]
     assert [meta["watermark"] for _, meta in sent] == [*behind, frame_us]
     assert broker.frames(0) == []
+
+
+def test_a_generator_that_hears_of_its_load_when_it_should_be_over_sends_it_for_each_router():
+    told_us = START_US + 60_000_000
+    late = generator(Broker(), rate=1000, told_us=told_us)
+    late.send(0, told_us + 5_000)
+    late.give_up(told_us + 5_000)
+    assert not late.finished, "it is not the turn of router 1 yet"
+    late.send(1, told_us + 15_000)
+    assert late.finished and late.events == 1000
 
 
 def test_a_generator_follows_the_steps_it_was_told():
