@@ -15,7 +15,8 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.bench.plain import start_plain
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.job import Job, telling_line
+from keyshift.executor.job import Job
+from keyshift.executor.spark import telling_line
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import job_config

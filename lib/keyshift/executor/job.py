@@ -5,7 +5,6 @@ import dataclasses
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator, MakeSteps
+from keyshift.executor.measures import now_us
 from keyshift.executor.savepoint import Savepoint, SavepointStore
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
@@ -154,13 +154,13 @@ class Job:
 
         Every unit is written and read again, whether it moves or not: it is one step in ``records``.
         """
-        current, begun_us = self.assignment, _us()
+        current, begun_us = self.assignment, now_us()
         savepoint = self.savepoint()
         self._output.keep()
-        aligned_us = _us()
+        aligned_us = now_us()
         self._say("stopping")
         self.stop()
-        stopped_us = _us()
+        stopped_us = now_us()
         self._say("starting anew")
         attempt, slots = self.config.attempt + 1, len(set(target.owner))
         self.config = dataclasses.replace(self.config, attempt=attempt, slots=slots, restore=savepoint.name)
@@ -322,7 +322,3 @@ def _restarted(
         said["released", slot] = {"units": units}
     step, version = Step(moves, Mode(gate="query")), before.version + 1
     return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", said)
-
-
-def _us() -> int:
-    return time.time_ns() // 1000

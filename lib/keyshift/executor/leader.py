@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from keyshift.executor.measures import now_us
 from keyshift.executor.zookeeper import Coordination, steps_of, steps_to_json
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import coordinator as protocol
@@ -139,7 +140,7 @@ class Coordinator:
             self._carry_out(effect)
 
     def _carry_out(self, effect: protocol.Effect) -> None:
-        now, say = _us(), self._say
+        now, say = now_us(), self._say
         match effect:
             case protocol.PlanNext(make_steps):
                 say("planning")
@@ -182,14 +183,14 @@ class Coordinator:
     def _begin(self, steps: Iterable[tuple[int, Step]]) -> None:
         for version, step in steps:
             if version not in self.records:
-                self.records[version] = StepRecord(version, step, _us())
+                self.records[version] = StepRecord(version, step, now_us())
                 self._under_way.add(version)
                 self._listen(version)
 
     def _ended(self, version: int, outcome: str) -> None:
         self._under_way.discard(version)
         if self.records[version].outcome == "under way":
-            self.records[version].outcome, self.records[version].completed_us = outcome, _us()
+            self.records[version].outcome, self.records[version].completed_us = outcome, now_us()
 
     def read_acknowledgements(self) -> None:
         """Complete ``records``: what slots measured is of no interest while steps wait for each other."""
@@ -223,7 +224,3 @@ def _words(dropped: protocol.Dropped) -> str:
 
 def _ms() -> float:
     return time.monotonic() * 1000
-
-
-def _us() -> int:
-    return time.time_ns() // 1000

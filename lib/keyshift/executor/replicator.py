@@ -7,7 +7,6 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
+from keyshift.executor.measures import now_us
 from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 
@@ -104,7 +104,7 @@ class Replicator:
             self._thread.join()
 
     def _work(self) -> None:
-        told, rounds, began = "", 0, time.time_ns() // 1000
+        told, rounds, began = "", 0, now_us()
         try:
             while not self._closed.is_set():
                 order = self._order
