@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooState
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor import zookeeper as module
+from keyshift.executor import zookeeper_session as module
 from keyshift.executor.zookeeper import PART_BYTES, Coordination
 from keyshift.folders import silent
 from keyshift.services.zookeeper import ZooKeeper

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from keyshift.clock import now_us
 from keyshift.executor.expected_units import ExpectedUnits
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.measures import now_us
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_shared import Shared
 from keyshift.state import UnitState

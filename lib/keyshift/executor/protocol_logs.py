@@ -5,8 +5,8 @@ import secrets
 import sys
 from collections.abc import Iterable
 
+from keyshift.clock import now_us
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.measures import now_us
 from keyshift.executor.zookeeper import Coordination
 from keyshift.protocol.record import StepRecord
 from keyshift.runtime.protocol_log import Event, ProtocolLog, event_of, in_order, to_lines

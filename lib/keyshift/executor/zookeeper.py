@@ -3,20 +3,18 @@
 Below the root of a stage: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
 (for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
 ``handover/N`` (where the state of slot N stayed at the end of a batch), ``acks/VERSION/PHASE-N`` and
-``savepoints/ID/…`` (acknowledgements, with their measurements). What the job asks is in ``measure``, ``copies`` and
-``log``, with an ID, and the answers are in ``measured/ID/…``, ``copied/ID/…`` and ``logs/ID/…``. A slot that finds its
-number in ``kill`` dies. A value that is too long for a node is in several, in a folder below ``parts``.
+``savepoints/ID/…`` (acknowledgements, with their measurements; of snapshots, too). What the job asks is in ``measure``,
+``copies`` and ``log``, with an ID, and the answers are in ``measured/ID/…``, ``copied/ID/…`` and ``logs/ID/…``. A slot
+that finds its number in ``kill`` dies. A value that is too long for a node is in several, in a folder below ``parts``.
 """
 
 import contextlib
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -26,28 +24,19 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import ForceRetryError
-from kazoo.security import make_acl, make_digest_acl
+from kazoo.security import make_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
-from keyshift.errors import ServiceUnavailable, service_errors
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor.confirmed import ConfirmedWrites, Write
+from keyshift.executor.zookeeper_session import GIVE_UP_S, Session
 from keyshift.keys import Step
 
-ANSWER_S = 10.0  # for a new session
-GIVE_UP_S = 30.0  # without a connection; kazoo alone would keep every caller waiting for ever
-PATIENT = {"max_tries": -1, "max_delay": 1.0}  # kazoo's own pauses grow to an hour
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
 PARTS = b"parts/"  # no JSON begins so
 
 OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
-
-
-def _only_for(secret: str) -> dict[str, Any]:
-    """What makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
-    password = sha256(f"zookeeper {secret}".encode()).hexdigest()  # is sent in clear, so it must not open anything else
-    return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
 
 
 def steps_to_json(version: int, steps: Sequence[tuple[int, Step]], rest: int) -> dict[str, Any]:
@@ -60,55 +49,7 @@ def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
     return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
 
 
-def _client(hosts: str, secret: str) -> KazooClient:
-    return KazooClient(
-        hosts=hosts,
-        timeout=ANSWER_S,
-        connection_retry=PATIENT,
-        command_retry=PATIENT,
-        **_only_for(secret) if secret else {},
-    )
-
-
-class _Ahead:
-    """At most one session that was begun before anybody needs it, for one ``hosts`` and ``secret``."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._of: tuple[str, str] | None = None
-        self._client: KazooClient | None = None
-        self._there: Any = None  # an event
-
-    def begin(self, hosts: str, secret: str) -> None:
-        """Does not wait for the session. One for another job ends."""
-        with self._lock:
-            if self._of == (hosts, secret):
-                return
-            other, self._of, self._client = self._client, (hosts, secret), _client(hosts, secret)
-            self._there = self._client.start_async()
-        if other is not None:
-            _end(other)
-
-    def take(self, hosts: str, secret: str) -> KazooClient | None:
-        """The session, if there is one; it is the caller's now."""
-        with self._lock:
-            if self._of != (hosts, secret):
-                return None
-            client, there, self._of, self._client = self._client, self._there, None, None
-        there.wait(ANSWER_S)
-        return client
-
-
-_ahead = _Ahead()
-
-
-def _end(client: KazooClient) -> None:
-    with contextlib.suppress(KazooException):  # closing what is already broken
-        client.stop()
-        client.close()
-
-
-class Coordination:
+class Coordination(Session):
     """One participant, seen from the root of one job, who alone reads and writes what is made here with its ``secret``.
 
     A lost connection and an expired session pass unnoticed: calls wait, watches and registrations are made again, and
@@ -117,52 +58,19 @@ class Coordination:
     """
 
     def __init__(self, hosts: str, root: str, secret: str = "") -> None:
-        ahead = _ahead.take(hosts, secret)
-        self._client = ahead or _client(hosts, secret)
-        self._hosts, self._secret = hosts, secret
+        super().__init__(hosts, secret)
         self.root = root
-        self._timer: threading.Timer | None = None
-        self._expired = False  # the session, and there is no other one yet
-        self._failure: str | None = None
         self._held: dict[str, bytes] = {}  # registrations
         self._holding = threading.Lock()
         self._acknowledgements = ConfirmedWrites(self._client, self._refused)
         self._in_parts: dict[str, bytes] = {}  # published nodes -> what they hold
         self._term: int | None = None  # the version of ``leader`` while this one leads
-        try:
-            self._client.start(timeout=ANSWER_S)  # does nothing for a session that is there
-        except KazooTimeoutError as error:
-            self._client.close()
-            raise ServiceUnavailable(
-                f"ZooKeeper at {hosts} did not answer within {ANSWER_S:g} s: is it running?"
-            ) from error
-        self._client.add_listener(self._connection_changed)
-        if secret and ahead is None:
+        self._start()
+        if secret and self._first:
             with self._talking():
                 self._client.ensure_path(root[: root.index("/", 1)], acl=[OF_ALL_JOBS])
 
-    # -- the connection -----------------------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raises ServiceUnavailable if ZooKeeper is gone for good. Watching and acknowledging do not tell."""
-        if self._failure:
-            raise ServiceUnavailable(self._failure)
-
-    def _connection_changed(self, state: str) -> None:
-        """From kazoo's thread, which must not wait."""
-        if state == KazooState.CONNECTED:
-            if self._timer is not None:
-                self._timer.cancel()
-            expired, self._timer, self._expired = self._expired, None, False
-            self._client.handler.spawn(self._renew, expired)
-            return
-        self._expired |= state == KazooState.LOST
-        if self._timer is None:
-            self._timer = threading.Timer(GIVE_UP_S, self._give_up)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _renew(self, expired: bool) -> None:
+    def _renewed(self, expired: bool) -> None:
         """What went with the session, and what may not have arrived; kazoo itself sees to the watches."""
         self._acknowledgements.repeat()
         if expired:
@@ -173,28 +81,8 @@ class Coordination:
             except ServiceUnavailable as error:
                 self._fail(str(error))
 
-    def _give_up(self) -> None:
-        self._client.remove_listener(self._connection_changed)
-        self._fail(f"ZooKeeper at {self._hosts} was away for {GIVE_UP_S:g} s: see `keyshift status`")
-        with contextlib.suppress(KazooException):  # it is about to connect, and stops then
-            self._client.stop()  # fails whatever waits for an answer
-
-    def _fail(self, failure: str) -> None:
-        self._failure = self._failure or failure
+    def _lost(self) -> None:
         self._acknowledgements.end()
-
-    def _refused(self, node: str, error: Exception) -> None:
-        self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
-
-    @contextlib.contextmanager
-    def _talking(self) -> Iterator[None]:
-        self.check()
-        with service_errors(KazooException, self._explained):
-            yield
-
-    def _explained(self, error: KazooException) -> str:
-        said = f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
-        return self._failure or said
 
     def close(self, prepare_next: bool = False) -> None:
         """End the session, when what was acknowledged is there; ephemeral nodes go at once.
@@ -202,13 +90,10 @@ class Coordination:
         With ``prepare_next`` the session of the next participant in this process begins now, when nobody waits for it.
         """
         if prepare_next:
-            _ahead.begin(self._hosts, self._secret)
+            self._begin_next()
         with contextlib.suppress(ServiceUnavailable):  # then it never will be
             self._confirm()
-        self._client.remove_listener(self._connection_changed)
-        if self._timer is not None:
-            self._timer.cancel()
-        _end(self._client)
+        self._end()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

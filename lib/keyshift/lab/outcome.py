@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.analysis.metrics import Load
+from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
 from keyshift.progress import Say
 from keyshift.results import from_records
@@ -14,8 +15,6 @@ from keyshift.results.manifest import Verdict
 from keyshift.results.verdict import Judgement, due
 from keyshift.traffic.traffic import Feed, Traffic
 from keyshift.workloads import Workload
-
-SECOND_US = 1_000_000
 
 
 class Outcome(NamedTuple):

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from keyshift.clock import SECOND_US
 from keyshift.planner import Decision
 from keyshift.protocol.record import StepRecord
 from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
 
-SECOND_US = 1_000_000
 OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
 
 

@@ -17,7 +17,6 @@ results that the events must have; ``took_s``: since the start of the load), aft
 
 import math
 import threading
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -28,6 +27,7 @@ from kafka import KafkaProducer
 from pydantic import Field
 
 from keyshift import frames
+from keyshift.clock import SECOND_US, now_us
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.trace import Trace
 from keyshift.traffic.entry import Commands, TrafficConfig, run
@@ -35,7 +35,6 @@ from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 from keyshift.workloads import Partition
 
-SECOND_US = 1_000_000
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
 TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
 ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
@@ -164,7 +163,7 @@ class Generator:
             self._put(router, frames.encode(piece))
         self._put(router, frames.encode(last, {"watermark": watermark}))
         if self.trace:
-            self.trace.add(router, watermark, _now_us())
+            self.trace.add(router, watermark, now_us())
         return watermark == frame_us
 
     def _put(self, router: int, frame: bytes) -> None:
@@ -219,22 +218,22 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
     say({"state": "ready"})
 
     turn_us = config.frame_ms * 1000 / config.routers
-    begin_us = _now_us()
+    begin_us = now_us()
     turn = 0  # turn n is due at begin + n * turn_us; of turns that are late, each router has only its latest one
     pending: dict[int, int] = {}  # routers with something to send, and the time of the frame that ends with it
     late_us, report_us, done = 0.0, begin_us + SECOND_US, False
     while True:
         due_us = begin_us + turn * turn_us
-        command = commands.next(timeout_s=0.0 if pending else (due_us - _now_us()) / SECOND_US)
+        command = commands.next(timeout_s=0.0 if pending else (due_us - now_us()) / SECOND_US)
         if command is not None:
             if command.get("stop"):
                 break
-            generator.start(command, _now_us())
+            generator.start(command, now_us())
             continue
-        now_us = _now_us()
-        if now_us >= due_us:
-            late_us = max(late_us, now_us - due_us)
-            after = max(turn, math.floor((now_us - begin_us) / turn_us)) + 1
+        passed_us = now_us()
+        if passed_us >= due_us:
+            late_us = max(late_us, passed_us - due_us)
+            after = max(turn, math.floor((passed_us - begin_us) / turn_us)) + 1
             pending |= {
                 each % config.routers: round(begin_us + each * turn_us)
                 for each in range(max(turn, after - config.routers), after)
@@ -242,23 +241,19 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             turn = after
         with broker_errors(config.kafka, f"sending to topic {config.topic!r}"):
             pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
-        late_us = max(late_us, generator.late_us(now_us))
-        generator.give_up(now_us)
+        late_us = max(late_us, generator.late_us(passed_us))
+        generator.give_up(passed_us)
         if generator.finished and not done:
             generator.flush()
             done = True
-            say(generator.done(_now_us()))
-        if now_us >= report_us:
+            say(generator.done(now_us()))
+        if passed_us >= report_us:
             say({"sent_events": generator.events, "late_ms": round(late_us / 1000, 3)})
             late_us, report_us = 0.0, report_us + SECOND_US
     generator.flush()
     if not done:
-        say(generator.done(_now_us()))
+        say(generator.done(now_us()))
     producer.close(timeout=1)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from kazoo.exceptions import ConnectionClosedError, NodeExistsError, NoNodeError
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import zookeeper as coordination
+from keyshift.executor import zookeeper_session
 from keyshift.executor.zookeeper import Coordination, steps_of, steps_to_json
 from keyshift.keys import Mode, Move, SlotId, Step, UnitId
 
@@ -49,7 +50,7 @@ class Client:
 
 @pytest.fixture
 def job(monkeypatch):
-    monkeypatch.setattr(coordination, "KazooClient", Client)
+    monkeypatch.setattr(zookeeper_session, "KazooClient", Client)
     return Coordination("nowhere:1", "/job")
 
 
