@@ -20,7 +20,6 @@ RouterId = NewType("RouterId", int)
 
 Gate = Literal["none", "slots", "router", "query"]
 Transfer = Literal["push", "fetch", "access", "remote"]
-Behind = Literal["stop", "go on"]  # what happens behind the barrier of a savepoint: nothing any more, or all as before
 
 
 def hash_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -73,20 +72,25 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Moves that switch together, under one new assignment version."""
+    """Moves that switch together, under one new assignment version.
+
+    With ``snapshot``, a name, nothing moves: all state is to be written down as it is when every router has switched.
+    """
 
     moves: tuple[Move, ...]
     mode: Mode = Mode()
+    snapshot: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Rows of unit, source, destination, and the mode."""
-        return {"moves": [[m.unit, m.source, m.destination] for m in self.moves], "mode": asdict(self.mode)}
+        """Rows of unit, source, destination, the mode, and the snapshot's name if it is one."""
+        moves = [[m.unit, m.source, m.destination] for m in self.moves]
+        return {"moves": moves, "mode": asdict(self.mode)} | ({"snapshot": self.snapshot} if self.snapshot else {})
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Step":
         """The inverse of ``to_json``."""
         moves = tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in raw["moves"])
-        return cls(moves, Mode(**raw["mode"]))
+        return cls(moves, Mode(**raw["mode"]), raw.get("snapshot", ""))
 
 
 @dataclass(frozen=True)

@@ -120,27 +120,27 @@ def test_keys_that_arrived_are_known_before_anybody_touches_them(make):
 
 def test_changes_are_the_keys_put_or_deleted_since_they_are_tracked_and_told_once(make):
     state = filled(make, {1: (1, b"before"), 2: (1, b"before"), 3: (1, b"before")})
-    state.track()
-    assert state.changes() == set()
+    state.track("check")
+    assert state.changes("check") == set()
     state.values[1] = (2, b"new")
     state.values[1] = (3, b"newer")
     state.values[9] = (1, b"more")
     state.delete(2)
     state.values[3]
-    assert state.changes() == {1, 2, 9}
-    assert state.changes() == set()
+    assert state.changes("check") == {1, 2, 9}
+    assert state.changes("check") == set()
     state.values[3] = (2, b"new")
-    assert state.changes() == {3}
+    assert state.changes("check") == {3}
 
 
 def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
     state = make()
-    state.track()
+    state.track("check")
     state.install(filled(make, {1: (1, b"a"), 2: (1, b"b")}).export(1000))
-    assert state.changes() == set()
+    assert state.changes("check") == set()
     state.values[1] = (2, b"a")
     state.delete(2)
-    assert state.changes() == {1, 2}
+    assert state.changes("check") == {1, 2}
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=20))
@@ -166,9 +166,24 @@ class KeepsWhatIsDeleted(Broken):
 
 
 class TellsNothing(Broken):
-    def changes(self):
-        super().changes()
+    def changes(self, who):
+        super().changes(who)
         return set()
+
+
+class TellsTheFirst(Broken):
+    """Whoever asks first is told what others have not been told yet."""
+
+    def changes(self, who):
+        found = super().changes(who)
+        for told in self._values.told.values():
+            told -= found
+        return found
+
+
+class CopiesNothing(Broken):
+    def copy(self):
+        return self
 
 
 class InOnePart(Broken):
@@ -205,11 +220,13 @@ def store_of(kind):
         (Backend(store_of(Forgets), "a backend"), "the export has other values"),
         (Backend(store_of(KeepsWhatIsDeleted), "a backend"), "len is"),
         (Backend(store_of(TellsNothing), "a backend"), "keys .* are told as changed"),
+        (Backend(store_of(TellsTheFirst), "a backend"), "two who track changes"),
+        (Backend(store_of(CopiesNothing), "a backend"), "a copy changes when its original does"),
         (Backend(store_of(InOnePart), "a backend"), "parts of 10000 bytes were wanted"),
         (Backend(OneForAll, "a backend"), "timers travel with the values"),
         (Backend(MemoryStore, "two\nlines"), "summary .*: must be one line"),
     ],
-    ids=["export", "delete", "changes", "parts", "timers", "summary"],
+    ids=["export", "delete", "changes", "trackers", "copy", "parts", "timers", "summary"],
 )
 def test_the_check_says_in_plain_words_what_a_backend_does_not_keep(backend, words):
     with pytest.raises(ContractBroken, match=words):

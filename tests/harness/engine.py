@@ -116,7 +116,7 @@ class Engine:
     slow_s: tuple[float, ...]  # by router: how long its rows are on their way
     results: list[pd.DataFrame] = field(default_factory=list)
     answered: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)  # version -> router, offset, position
-    markers: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
+    markers: list[dict[str, Any]] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     batches: int = 0
     moved: int = 0
@@ -145,7 +145,7 @@ class Engine:
                     if event[0] >= 0:  # not of a timer
                         self.answered.setdefault(version, set()).add(tuple(event))
             else:
-                self.markers.put(meta)
+                self.markers.append(meta)
 
     def end(self) -> None:
         """End all processes."""

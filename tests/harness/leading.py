@@ -83,7 +83,8 @@ class LedJob(Job):
 
     def _new_coordinator(self, assignment: Assignment) -> Coordinator:
         self._session = MortalSession(self._ensemble, self.config.root, self._dies)
-        return Coordinator(self._session, self.config.job, assignment, self.config.deadline_s)
+        config = self.config
+        return Coordinator(self._session, config.job, assignment, config.deadline_s, config.slots)
 
     def _lead(self) -> None:
         while True:

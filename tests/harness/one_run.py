@@ -33,6 +33,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.executor import job, protocol_logs, slot_task, tasks
 from keyshift.executor.config import JobConfig
+from keyshift.executor.snapshotter import MARK
 from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
@@ -131,6 +132,7 @@ class Run:
             reserve_bytes=0,
             queue_bytes=shape.queue_bytes,
             deadline_s=shape.deadline_s,
+            snapshot_s=shape.snapshot_s,
         )
         self._workload = config.make_workload()
         self._topic = Topic(shape.routers)
@@ -161,6 +163,8 @@ class Run:
             self._engine.end()
         self.outcome.log = self._job.log
         self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
+        restored = (self._job.config.restore or "").startswith(MARK)
+        self.seen.update({"snapshots": len(self._job.snapshots), "began from a snapshot": restored})
         self.seen.update({"leaders died": self._job.deaths, "queries died": len(self._job.revoked) > 0})
 
     def _problem(self, check: str, what: Any) -> None:
@@ -349,22 +353,14 @@ class Run:
 
     def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
         """Until each of ``slots`` has said it."""
-        missing = set(slots)
+        self._await(f"slots say {said['marker']!r}", lambda: set(slots) <= self.said(said))
 
-        def all_there() -> bool:
-            while not self._engine.markers.empty():
-                marker = self._engine.markers.get()
-                if marker.items() >= said.items():
-                    missing.discard(marker["slot"])
-            return not missing
+    def said(self, what: Mapping[str, Any]) -> set[int]:
+        """The slots that have said it."""
+        return {marker["slot"] for marker in list(self._engine.markers) if marker.items() >= what.items()}
 
-        self._await(f"slots say {said['marker']!r}", all_there)
-
-    def keep(self) -> None:
-        """What counts is seen from versions here."""
-
-    def forget(self) -> None:
-        """As ``keep``."""
+    def revoke(self, versions: Collection[int]) -> None:
+        """What counts is asked of the job here."""
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 

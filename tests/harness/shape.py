@@ -54,6 +54,7 @@ class Shape:
     restarts: bool  # with a savepoint and another number of slots, under load
     dies_at_s: float | None  # when the query dies
     dies_by: str  # of a "worker" that is killed, or a "session" that a task has lost for good
+    snapshot_s: float  # from one snapshot to the next; 0: none
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
 
@@ -102,5 +103,6 @@ def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinn
         restarts=rng.random() < 0.15,
         dies_at_s=rng.random() * 2 if rng.random() < 0.1 else None,
         dies_by=rng.choice(("worker", "session")),
+        snapshot_s=rng.choice((0.0, 0.1, 0.3)),
     )
     return replace(shape, **pinned)

@@ -72,7 +72,7 @@ def lead(coordinator, check=lambda: None):
 def serve(coordination, check=lambda: None):
     if coordination.read("assignment") is None:
         coordination.publish("assignment", START.to_json() | {"paused": []})
-    coordinator = Coordinator(coordination, "test", START, 30.0)
+    coordinator = Coordinator(coordination, "test", START, 30.0, 2)
     if coordination.read("steps") is None:
         coordinator.request(lambda current: STEPS)
     return lead(coordinator, check)
@@ -129,7 +129,7 @@ def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_ov
         assert goes_on.wait(60)
 
     def lead_and_pause():
-        coordinator = Coordinator(first, "first", START, 30.0)
+        coordinator = Coordinator(first, "first", START, 30.0, 2)
 
         def look():
             pause()
@@ -144,7 +144,7 @@ def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_ov
     try:
         assert paused.wait(60)
         expire(first)
-        coordinator = Coordinator(second, "second", START, 30.0)
+        coordinator = Coordinator(second, "second", START, 30.0, 2)
         coordinator.request(lambda current: STEPS)
         lead(coordinator)
         left = {path: second.read(path) for path in ("plan", "steps", "assignment")}
@@ -189,7 +189,7 @@ def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
             raise Died
 
     for coordination in (first, second):
-        coordinator = Coordinator(coordination, "test", many, 30.0)
+        coordinator = Coordinator(coordination, "test", many, 30.0, 2)
         if coordination is first:
             coordinator.request(lambda current: plan)
         with pytest.raises(Died):

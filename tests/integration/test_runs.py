@@ -8,6 +8,7 @@ import pytest
 from certificate import CERTIFICATE, KEY
 from keyshift.errors import QueryDied
 from keyshift.executor.job import Job
+from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.spark import ENCRYPTED
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import make_spec
@@ -130,6 +131,39 @@ def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
     manifest = lab.run(spec(strategy="lazy", workload="windowcount", kill_s="2.5", seconds=8.0, rate=1000.0))
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("the query died" in note for note in manifest.notes)
+
+
+@pytest.mark.parametrize("strategy, kill_s", [("fluid", "3.2"), ("meces", "6.5"), ("lazy", "3.5,7.5")])
+def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, kill_s):
+    """At rest, and in a migration; once more behind a death; the batch of Spark ends in between."""
+    timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 12.0, "batch_s": 6.0}
+    manifest = lab.run(spec(strategy=strategy, snapshot_s=1.0, kill_s=kill_s, recoveries=3, **timed))
+    assert manifest.status == "ok", manifest.verdict.examples
+    deaths = [note for note in manifest.notes if "the query died" in note]
+    assert len(deaths) == len(kill_s.split(","))
+    assert all("since its snapshot was done again" in note for note in deaths), manifest.notes
+
+
+def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeypatch):
+    """Every part of the newest one is damaged before it is read."""
+    damaged, recover = [], Job.recover
+
+    def spoil(job):
+        if not damaged:
+            newest, before = job.snapshots[-1], job.snapshots[-2]
+            damaged.append((newest, before))
+            bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
+            for name in bucket.names(f"{newest.name}/slot-"):
+                bucket.put(name, b"spoilt" * 1000)
+        recover(job)
+        damaged.append(job.config.restore)
+
+    monkeypatch.setattr(Job, "recover", spoil)
+    manifest = lab.run(spec(strategy="fluid", snapshot_s=1.0, kill_s="6.5", recoveries=3, seconds=14.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    (newest, before), *restored = damaged
+    assert restored == [newest.name, before.name]
+    assert any("checksum" in note for note in manifest.notes), manifest.notes
 
 
 @pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])

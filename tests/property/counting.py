@@ -25,15 +25,18 @@ class Values(dict[int, list[int]]):
 
     def __init__(self, values: Any = ()) -> None:
         super().__init__(values)
-        self.changed: set[int] | None = None
+        self.changed: dict[str, set[int]] = {}  # by who tracks it
+
+    def touch(self, key: int) -> None:
+        for changed in self.changed.values():
+            changed.add(key)
 
     def __missing__(self, key: int) -> None:
         return None
 
     def __setitem__(self, key: int, value: list[int]) -> None:
         super().__setitem__(key, value)
-        if self.changed is not None:
-            self.changed.add(key)
+        self.touch(key)
 
 
 class Timers(dict[int, tuple[int, int]]):
@@ -42,8 +45,17 @@ class Timers(dict[int, tuple[int, int]]):
     def __init__(self, timers: Any = (), watermark: int = 0) -> None:
         super().__init__(timers)
         self.watermark, self.clock = watermark, 0
+        self.edits = 0
+
+    def copy(self) -> "Timers":
+        return Timers(self, self.watermark)
+
+    def __setitem__(self, number: int, timer: tuple[int, int]) -> None:
+        super().__setitem__(number, timer)
+        self.edits += 1
 
     def reach(self, watermark: int, now_us: int = 0) -> None:
+        self.edits += watermark > self.watermark
         self.watermark, self.clock = max(self.watermark, watermark), max(self.clock, now_us)
 
     def next(self, kind: int) -> int | None:
@@ -61,6 +73,7 @@ class Timers(dict[int, tuple[int, int]]):
         found = [(number, due) for number, (due, _) in self.items() if due <= self.watermark]
         for number, _ in found:
             del self[number]
+        self.edits += bool(found)
         return found
 
 
@@ -74,26 +87,27 @@ class State:
         return f"State({dict(self.values)}, {dict(self.timers)} at {self.timers.watermark})"
 
     def copy(self) -> "State":
-        return State(self.values, Timers(self.timers, self.timers.watermark))
+        return State(self.values, self.timers.copy())
 
     def bare(self) -> "State":
         """Without the values."""
-        return State((), Timers(self.timers, self.timers.watermark))
+        return State((), self.timers.copy())
 
     def keys(self) -> list[int]:
         return list(self.values)
 
     def delete(self, key: int) -> None:
         self.values.pop(key, None)
-        if self.values.changed is not None:
-            self.values.changed.add(key)
+        self.values.touch(key)
 
-    def track(self) -> None:
-        self.values.changed = set()
+    def __len__(self) -> int:
+        return len(self.values)
 
-    def changes(self) -> set[int]:
-        assert self.values.changed is not None, "changes() before track()"
-        found, self.values.changed = self.values.changed, set()
+    def track(self, who: str) -> None:
+        self.values.changed[who] = set()
+
+    def changes(self, who: str) -> set[int]:
+        found, self.values.changed[who] = self.values.changed[who], set()
         return found
 
 

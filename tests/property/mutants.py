@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -117,9 +118,9 @@ class ForgetsTheStepAtTheEndOfTheBatch(Slot):
 
 
 class FreezesWhenTheFirstRouterStops(Slot):
-    def savepoint_barrier(self, router: int, savepoint: str, behind: Any = "stop") -> Any:
+    def savepoint_barrier(self, router: int, savepoint: str) -> Any:
         for each in self._heard:
-            effects = super().savepoint_barrier(each, savepoint, behind)
+            effects = super().savepoint_barrier(each, savepoint)
         return effects
 
 
@@ -406,8 +407,8 @@ class StopsForASavepointWhilePaused(RouterMachine):
         paused, wanted = self._next_paused, self._savepoint
         effects = super().boundary()
         if paused and wanted and self._savepoint:
-            self.stopped_for, self._savepoint = wanted.savepoint, None
-            effects.append(wanted)
+            self.stopped_for, self._savepoint = wanted, None
+            effects.append(router.SavepointBarrier(wanted))
         return effects
 
 
@@ -489,6 +490,74 @@ class DoesTheFirstStepsOnly(CoordinatorMachine):
 
     def start(self, steps: Any, now_ms: float) -> Any:
         return super().start(list(steps)[:2], now_ms)
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+class CapturesAtTheFirstBarrier(Slot):
+    def snapshot_barrier(self, router: int, version: int) -> Any:
+        if self._snapshot and self._snapshot.version == version and not self._step:
+            self._snapshot.standing |= set(self._heard)
+        return super().snapshot_barrier(router, version)
+
+
+class CapturesWithoutWaitingForState(Slot):
+    def _advance(self, touched: Any = ()) -> Any:
+        effects = super()._advance(touched)
+        return effects + super()._capture()
+
+
+class KeepsNothingBackBehindASnapshot(Slot):
+    def standing(self, router: int) -> bool:
+        return False
+
+
+class KeepsTheVersionBehindASnapshot(Slot):
+    """Timers that fire behind it come out as if they had fired before."""
+
+    def _capture(self) -> Any:
+        version = self.version
+        effects = super()._capture()
+        self.version = version
+        return effects
+
+
+class WaitsForASnapshotThatDoesNotHappen(Slot):
+    def skip(self) -> Any:
+        return []
+
+
+class LosesWhatWasKeptBack(SlotCore[Any, Any]):
+    def _go_on(self) -> None:
+        self._behind, self._behind_bytes = [], 0
+
+
+class WritesTheTimersOfTheWhole(SlotShell):
+    def write(self, units: Any, parts: Any) -> None:
+        before = {unit: part.timers for unit, part in self.parts_written.items()}
+        super().write(units, [replace(part, timers=before.get(part.unit, part.timers)) for part in parts])
+
+
+class WritesTheStateAsItIsLater(SlotShell):
+    def write(self, units: Any, parts: Any) -> None:
+        super().write(units, [replace(part, whole=self.states[part.unit]) for part in parts])
+        self.parts_written = {unit: self.states[unit] for unit in units}
+
+
+class TellsTheOffsetOfTheFrameBehind(RouterShell):
+    def stand(self, savepoint: str) -> None:
+        self.sim.acknowledge_savepoint(savepoint, self.sim.shape.ack_ms, f"router-{self.number}", self.offset + 1)
+
+
+class LooksAheadBesideASnapshot(CoordinatorMachine):
+    def _look_ahead(self, now_ms: float) -> Any:
+        wanted, self._wanted, current = self._wanted, "", self._current
+        if current and current.step.snapshot:
+            self._current = None
+        effects = super()._look_ahead(now_ms)
+        self._wanted, self._current = wanted, current
+        return effects
 
 
 class UsesVersionsAgain(CoordinatorMachine):
@@ -579,6 +648,9 @@ ROUND = {"shape": CALM | {"repeats": 0.5, "script": ("shuffle", "back", "back", 
 SKEWED = {"routers": 3, "idle": (False,) * 3, "channel_ms": (0.0, 5.0, 40.0), "room": 100, "state_ms": 10.0}
 MUCH_LENDING = LENDING | {"shape": ROUND["shape"] | SKEWED}
 REMOTE = {"modes": [Mode(transfer="remote")]}
+DIES = {"shape": {"snapshot_ms": 20.0, "dies": 1.0, "late": 0.0, "rolls_back": 0.0, "queue_bytes": 1000}}
+PAUSED = {"modes": [Mode(gate="router")], "shape": CALM | {"script": ("random", "savepoint") * 3}}
+OFTEN = {"shape": {"snapshot_ms": 20.0}}
 
 MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
     f"{machine}: {mutant.__name__}": ({machine: mutant} | more, check)
@@ -638,7 +710,7 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("router_machine", AdoptsOneFrameAfterItsBarrier, "violation", {}),
         ("router_machine", AdoptsWithoutBarrier, "violation", {}),
         ("router_machine", PausesForOneFrame, "gate", {}),
-        ("router_machine", StopsForASavepointWhilePaused, "lost", {"modes": [Mode(gate="router")]}),
+        ("router_machine", StopsForASavepointWhilePaused, "lost", PAUSED),
         ("router_shell", WaitsForRoomWhenItsBatchIsOver, "stuck", {"modes": [Mode(gate="router")]}),
         ("router_core", ResumesAfterNewRecords, "reordered", {}),
         ("router_core", LetsTimePassInPausedSlots, "late", {"modes": [Mode(gate="router")]}),
@@ -648,6 +720,16 @@ MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
         ("coordinator_machine", UsesTheVersionOfTheStepAheadAgain, "stuck", {}),
         ("coordinator_machine", GoesOnBeforeTheStateIsInstalled, "violation", {}),
         ("coordinator_machine", DoesTheFirstStepsOnly, "target", {}),
+        ("slot_machine", CapturesAtTheFirstBarrier, "snapshot", DIES),
+        ("slot_machine", CapturesWithoutWaitingForState, "snapshot", OFTEN),
+        ("slot_machine", KeepsNothingBackBehindASnapshot, "wrong", DIES),
+        ("slot_machine", KeepsTheVersionBehindASnapshot, "timer doubled", DIES),
+        ("slot_machine", WaitsForASnapshotThatDoesNotHappen, "stuck", OFTEN),
+        ("slot_core", LosesWhatWasKeptBack, "lost", OFTEN),
+        ("slot_shell", WritesTheTimersOfTheWhole, "timer lost", DIES),
+        ("slot_shell", WritesTheStateAsItIsLater, "wrong", DIES),
+        ("router_shell", TellsTheOffsetOfTheFrameBehind, "snapshot", DIES),
+        ("coordinator_machine", LooksAheadBesideASnapshot, "stuck", OFTEN),
         ("coordinator_machine", UsesVersionsAgain, "stuck", {}),
         ("coordinator_machine", ForgetsWhatWasAcknowledged, "stuck", {}),
         ("coordinator_machine", DoesNotWaitForTheLateStep, "violation", {}),

@@ -13,8 +13,9 @@ from keyshift.keys import Assignment, Step
 from keyshift.protocol import SlotMachine, slot
 from keyshift.protocol.slot.phases import ON_LOAN
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
-from keyshift.runtime.row import BARRIER, DATA, Row
-from keyshift.runtime.slot import Leave
+from keyshift.runtime.row import BARRIER, DATA, SNAPSHOT, Row
+from keyshift.runtime.slot import Captured, Leave
+from keyshift.runtime.snapshots import Part, Snapshots
 
 if TYPE_CHECKING:
     from simulation import Simulation
@@ -35,7 +36,7 @@ class RouterShell:
 
     def make_core(self) -> None:
         shape = self.sim.shape
-        machine = self.sim.router_machine(*self.sim.published["assignment"][-1])
+        machine = self.sim.router_machine(*self.sim.published["assignment"][-1][:2])
         self.core = self.sim.router_core(machine, len(self.sim.slots), shape.queue_bytes, self.split)
 
     def open(self) -> None:
@@ -90,13 +91,16 @@ class RouterShell:
             self.send(self.core.resume())
             return self.put(self.end)
         events = sim.read(self.number, self.offset)
-        rows, savepoint = self.core.frame(self.number, self.offset, events, (self.offset + 1) * FRAME_US)
-        if savepoint is not None:
-            sim.acknowledge_savepoint(sim.shape.ack_ms, f"router-{self.number}", self.offset)
+        rows, savepoints = self.core.frame(self.number, self.offset, events, (self.offset + 1) * FRAME_US)
+        for savepoint in savepoints:
+            self.stand(savepoint)
             sim.log("router", self.number, "stands before frame", self.offset, "at", savepoint)
         self.offset += 1
         self.send(rows)
         return self.put(self.next_frame)
+
+    def stand(self, savepoint: str) -> None:
+        self.sim.acknowledge_savepoint(savepoint, self.sim.shape.ack_ms, f"router-{self.number}", self.offset)
 
     def send(self, rows: list[tuple[int, Row]]) -> None:
         """Row after row, or for each slot all of them."""
@@ -200,6 +204,8 @@ class SlotShell:
         self.states: dict[int, State] = {}
         self.sending: dict[int, State] = {}
         self.left: dict[Stay, State] = {}  # of units that others own: keys that were not fetched yet
+        self.parts_written: dict[int, State] = {}  # what snapshots have of its units
+        self.tracked = Snapshots()
         self.couriers: dict[SlotShell, Courier] = {}  # of this batch
         self.unmade: dict[int, set[int]] = {}  # version of a step -> own units that have not moved yet
         self.backlog: deque[Any] = deque()  # rows and messages that came before the slot was open
@@ -229,6 +235,7 @@ class SlotShell:
         self.core = sim.slot_core(
             machine, operator, keys, computation, states, most, self.watermarks, self.savepoint, slices
         )
+        self.core.snapshots = self.tracked
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -239,6 +246,7 @@ class SlotShell:
         self.opened = True
         if source is None and self.batch > 1 and rng.random() < sim.shape.moves_process:
             source, self.states = self.states, {}
+            self.tracked = Snapshots()
             sim.seen["moved process"] += 1
         expected: list[int] = sorted(source or ())
         self.couriers = {}
@@ -345,7 +353,7 @@ class SlotShell:
         self.check_room()
         for row in rows:
             sim.log("slot", self.slot, "gets", row)
-            if row.kind == BARRIER:
+            if row.kind in (BARRIER, SNAPSHOT):
                 self.heard[row.router] = row.version
             elif row.kind == DATA and not (self.machine.stopped(row.router) or sim.ending or row.version in sim.let_go):
                 self.gate(row.version, "router")  # else the routers keep nothing back
@@ -495,6 +503,28 @@ class SlotShell:
                     if early := units & (self.states.keys() | self.sending.keys()):
                         sim.problem("too early", f"slot {self.slot} reports units {sorted(early)} of {version} gone")
                     sim.acknowledge("released", version, self.slot)
-                case slot.Freeze(_):
+                case slot.Freeze(savepoint):
                     frozen = {unit: state.copy() for unit, state in self.states.items()}
-                    sim.acknowledge_savepoint(sim.shape.state_ms, f"slot-{self.slot}", frozen)
+                    sim.acknowledge_savepoint(savepoint, sim.shape.state_ms, f"slot-{self.slot}", frozen)
+                case Captured(snapshot, version, units, parts):
+                    sim.acknowledge("captured", version, self.slot)
+                    self.write(units, parts)
+                    taken = {unit: self.parts_written[unit].copy() for unit in units}
+                    sim.acknowledge_savepoint(snapshot, sim.shape.state_ms, f"slot-{self.slot}", taken)
+                case slot.Skip(snapshot, version):
+                    sim.seen["snapshot skipped"] += 1
+                    sim.acknowledge("captured", version, self.slot)
+
+    def write(self, units: list[int], parts: list[Part]) -> None:
+        """A snapshot has of each unit all its parts, the later over the earlier."""
+        for part in parts:
+            whole: Any = part.whole
+            timers: Any = part.timers
+            if whole is None:
+                self.sim.seen["part of a unit written"] += 1
+                whole = State(self.parts_written[part.unit].values)
+                whole.values.update(dict(part.changed))
+                for key in part.deleted:
+                    del whole.values[key]
+            self.parts_written[part.unit] = State(whole.values, timers)
+        self.parts_written = {unit: self.parts_written[unit] for unit in units}

@@ -41,7 +41,7 @@ MODES = [
     *(Mode(transfer="access", background=background) for background in (False, True)),
     *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
 ]
-STUCK_MS = 12_000.0  # virtual; the slowest step, over many short batches, takes a few thousand
+STUCK_MS = 25_000.0  # virtual; where each record fetches its key anew, what waited at the end took 14 000
 STUCK_CALL_MS = (20.0, 100.0, 1000.0)  # virtual: within a step, and up to a few of them
 PLAN_MS = 20.0  # until a plan is made, mostly less
 DEADLINE_MS = 1e6  # of the coordinator; the simulation moves its clock past it when a step is to miss it
@@ -77,6 +77,7 @@ class Shape:
     queue_bytes: int
     room: int  # packets in a channel
     timers: bool  # whether there are any, so that records of a unit may not overtake each other
+    snapshot_ms: float | None  # from one snapshot to the next, about
     script: tuple[str, ...]
 
     @classmethod
@@ -104,16 +105,17 @@ class Shape:
             drain=rng.choice((1, 1, 2, 5)),
             batch_ms=frame * rng.choice((1.5, 4, 12)) if rng.random() < 0.6 else None,
             moves_process=rng.choice((0.0, 0.5, 1.0)),
-            rolls_back=rng.choice((0.0, 0.0, 0.4)),
+            rolls_back=rng.choice((0.0, 0.0, 0.6)),
             late=rng.choice((0.0, 0.0, 0.4)),
             overlaps=rng.choice((0.0, 0.0, 0.3)),
             leader_dies=rng.choice((0.0, 0.0, 0.1)),
             repeats=rng.choice((0.0, 0.0, 0.3)),
-            dies=rng.choice((0.0, 0.0, 0.0, 0.1)),
+            dies=rng.choice((0.0, 0.0, 0.3)),
             queue_bytes=rng.choice((2, 5, 1000)),
             room=rng.choice((1, 3, 100)),
             timers=rng.random() < 0.7,
             script=tuple(script),
+            snapshot_ms=rng.choice((None, None, 30.0, 200.0)),
         )
 
 
@@ -283,19 +285,25 @@ class Simulation:
         """A new query, from nothing or from a savepoint."""
         self.attempt += 1
         self.turns.clear()  # what the query before left under way goes with it
-        self.published: dict[str, list[Any]] = {"assignment": [(assignment, NOBODY)], "step": [], "savepoint": []}
+        self.published: dict[str, list[Any]] = {"assignment": [(assignment, NOBODY, "")], "step": [], "savepoint": []}
         self.rest: tuple[Step, ...] = ()
         self.acknowledged: dict[int, list[tuple[coordinator.Phase, int]]] = defaultdict(list)
         self.watchers: dict[str, list[Any]] = {path: [] for path in self.published}
         self.savepoint_parts: dict[str, Any] | None = None
-        self.coordinator = self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS)
+        self.snapshot_parts: dict[str, dict[str, Any]] = {}  # by name
+        self.snapshot_versions: dict[str, int] = {}
+        self.snapshot: tuple[int, list[int], dict[int, State]] | None = None  # the newest: version, offsets, state
+        self.coordinator = self.new_coordinator(assignment, slots)
+        if self.shape.snapshot_ms is not None:
+            self.at(self.delay(self.shape.snapshot_ms), self.take_snapshot)
         if self.deadline_ms:
             self.at(self.deadline_ms / 4, self.pass_time, self.deadline_ms / 4)
-        self.migrating = False
+        self.migrating = self.finishing = False
         self.preparing = self.switched = self.moving = 0  # versions; the last one until its step is complete
         self.let_go: set[int] = set()  # versions whose step was late: routers keep nothing back for them
         self.reached: Counter[int] = Counter()  # unit -> event time, wherever it is
         self.assignments[self.attempt, assignment.version] = assignment
+        self.newest = assignment.version
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
         self.in_channel: Counter[tuple[int, int]] = Counter()
         self.aim: tuple[int, ...] | None = None  # owners, when the migration is over
@@ -310,6 +318,9 @@ class Simulation:
             else:
                 sources[shell.slot] = {unit: restored[unit] for unit in units}
         self.next_batch(sources)
+
+    def new_coordinator(self, assignment: Assignment, slots: int) -> CoordinatorMachine:
+        return self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS, slots)
 
     def next_batch(self, sources: list[dict[int, State] | None]) -> None:
         self.ending = False
@@ -339,6 +350,8 @@ class Simulation:
                 for router in self.routers:
                     router.batch += 1
                 self.next_batch([None] * len(self.slots))
+                if self.finishing:  # a snapshot was published meanwhile
+                    self.finish()
             elif any(courier.away for shell in self.slots for courier in shell.couriers.values()):
                 self.at(1.0, self.maybe_next_batch)
             else:
@@ -388,11 +401,11 @@ class Simulation:
 
     @property
     def behind(self) -> bool:
-        """Whether a router has not heard yet of the assignment that was published last."""
-        newest = self.coordinator.assignment.version
-        return any(router.core.machine.assignment.version < newest for router in self.routers)
+        """Whether a router has not heard yet of the newest assignment in which anything moved."""
+        return any(router.core.machine.assignment.version < self.newest for router in self.routers)
 
     def finish(self) -> None:
+        self.finishing = True
         if self.behind:
             self.at(self.shape.frame_ms, self.finish)
         else:
@@ -425,11 +438,15 @@ class Simulation:
             self.act(self.coordinator.submit("random", self.now, replace=wish == "replace"))
 
     def die(self) -> None:
-        """A task died and the query with it: again from the last savepoint, what came out since is not counted."""
+        """A task died and the query with it: again from the last snapshot or savepoint, what came out since is not
+        counted.
+        """
         if not self.coordinator.busy or self.savepoint_parts is not None:
             return
         self.seen["query died"] += 1
         self.log("job begins again")
+        if self.snapshot is not None:
+            return self.begin_from(*self.snapshot)
         assignment, offsets, state = self.saved
         read = self.read_until(offsets)
         waiting = {number for part in state.values() for number in part.timers}
@@ -439,6 +456,43 @@ class Simulation:
         slots = max(len(self.slots), max(assignment.owner) + 1)
         self.start(assignment, slots, offsets, restored)
         self.at(self.delay(20), self.next_operation)
+
+    def begin_from(self, version: int, offsets: list[int], state: dict[int, State]) -> None:
+        """What came out under ``version`` and later ones is done again, and only that."""
+        self.seen["began from a snapshot"] += 1
+        self.results = [result for result in self.results if result[3:5] < (self.attempt, version)]
+        read, done = self.read_until(offsets), Counter(number for number, *_ in self.results)
+        if wrong := {number for number in {*read, *done} if number >= 0 and done[number] != (number in read)}:
+            self.problem("snapshot", f"of {version}: events {sorted(wrong)[:5]} came out before it, or are behind it")
+        newest = self.coordinator.assignment
+        copies = {unit: part.copy() for unit, part in state.items()}
+        restored = {unit: part.copy() for unit, part in state.items()}
+        self.saved = newest, offsets, copies
+        self.start(newest, len(self.slots), offsets, restored)
+        self.at(self.delay(20), self.next_operation)
+
+    def take_snapshot(self) -> None:
+        """Not behind a savepoint, where nothing goes on, nor when all is done."""
+        if self.savepoint_parts is None and (self.script or self.migrating):
+            name = f"snapshot-{self.attempt}-{len(self.snapshot_parts)}"
+            self.snapshot_parts[name] = {}
+            self.lead(self.coordinator.snapshot(name, self.now))
+            assert self.shape.snapshot_ms is not None
+            self.at(self.delay(self.shape.snapshot_ms) + 1.0, self.take_snapshot)
+
+    def snapshot_ack(self, name: str, who: str, part: Any) -> None:
+        parts = self.snapshot_parts[name]
+        if who in parts:
+            return self.problem("snapshot", f"{who} answers {name} again")
+        parts[who] = part
+        if len(parts) == len(self.routers) + len(self.slots):
+            self.seen["snapshots"] += 1
+            states = [(unit, state) for shell in self.slots for unit, state in parts[f"slot-{shell.slot}"].items()]
+            if sorted(unit for unit, _ in states) != list(range(self.shape.units)):
+                self.problem("snapshot", f"{name} holds units {sorted(unit for unit, _ in states)}")
+            offsets = [parts[f"router-{router.number}"] for router in self.routers]
+            self.snapshot = self.snapshot_versions[name], offsets, dict(states)
+        return None
 
     def progress(self) -> None:
         self.progressed += 1
@@ -492,13 +546,15 @@ class Simulation:
             if assignment.owner != self.aim:  # the plan was not published yet
                 self.aim = None
             assignment = self.published["assignment"][-1][0]
-        self.coordinator = self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS)
+        self.coordinator = self.new_coordinator(assignment, len(self.slots))
         done = [(phase, of, slot_) for of, _ in steps for phase, slot_ in self.acknowledged[of]]
-        return self.act(self.coordinator.recover(version, steps, self.rest, done, self.now))
+        self.act(self.coordinator.recover(version, steps, self.rest, done, self.now))
+        return self.at(self.delay(10), self.ask_next)  # if only a request was lost, nothing says that it is over
 
     def act(self, effects: Iterable[coordinator.Effect]) -> None:
         for effect in effects:
-            self.progress()
+            if self.migrating:  # snapshots alone are none
+                self.progress()
             match effect:
                 case coordinator.PublishSteps(version, steps, rest):
                     before = self.published["step"][-1][1] if self.published["step"] else ()
@@ -509,30 +565,37 @@ class Simulation:
                         self.seen["step ahead taken back"] += 0 < len(steps) < len(before)
                         continue
                     self.preparing = version
-                    if self.rng.random() < self.shape.rolls_back:
+                    if self.rng.random() < self.shape.rolls_back and not self.deadline_ms:
                         late = self.delay(2 * (self.shape.watch_ms + self.shape.ack_ms))
                         self.at(late, self.pass_deadline, version)
                     if self.rng.random() < self.shape.overlaps:
                         self.at(self.delay(20), self.overlap)
-                    if self.rng.random() < self.shape.dies and not self.seen["query died"]:
+                    ripe = self.snapshot is not None or self.shape.snapshot_ms is None or self.rng.random() < 0.2
+                    if self.rng.random() < self.shape.dies and ripe and not self.seen["query died"]:
                         self.at(self.delay(60), self.die)
-                case coordinator.PublishAssignment(assignment, paused):
-                    self.seen["switches"] += 1
-                    if self.rng.random() < self.shape.late and assignment.version != self.switched:
-                        late = self.delay(2 * (self.shape.watch_ms + self.shape.state_ms))
-                        self.at(late, self.pass_deadline_after_switch, assignment.version)
+                case coordinator.PublishAssignment(assignment, paused, snapshot):
+                    self.seen["snapshot switches" if snapshot else "switches"] += 1
+                    self.snapshot_versions[snapshot] = assignment.version
+                    self.newest = self.newest if snapshot else assignment.version
+                    late = self.rng.random() < self.shape.late and not self.deadline_ms
+                    if late and assignment.version != self.switched:
+                        late_ms = self.delay(2 * (self.shape.watch_ms + self.shape.state_ms))
+                        self.at(late_ms, self.pass_deadline_after_switch, assignment.version)
                     if assignment.version != self.switched:
                         self.moving = assignment.version
                     elif not self.coordinator.busy:
                         self.let_go.add(assignment.version)
                     self.switched = assignment.version
                     self.assignments[self.attempt, assignment.version] = assignment
-                    self.publish("assignment", (assignment, paused))
+                    self.publish("assignment", (assignment, paused, snapshot))
                 case coordinator.StepDone():
                     self.moving = 0
+                case coordinator.SnapshotLate():
+                    self.seen["snapshot late"] += 1
+                    self.moving = 0
                 case coordinator.PlanNext(request):
-                    version = self.coordinator.assignment.version
-                    self.at(self.delay(PLAN_MS), self.planned, self.coordinator, self.plan(request), version)
+                    begin = self.coordinator.assignment
+                    self.at(self.delay(PLAN_MS), self.planned, self.coordinator, self.plan(request), begin)
                 case coordinator.MigrationDone() | coordinator.StepLate():
                     self.log("coordinator", effect)
                     self.check_aim(isinstance(effect, coordinator.StepLate))
@@ -542,10 +605,10 @@ class Simulation:
                             self.script.appendleft(self.rng.choice(("random", "back", "savepoint")))
                     self.at(self.delay(10), self.ask_next)
 
-    def planned(self, asked: CoordinatorMachine, steps: list[Step], version: int) -> None:
+    def planned(self, asked: CoordinatorMachine, steps: list[Step], begin: Assignment) -> None:
         """Meanwhile a late step may have ended, the request may have been taken back, or who asked may be gone."""
         if asked is self.coordinator:
-            self.lead(self.coordinator.planned(steps, version, self.now))
+            self.lead(self.coordinator.planned(steps, begin, self.now))
 
     def ask_next(self) -> None:
         """The job goes on when no request is left."""
@@ -569,12 +632,15 @@ class Simulation:
         if self.moving == version:
             self.lead(self.coordinator.tick(self.now + 2 * DEADLINE_MS))
 
-    def acknowledge_savepoint(self, usual_ms: float, who: str, part: Any) -> None:
+    def acknowledge_savepoint(self, name: str, usual_ms: float, who: str, part: Any) -> None:
         """The first part of each counts, also if the next batch says it again."""
+        if name in self.snapshot_parts:
+            return self.at(self.delay(usual_ms), self.snapshot_ack, name, who, part)
         assert self.savepoint_parts is not None
         if who not in self.savepoint_parts:
             self.savepoint_parts[who] = part
             self.at(self.delay(usual_ms), self.savepoint_ack, who)
+        return None
 
     def savepoint_ack(self, who: str) -> None:
         parts, self.savepoint_missing = self.savepoint_parts, self.savepoint_missing - {who}

@@ -29,11 +29,15 @@ OFTEN = (
     "moved process",
     "overlapping requests",
     "paused",
+    "part of a unit written",
     "requested",
     "rolled back",
     "router is full",
     "router waits",
     "savepoints",
+    "snapshot late",
+    "snapshot skipped",
+    "snapshots",
     "stalled",
     "step after the end",
     "step ahead taken back",
@@ -55,7 +59,7 @@ SPECIAL = {  # what only happens in the mode of that strategy
     "lazy": "keys fetched",
     "hybrid": "left behind",
 }
-SELDOM = ("fetched back", "lent", "opened", "query died")
+SELDOM = ("began from a snapshot", "fetched back", "lent", "opened", "query died")
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -11,6 +11,7 @@ from keyshift.errors import ProtocolViolation
 from keyshift.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot import (
+    Capture,
     Complete,
     Effect,
     Forget,
@@ -22,6 +23,7 @@ from keyshift.protocol.slot import (
     Released,
     Request,
     Send,
+    Skip,
 )
 from keyshift.protocol.slot.phases import AWAITED, SERVED, TO_LEAVE, Phase
 
@@ -71,6 +73,8 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         self.lent: set[int] = set()  # by us
         self.hops: dict[tuple[int, int], int] = {}  # (version, unit) -> how often it changed hands
         self.frozen = False
+        self.snapshot: int | None = None  # the version of the one that was published
+        self.standing: set[int] = set()  # routers that stand there
 
     def event(self, name: str, *arguments: Any) -> Any:
         """The result, or None if the machine refused; then it is what it was."""
@@ -138,7 +142,14 @@ class AnyEventInAnyState(RuleBasedStateMachine):
                     assert not any(self.waiting.get(unit) for unit in came)
                     assert not came & self.borrowed.keys()
                 case Prepared(version):
-                    assert version in self.prepared
+                    assert version in self.prepared or (version == self.snapshot and self.machine.settled)
+                case Capture(_, version):
+                    assert version == self.snapshot and self.machine.settled
+                    assert self.standing == set(range(ROUTERS))
+                    self.snapshot, self.standing = None, set()
+                case Skip(_, version):
+                    assert version == self.snapshot
+                    self.snapshot, self.standing = None, set()
                 case Freeze():
                     assert not self.frozen and self.machine.settled
                     self.frozen = True
@@ -273,10 +284,41 @@ class AnyEventInAnyState(RuleBasedStateMachine):
     def savepoint_barrier(self, router: int, savepoint: str) -> None:
         self.event("savepoint_barrier", router, savepoint)
 
+    @rule(version=versions)
+    def a_snapshot_is_published(self, version: int) -> None:
+        before = self.snapshot, set(self.standing)
+        known = max(self.machine.version, self.machine._last_snapshot)
+        if version > known and not self.ended and before[0] is None:
+            self.snapshot = version
+            if self.event("published", version, [(version, Step((), snapshot="s"))]) is None:
+                self.snapshot = None
+
+    @rule(router=st.integers(0, ROUTERS - 1), version=versions)
+    def snapshot_barrier(self, router: int, version: int) -> None:
+        before, heard = set(self.standing), dict(self.heard)
+        self.heard[router] = max(self.heard[router], version)
+        if version == self.snapshot and self.machine._step is None:
+            self.standing.add(router)
+        if self.event("snapshot_barrier", router, version) is None:
+            self.standing, self.heard = before, heard
+
+    @precondition(lambda self: self.snapshot)
+    @rule(router=st.integers(0, ROUTERS - 1))
+    def a_router_comes_to_the_snapshot(self, router: int) -> None:
+        self.snapshot_barrier(router, self.snapshot)
+
+    @precondition(lambda self: self.snapshot)
+    @rule()
+    def too_much_is_kept_back(self) -> None:
+        self.event("skip")
+
     @rule(seldom=st.integers(0, 9))
     def end_of_input(self, seldom: int) -> None:
         if not seldom:
             self.ended = True
+            self.machine.forget_snapshot()
+            if self.standing:
+                self.snapshot, self.standing = None, set()
             self.event("end_of_input")
 
     # -- what is likely to be allowed, so that a run goes somewhere ---------------------------------------------------
@@ -352,6 +394,10 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         assert machine.partial <= machine.serving
         assert set(machine.wanted) == machine.expected
         assert machine.expected <= machine._queues.keys() <= machine.expected | machine.serving | self.lent
+
+    @invariant()
+    def what_is_kept_back_is_behind_a_snapshot(self) -> None:
+        assert {router for router in range(ROUTERS) if self.machine.standing(router)} == self.standing
 
     @invariant()
     def phases_are_counted(self) -> None:

@@ -16,7 +16,7 @@ from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_task import SlotTask
 from keyshift.keys import Assignment
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 
 BEGIN_US = 1_000_000_000_000
 
@@ -112,7 +112,7 @@ class SmallJob:
         monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store())
         monkeypatch.setattr(SlotTask, "_warm_up", lambda task: None)
         assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)
-        self.nodes.put("assignment", assignment.to_json() | {"paused": []})
+        self.nodes.put("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
 
     def store(self):
         made = SavepointStore(self.config.endpoints, self.config.job)
@@ -168,6 +168,9 @@ class SmallJob:
 
     def savepoint(self, task, name="sp", router=0):
         return self.say(task, SAVEPOINT, payload=name.encode(), router=router)
+
+    def snapshot(self, task, version, name="sn", router=0):
+        return self.say(task, SNAPSHOT, version, name.encode(), router=router)
 
     def data(self, task, keys, version=1, router=0, watermark=BEGIN_US):
         """A row of events, one for each of ``keys``."""

@@ -13,6 +13,7 @@ from keyshift.state.timers import EVENT, PROCESSING
 SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 _LISTS = pa.schema([pa.field("starts", pa.list_(pa.int64())), pa.field("counts", pa.list_(pa.int64()))])
 _NAME = "check/0/stage/0"
+_WHO, _OTHER = "check", "other"  # track changes
 
 Content = dict[int, Value]
 
@@ -27,7 +28,7 @@ def check_backend(backend: Backend, settings: Settings | None = None, examples: 
     try:
         for _ in range(examples):
             Watched(store).walk(rng, steps=40)
-        for check in (_empty, _sizes, _apart, _delta, _timers):
+        for check in (_empty, _sizes, _apart, _delta, _copy, _trackers, _timers):
             check(lambda: store.unit(0))
     finally:
         store.close()
@@ -101,12 +102,12 @@ class Watched:
 
     def track(self) -> None:
         """Remember from now on what changes."""
-        self.state.track()
+        self.state.track(_WHO)
         self.changed = set()
 
     def changes(self) -> None:
         """What has changed since."""
-        found = self.state.changes()
+        found = self.state.changes(_WHO)
         require(found == self.changed, f"keys {sorted(found)} are told as changed, {sorted(self.changed or ())} were")
         self.changed = set()
 
@@ -175,13 +176,13 @@ def _sizes(make: Make) -> None:
 def _apart(make: Make) -> None:
     """What was handed over has nothing to do with what happens later at the source."""
     source, destination = _filled(make(), {1: (1, b"old")}), make()
-    source.track()
+    source.track(_WHO)
     source.values[1] = (2, b"old")
     destination.install(source.export(1000))
-    destination.track()
+    destination.track(_WHO)
     _filled(source, {1: (3, b"new"), 2: (1, b"new")})
     require(exported(destination, 1000) == {1: (2, b"old")}, "a state changes when the one it was exported from does")
-    require(destination.changes() == set(), "changes of the source are told at the destination")
+    require(destination.changes(_WHO) == set(), "changes of the source are told at the destination")
 
 
 def _delta(make: Make) -> None:
@@ -189,16 +190,40 @@ def _delta(make: Make) -> None:
     source = _filled(make(), {key: (key, b"old") for key in range(100)})
     replica = make()
     replica.install(source.export(500))
-    source.track()
+    source.track(_WHO)
     _filled(source, {5: (5, b"new"), 200: (200, b"new")})
     source.delete(7)
-    changed = source.changes()
+    changed = source.changes(_WHO)
     found = rows.take(source, changed)
     require(sorted(key for key, _ in found) == [5, 200], "changes() does not tell what was set and deleted")
     replica.install([rows.pack(pa.schema([pa.field("key", pa.int64()), *SCHEMA]), found)])
     for key in changed - {key for key, _ in found}:
         replica.delete(key)
     require(exported(replica, 1000) == exported(source, 1000), "a copy with all changes is not like its original")
+
+
+def _copy(make: Make) -> None:
+    """A snapshot is written from a copy, while the original goes on."""
+    source = make()
+    source.install(_filled(make(), {key: (key, b"old") for key in range(100)}).export(500))
+    _filled(source, {key: (key, b"newer") for key in range(10)})
+    before, copy = exported(source, 500), source.copy()
+    _filled(source, {5: (5, b"newest"), 50: (50, b"newest"), 200: (200, b"new")})
+    source.delete(7)
+    source.delete(70)
+    require(exported(copy, 500) == before, "a copy changes when its original does")
+    require(source.values[50] == (50, b"newest") and source.values[70] is None, "a state is not its own any more")
+
+
+def _trackers(make: Make) -> None:
+    """Each who tracks changes is told all of them."""
+    state = make()
+    state.track(_WHO)
+    _filled(state, {1: (1, b"")})
+    state.track(_OTHER)
+    _filled(state, {2: (2, b"")})
+    told = state.changes(_WHO), state.changes(_OTHER), state.changes(_OTHER)
+    require(told == ({1, 2}, {2}, set()), f"two who track changes are told {told}, not {({1, 2}, {2}, set())}")
 
 
 def _timers(make: Make) -> None:

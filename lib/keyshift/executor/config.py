@@ -47,7 +47,8 @@ class JobConfig:
     reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in
     queue_bytes: int = 64 << 20  # of records that wait in one slot, or in one router: more of them wait in Kafka
     deadline_s: float = 30.0  # of every phase of a migration
-    restore: str | None = None  # the savepoint to begin from
+    snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
+    restore: str | None = None  # the savepoint or snapshot to begin from
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property

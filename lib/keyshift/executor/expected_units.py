@@ -49,12 +49,12 @@ class ExpectedUnits:
 
     def restore(self, store: SavepointStore, savepoint: str) -> None:
         """From a savepoint."""
-        places: dict[int, Location] = {}
+        places: dict[int, list[Location]] = {}
 
         def get(units: list[int]) -> None:
             places.update(places or store.places(savepoint))
             for unit in units:
-                batches, timers = store.read(places[unit])
+                batches, timers = store.read(*places[unit])
                 self._came([Parcel(unit, batches=batches, timers=timers)])
 
         self._fetch(f"slot {self._slot} from savepoint {savepoint}", get)

@@ -12,13 +12,14 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from keyshift.clock import now_us
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator, MakeSteps
-from keyshift.executor.measures import now_us
 from keyshift.executor.savepoint import Savepoint, SavepointStore
+from keyshift.executor.snapshotter import Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
@@ -33,16 +34,18 @@ CHECK_S = 0.2  # between two looks at them
 class Output(Protocol):
     """The results topic, as far as a job has to know what has come out of it; see ``traffic.traffic.Traffic``."""
 
-    received: int
+    @property
+    def received(self) -> int:
+        """So much has come out that counts: grows as long as something does."""
+
+    def said(self, what: Mapping[str, Any]) -> set[int]:
+        """The slots of which a marker has come that has what ``what`` has."""
 
     def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
         """Until a marker that has what ``said`` has has come from each slot."""
 
-    def keep(self) -> None:
-        """What was received until now counts, whatever happens."""
-
-    def forget(self) -> None:
-        """What was received since ``keep`` comes once more."""
+    def revoke(self, versions: Collection[int]) -> None:
+        """What came out under ``versions`` counts for nothing: it comes once more."""
 
 
 class Job:
@@ -70,11 +73,14 @@ class Job:
         self._leader: threading.Thread | None = None
         self._failure: BaseException | None = None  # what ended the coordinator
         self._begun_from: Savepoint | None = None
+        self._first_version = 0  # of the attempt that began from there
+        self._snapshotter: Snapshotter | None = None
         self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
         self.savepoints: list[Savepoint] = []  # all that were committed
+        self.snapshots: list[Snapshot] = []  # all that were complete
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
@@ -91,7 +97,7 @@ class Job:
         config = self.config
         self.begins.append(assignment.version)
         self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
-        self._coordination.publish("assignment", assignment.to_json() | {"paused": []})
+        self._coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
         self._coordinator = self._new_coordinator(assignment)
         self._failure, self._copying = None, None  # copies do not outlive an attempt
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
@@ -100,10 +106,15 @@ class Job:
         self._leader.start()
         ready = {"marker": "ready", "attempt": config.attempt}
         self._output.await_slots(range(config.slots), ready, self.check)
+        if config.snapshot_s:
+            self._snapshotter = Snapshotter(
+                config, self._coordination, self._led, self._output, self.snapshots, self.troubles.append
+            )
 
     def _new_coordinator(self, assignment: Assignment) -> Coordinator:
         assert self._coordination is not None
-        return Coordinator(self._coordination, self.config.job, assignment, self.config.deadline_s, self._say)
+        config = self.config
+        return Coordinator(self._coordination, config.job, assignment, config.deadline_s, config.slots, self._say)
 
     def _try_to_lead(self) -> None:
         try:
@@ -129,6 +140,9 @@ class Job:
 
     def stop(self) -> None:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
+        if self._snapshotter is not None:
+            self._snapshotter.end()
+            self._snapshotter = None
         if self._coordinator and self._leader:
             self._coordinator.end()
             self._leader.join()
@@ -156,7 +170,6 @@ class Job:
         """
         current, begun_us = self.assignment, now_us()
         savepoint = self.savepoint()
-        self._output.keep()
         aligned_us = now_us()
         self._say("stopping")
         self.stop()
@@ -164,26 +177,42 @@ class Job:
         self._say("starting anew")
         attempt, slots = self.config.attempt + 1, len(set(target.owner))
         self.config = dataclasses.replace(self.config, attempt=attempt, slots=slots, restore=savepoint.name)
-        self._begun_from = savepoint
-        self.start(Assignment(current.version + 1, target.owner), savepoint.offsets)
+        self._begun_from, self._first_version, self.snapshots = savepoint, current.version + 1, []
+        self.start(Assignment(self._first_version, target.owner), savepoint.offsets)
         self._say("restoring")
         restored = self._by_slot("restored", set(range(slots)), "the restore")
         self._say("restored")
         self.records.append(_restarted(current, target, savepoint, restored, begun_us, aligned_us, stopped_us))
 
     def recover(self) -> None:
-        """After the death of the query: the next attempt, from where the one that died had begun.
+        """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
+        it is revoked.
 
-        That is the savepoint it was started from, or else the beginning of the input. The newest assignment holds,
-        as every unit is made anew wherever it belongs; steps that had not switched are not repeated, nor are copies.
+        Without one, from the savepoint that the job was started from, or else the beginning of the input. A snapshot
+        that the attempt that died could not read counts no more. The newest assignment holds, as every unit is made
+        anew wherever it belongs; steps that had not switched are not repeated, nor are copies.
         """
-        newest, first = self.assignment, len(self.assignments)
-        self._output.forget()
+        newest = self.assignment
         self.read_log()
+        if self._restoring():
+            self.snapshots.pop()
         self.stop()
-        self.revoked.update(assignment.version for assignment in self.assignments[first:])
-        self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1)
-        self.start(Assignment(newest.version + 1, newest.owner), self._begun_from.offsets if self._begun_from else None)
+        begin = self.snapshots[-1] if self.snapshots else self._begun_from
+        behind = self.snapshots[-1].version if self.snapshots else self._first_version
+        self.revoked.update(each.version for each in self.assignments if each.version >= behind)
+        self._output.revoke(self.revoked)
+        self.config = dataclasses.replace(
+            self.config, attempt=self.config.attempt + 1, restore=begin.name if begin else None
+        )
+        self.start(Assignment(newest.version + 1, newest.owner), begin.offsets if begin else None)
+
+    def _restoring(self) -> bool:
+        """Whether the attempt has begun from the newest snapshot, and not every slot has read its part of it."""
+        if self._coordination is None or not self.snapshots or self.snapshots[-1].name != self.config.restore:
+            return False
+        with contextlib.suppress(ServiceUnavailable):  # then nobody knows
+            return len(self._coordination.children("restored")) < self.config.slots
+        return False
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them)."""
@@ -239,7 +268,9 @@ class Job:
         config = self.config
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say("savepoint")
-        self._publish("savepoint", {"id": name, "behind": "stop"})
+        if self._snapshotter is not None:
+            self._snapshotter.end()  # nothing goes on behind this one
+        self._publish("savepoint", {"id": name})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
         said = self._answers(f"savepoints/{name}", wanted, f"savepoint {name}", lambda: self._output.received)
         offsets = {n: int(said[f"router-{n}"]["offset"]) for n in range(config.routers)}

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keyshift.executor.measures import now_us
+from keyshift.clock import now_us
 from keyshift.executor.zookeeper import Coordination, steps_of, steps_to_json
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import coordinator as protocol
@@ -31,22 +31,29 @@ class Coordinator:
         name: str,
         assignment: Assignment,
         deadline_s: float,
+        slots: int,
         say: Callable[[str], None] = lambda phase: None,
     ) -> None:
-        self._coordination, self._name, self._say = coordination, name, say
-        self._machine = CoordinatorMachine(assignment, deadline_s * 1000)
+        self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
+        self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._planner: threading.Thread | None = None
         self._began, self._ending = False, False
         self._under_way: set[int] = set()  # versions
         self.history: list[Assignment] = [assignment]
         self.records: dict[int, StepRecord] = {}  # by version
+        self.snapshots: dict[str, int] = {}  # that were begun, and the versions behind them
+        self.late_snapshots: set[str] = set()  # that were given up
         self.troubles: list[str] = []  # one line for each step that did not go as planned
 
     @property
     def assignment(self) -> Assignment:
         """What the routers route by, or were told to."""
         return self._machine.assignment
+
+    def assignment_of(self, version: int) -> Assignment:
+        """That of ``version``, which was published."""
+        return next(assignment for assignment in self.history if assignment.version == version)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
@@ -56,6 +63,10 @@ class Coordinator:
         What ``make_steps`` raises ends ``lead``.
         """
         self._inbox.put(lambda machine: machine.submit(make_steps, _ms(), replace))
+
+    def snapshot(self, name: str) -> None:
+        """Take a snapshot as soon as no step is under way; one that was asked for before and has not begun is not."""
+        self._inbox.put(lambda machine: machine.snapshot(name, _ms()))
 
     def cancel(self) -> None:
         """Take back what has not begun."""
@@ -113,12 +124,12 @@ class Coordinator:
 
             self._inbox.put(failed)
         else:
-            self._inbox.put(lambda machine: self._planned(machine, steps, current.version))
+            self._inbox.put(lambda machine: self._planned(machine, steps, current))
 
-    def _planned(self, machine: CoordinatorMachine, steps: Sequence[Step], version: int) -> list[protocol.Effect]:
+    def _planned(self, machine: CoordinatorMachine, steps: Sequence[Step], begin: Assignment) -> list[protocol.Effect]:
         # For whoever takes over. None of it happens before it is said with ``steps`` how much of it is to come.
         self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
-        return machine.planned(steps, version, _ms())
+        return machine.planned(steps, begin, _ms())
 
     def _take_over(self) -> list[protocol.Effect]:
         """Go on with what another coordinator left under way; nothing, if there was none."""
@@ -126,10 +137,10 @@ class Coordinator:
         if raw is None:
             return []
         published = Assignment.from_json(self._coordination.require("assignment"))
-        self._machine = CoordinatorMachine(published, self._machine.deadline_ms)
+        self._machine = CoordinatorMachine(published, self._machine.deadline_ms, self._slots)
         self.history.append(published)
         version, steps = steps_of(raw)
-        plan = self._coordination.require("plan")["steps"]
+        plan = (self._coordination.read("plan") or {"steps": []})["steps"]  # none if it was only a snapshot
         rest = [Step.from_json(step) for step in plan[len(plan) - raw["rest"] :]]
         effects = self._machine.recover(version, steps, rest, [], _ms())
         self._begin(steps)  # what was acknowledged is heard again
@@ -151,18 +162,22 @@ class Coordinator:
                 for of in self._under_way - dict(steps).keys():
                     self._ended(of, "cancelled")
                     if steps:  # it was ahead of them, and had not begun
-                        del self.records[of]
+                        self.records.pop(of, None)
                 self._begin(steps)
                 self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
-                if steps and steps[0][0] > self._machine.assignment.version:
-                    say(f"step {len(self.history)} preparing, {len(rest)} to come")
-            case protocol.PublishAssignment(assignment, paused):
-                self._coordination.publish("assignment", assignment.to_json() | {"paused": sorted(paused)})
+                if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
+                    say(f"step {len(self.records)} preparing, {len(rest)} to come")
+            case protocol.PublishAssignment(assignment, paused, snapshot):
+                told = {"paused": sorted(paused), "snapshot": snapshot}
+                self._coordination.publish("assignment", assignment.to_json() | told)
                 if assignment.version != self.history[-1].version:  # otherwise only the pause ends
-                    record = self.records[assignment.version]
-                    record.prepared_us = record.switched_us = now
-                    say(f"step {len(self.history)} moving")
+                    if record := self.records.get(assignment.version):
+                        record.prepared_us = record.switched_us = now
+                        say(f"step {len(self.records)} moving")
                     self.history.append(assignment)
+            case protocol.SnapshotLate(version):
+                self._ended(version, "late")
+                self.late_snapshots |= {name for name, of in self.snapshots.items() if of == version}
             case protocol.StepDone(version):
                 self._ended(version, "complete")
             case protocol.MigrationDone(dropped):
@@ -182,15 +197,18 @@ class Coordinator:
 
     def _begin(self, steps: Iterable[tuple[int, Step]]) -> None:
         for version, step in steps:
-            if version not in self.records:
-                self.records[version] = StepRecord(version, step, now_us())
+            if version not in self.records and version not in self.snapshots.values():
+                if step.snapshot:
+                    self.snapshots[step.snapshot] = version
+                else:
+                    self.records[version] = StepRecord(version, step, now_us())
                 self._under_way.add(version)
                 self._listen(version)
 
     def _ended(self, version: int, outcome: str) -> None:
         self._under_way.discard(version)
-        if self.records[version].outcome == "under way":
-            self.records[version].outcome, self.records[version].completed_us = outcome, now_us()
+        if (record := self.records.get(version)) and record.outcome == "under way":
+            record.outcome, record.completed_us = outcome, now_us()
 
     def read_acknowledgements(self) -> None:
         """Complete ``records``: what slots measured is of no interest while steps wait for each other."""

@@ -9,11 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 
-def now_us() -> int:
-    """Microseconds since the epoch, the clock of all measurements."""
-    return time.time_ns() // 1000
-
-
 class Measures:
     """The measurements of one batch, added to ``before``: those of ``so_far`` at the end of the batch before, if any.
 

@@ -13,12 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyshift.clock import now_us
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.measures import now_us
 from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
+
+COPIES = "copies"  # of whom the changes are tracked for
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class Replicator:
         self._copies = {unit: _Copy(holder) for unit, holder in units if unit in self._states}
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit in self._copies:
-            self._states[unit].track()
+            self._states[unit].track(COPIES)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()
@@ -86,7 +88,7 @@ class Replicator:
             return parcel
         if copy.holder == destination and copy.number >= 0 and parcel.routers is None and not parcel.partial:
             assert parcel.state is not None and self._order is not None
-            changed = parcel.state.changes() | copy.pending
+            changed = parcel.state.changes(COPIES) | copy.pending
             if not (changed and self._order.whole):
                 return replace(parcel, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
         self._useless.append((copy.holder, parcel.unit))
@@ -139,7 +141,7 @@ class Replicator:
             first = copy.number < 0
             if first:
                 copy.epoch = secrets.randbits(48)
-            changes = state.changes() | copy.pending
+            changes = state.changes(COPIES) | copy.pending
             keys = state.keys() if first else sorted(changes)
             copy.pending = changes
         if not keys and not first:

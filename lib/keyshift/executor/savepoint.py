@@ -1,34 +1,39 @@
-"""Savepoints in MinIO: segments of state written by the slots, a manifest written last by the coordinator.
+"""Savepoints and snapshots in MinIO: segments of state written by the slots, a manifest written last by the job.
 
-A segment holds many units, one after the other: the length of an Arrow IPC stream with the unit's timers, that stream,
-and one with its values if it has any. The slot's index has beginning, length and CRC of each unit, so that the slots of
-a query with another number of slots read just the units they own.
+A segment holds parts of many units, one after the other. A part is three Arrow IPC streams, each behind its length: the
+unit's timers, the keys that were deleted since the part before, the values that were set (nothing at all where there
+are none). The slot's index has beginning, length and CRC of each part, so that the slots of a query with another number
+of slots read just the units they own. In a savepoint a unit is one part; in a snapshot it may be several, the first of
+which is the whole, and those of earlier snapshots are not written again.
 """
 
 import json
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.objects import Bucket
-from keyshift.state import UnitState
+from keyshift.runtime.snapshots import Part
+from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
 SEGMENT_BYTES = 64 << 20
 _LENGTH_BYTES = 8
+_DELETED = pa.schema([pa.field("key", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the state of one unit is: a stretch of a segment."""
+    """Where one part of a unit's state is: a stretch of a segment."""
 
     unit: int
     segment: str
@@ -48,7 +53,7 @@ class Savepoint:
 
 
 class SavepointStore:
-    """The savepoints of one job, below ``savepoints/JOB/`` in the bucket."""
+    """The savepoints and snapshots of one job, below ``savepoints/JOB/`` in the bucket."""
 
     def __init__(self, endpoints: Endpoints, job: str) -> None:
         self._bucket = Bucket(endpoints, f"savepoints/{job}/")
@@ -61,36 +66,70 @@ class SavepointStore:
         A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
         is written has names of its own each time.
         """
+        parts = ((unit, _joined(state.timers.export(), [], state.export(chunk_bytes))) for unit, state in states)
+        return self._write(savepoint, slot, parts)
+
+    def write_parts(
+        self, snapshot: str, slot: int, parts: Iterable[Part], schema: pa.Schema, chunk_bytes: int
+    ) -> list[Location]:
+        """Write the parts of a slot's units, values with their keys in columns of ``schema``; see ``write``."""
+
+        def values(part: Part) -> Iterable[pa.RecordBatch]:
+            if part.whole is not None:
+                return part.whole.export(chunk_bytes)
+            return [rows.pack(schema, part.changed)] if part.changed else []
+
+        return self._write(
+            snapshot, slot, ((part.unit, _joined(part.timers.export(), part.deleted, values(part))) for part in parts)
+        )
+
+    def _write(self, name: str, slot: int, parts: Iterable[tuple[int, bytes]]) -> list[Location]:
         places: list[Location] = []
         segment = bytearray()
-        prefix = f"{savepoint}/slot-{slot}-{secrets.token_hex(4)}"
-        name = f"{prefix}-0"
-        for unit, state in states:
+        prefix = f"{name}/slot-{slot}-{secrets.token_hex(4)}"
+        segment_name = f"{prefix}-0"
+        for unit, data in parts:
             if len(segment) > SEGMENT_BYTES:
-                self._bucket.put(name, segment, in_parts=True)
-                segment, name = bytearray(), f"{prefix}-{len(places)}"
-            data = _to_bytes(state, chunk_bytes)
-            places.append(Location(unit, name, len(segment), len(data), zlib.crc32(data)))
+                self._bucket.put(segment_name, segment, in_parts=True)
+                segment, segment_name = bytearray(), f"{prefix}-{len(places)}"
+            places.append(Location(unit, segment_name, len(segment), len(data), zlib.crc32(data)))
             segment += data
         if segment:
-            self._bucket.put(name, segment, in_parts=True)
+            self._bucket.put(segment_name, segment, in_parts=True)
         return places
 
-    def read(self, place: Location) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
-        """The values and the timers of one unit. Raises ServiceUnavailable if it is not there as it was written."""
+    def read(self, *places: Location) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
+        """The values and the timers of one unit, from all its parts in their order.
+
+        Raises ServiceUnavailable if one is not there as it was written.
+        """
+        parts = [self._read(place) for place in places]
+        *_, (timers, _, _) = parts
+        seen = pa.array([], pa.int64())  # keys of which a later part has told
+        batches: list[pa.RecordBatch] = []
+        for _, deleted, values in reversed(parts):
+            batches += (_without(batch, seen) for batch in values)
+            seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
+        return [batch for batch in batches if batch.num_rows], timers
+
+    def _read(self, place: Location) -> tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]:
         data = self._bucket.get(place.segment, place.offset, place.length)
         if zlib.crc32(data) != place.crc:
             raise ServiceUnavailable(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
-        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
-        timers, _ = frames.decode(data[_LENGTH_BYTES:end], TIMER_SCHEMA)
-        return (list(pa.ipc.open_stream(data[end:])) if len(data) > end else []), timers
+        streams, begin = [], 0
+        for _ in range(3):
+            begin, length = begin + _LENGTH_BYTES, int.from_bytes(data[begin : begin + _LENGTH_BYTES], "big")
+            streams.append(data[begin : begin + length])
+            begin += length
+        timers, _ = frames.decode(streams[0], TIMER_SCHEMA)
+        return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
 
     def commit(self, savepoint: str, manifest: dict[str, Any]) -> None:
         """Write the manifest: only now does the savepoint exist.
 
-        Raises ProtocolViolation unless the slots have written every unit of the assignment exactly once.
+        Raises ProtocolViolation unless every unit of the assignment was written by exactly one slot.
         """
-        written = Counter(unit for rows in manifest["places"].values() for unit, *_ in rows)
+        written = Counter(unit for rows_ in manifest["places"].values() for unit in {row[0] for row in rows_})
         units = Counter(range(len(manifest["assignment"]["owner"])))
         if wrong := sorted((written - units) + (units - written)):
             raise ProtocolViolation(f"savepoint {savepoint}: units {wrong[:5]} are missing, or in it more than once")
@@ -100,19 +139,33 @@ class SavepointStore:
         """What was committed. Raises ServiceUnavailable if there is no such savepoint."""
         return json.loads(self._bucket.get(f"{savepoint}/manifest.json"))  # type: ignore[no-any-return]
 
-    def places(self, savepoint: str) -> dict[int, Location]:
-        """Where the state of each unit is."""
-        rows = self.manifest(savepoint)["places"]
-        return {row[0]: Location(*row) for slot_rows in rows.values() for row in slot_rows}
+    def places(self, savepoint: str) -> dict[int, list[Location]]:
+        """Where the state of each unit is, part by part."""
+        found: dict[int, list[Location]] = {}
+        for slot_rows in self.manifest(savepoint)["places"].values():
+            for row in slot_rows:
+                found.setdefault(row[0], []).append(Location(*row))
+        return found
+
+    def keep_only(self, snapshots: Sequence[str], of: str) -> None:
+        """Remove snapshots whose names begin with ``of``, but these, what they refer to, and all newer ones.
+
+        ``snapshots``: names, oldest first; names are ascending. Raises ServiceUnavailable.
+        """
+        needed = {place.segment for name in snapshots for places in self.places(name).values() for place in places}
+        old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
+        self._bucket.remove(sorted(old, key=lambda name: not name.endswith("manifest.json")))  # it goes first
 
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""
         self._bucket.remove(self._bucket.names())
 
 
-def _to_bytes(state: UnitState, chunk_bytes: int) -> bytes:
-    timers = frames.encode(state.timers.export())
-    return len(timers).to_bytes(_LENGTH_BYTES, "big") + timers + _stream(state.export(chunk_bytes))
+def _joined(timers: pa.RecordBatch, deleted: Sequence[int], values: Iterable[pa.RecordBatch]) -> bytes:
+    """One part."""
+    keys = [pa.RecordBatch.from_arrays([pa.array(deleted, pa.int64())], schema=_DELETED)] if deleted else []
+    streams = frames.encode(timers), _stream(keys), _stream(values)
+    return b"".join(piece for data in streams for piece in (len(data).to_bytes(_LENGTH_BYTES, "big"), data))
 
 
 def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:
@@ -124,3 +177,7 @@ def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:
     if writer is not None:
         writer.close()
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _without(batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
+    return batch.filter(pc.invert(pc.is_in(batch["key"], keys))) if len(keys) else batch

@@ -3,23 +3,26 @@
 from collections.abc import Callable
 from typing import Any
 
+from keyshift.clock import now_us
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.departures import Departures, Message
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.key_couriers import KeyCouriers
-from keyshift.executor.measures import now_us
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.slot_shared import Shared
+from keyshift.executor.slot_snapshots import SlotSnapshots
 from keyshift.protocol import slot as protocol
 from keyshift.runtime.key_access import Errand
-from keyshift.runtime.slot import Leave
+from keyshift.runtime.slot import Captured, Leave
 
 
 class SlotEffects:
     """With a courier for each kind of thing that leaves. ``freeze(savepoint)`` begins to write all state down."""
 
-    def __init__(self, shared: Shared, addresses: Addresses, freeze: Callable[[str], None]) -> None:
-        self._shared, self._freeze = shared, freeze
+    def __init__(
+        self, shared: Shared, addresses: Addresses, freeze: Callable[[str], None], snapshots: SlotSnapshots
+    ) -> None:
+        self._shared, self._freeze, self._snapshots = shared, freeze, snapshots
         core, host, clients, turn, failed = shared.core, shared.host, shared.clients, shared.turn, shared.failed
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
@@ -65,6 +68,12 @@ class SlotEffects:
                     self._acknowledge(version, "released", {"units": times})
                 case protocol.Freeze(savepoint):
                     self._freeze(savepoint)
+                case Captured(snapshot, version):
+                    self._acknowledge(version, "captured", {})
+                    self._snapshots.captured(effect)
+                case protocol.Skip(snapshot, version):
+                    self._acknowledge(version, "captured", {})
+                    self._snapshots.skipped(snapshot)
         for slot, parcels in leaving.items():
             self.departures.send(slot, parcels)
         for slot, some in messages.items():

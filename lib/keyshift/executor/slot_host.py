@@ -12,7 +12,9 @@ from keyshift.errors import KeyshiftError
 from keyshift.executor.config import JobConfig
 from keyshift.executor.flight.messages import CopyPart, Parcel
 from keyshift.executor.flight.server import StateServer
+from keyshift.executor.savepoint import Location
 from keyshift.runtime.key_access import SLICE_KEYS, Stay
+from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -106,6 +108,9 @@ class SlotHost:
         self._open_store = partial(config.open_store, schema=operator.state_schema)
         self._stores: dict[int, Store] = {}
         self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
+        self.snapshots: dict[
+            int, tuple[Snapshots, dict[int, list[Location]]]
+        ] = {}  # slot -> what of its state was written down, and where
         self.warm = False  # whether what is slow the first time was done
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent

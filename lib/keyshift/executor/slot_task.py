@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift import frames
+from keyshift.clock import now_us
 from keyshift.errors import MigrationFailed
 from keyshift.executor import protocol_logs
 from keyshift.executor.addresses import Addresses
@@ -26,15 +27,17 @@ from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.cores import ArrowCore, Shape, make_core
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.measures import Measures, now_us
+from keyshift.executor.measures import Measures
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_answers import SlotAnswers
 from keyshift.executor.slot_effects import SlotEffects
 from keyshift.executor.slot_host import host_for
 from keyshift.executor.slot_shared import Shared
+from keyshift.executor.slot_snapshots import SlotSnapshots
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment
 from keyshift.runtime.row import Row
+from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import UnitState
 
 DRAIN_S = 0.003  # so long queued work is processed between two rows, at least
@@ -59,6 +62,7 @@ class SlotTask:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
+        self._to_say: list[dict[str, Any]] = []  # other markers, each once
         self._sealing = False  # a savepoint is being written, or nobody has been told that it is
         self._deadline = 0.0
         self._progress: tuple[Any, ...] = ()  # since the input has ended: what changes while something comes or goes
@@ -126,7 +130,9 @@ class SlotTask:
             turn=self._turn,
             failed=self._failed,
         )
-        self._effects = SlotEffects(shared, self._addresses, self._freeze)
+        self._core.snapshots, places = self._host.snapshots.setdefault(self.slot, (Snapshots(), {}))
+        self._snapshots = SlotSnapshots(shared, self._savepoints, places, self._to_say.append)
+        self._effects = SlotEffects(shared, self._addresses, self._freeze, self._snapshots)
         self._arrivals = Arrivals(shared, self._effects.incoming, self._slice_of_time)
         self._answers = SlotAnswers(shared, self._effects.replicator, self._measured)
 
@@ -210,9 +216,10 @@ class SlotTask:
                 core.end_of_input()
             moved_at = self._clients.moved_at, self._host.server.moved_at
             progress = len(core.machine.expected), core.queued_bytes, *moved_at
-            if progress != self._progress or self._sealing:  # the store has deadlines of its own
+            writing = self._sealing or self._snapshots.busy or bool(self._to_say)
+            if progress != self._progress or writing:  # the store has deadlines of its own
                 self._progress, self._deadline = progress, time.monotonic() + self._config.deadline_s
-            return core.settled and not self._sealing
+            return core.settled and not writing
 
     def wait(self) -> list[bytes]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -232,6 +239,8 @@ class SlotTask:
         if results := self._core.take_results():
             merged = results[0] if len(results) == 1 else pa.concat_batches(results)
             values += map(frames.encode, frames.cut(merged))
+        while self._to_say:
+            values.append(frames.encode(frames.empty(self._result_schema), self._named(self._to_say.pop(0))))
         if self._marker and time.monotonic() >= self._marker_at:
             values.append(frames.encode(frames.empty(self._result_schema), self._marker))
             self._marker_at = time.monotonic() + MARKER_EVERY_S
@@ -242,7 +251,10 @@ class SlotTask:
         return values
 
     def _set_marker(self, marker: dict[str, Any]) -> None:
-        self._marker, self._marker_at = marker | {"stage": self._config.stage, "slot": self.slot}, 0.0
+        self._marker, self._marker_at = self._named(marker), 0.0
+
+    def _named(self, marker: dict[str, Any]) -> dict[str, Any]:
+        return marker | {"stage": self._config.stage, "slot": self.slot}
 
     def _raise_trouble(self) -> None:
         if self._trouble:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift import frames
+from keyshift.clock import now_us
 from keyshift.executor import channel, protocol_logs
 from keyshift.executor.config import JobConfig, slot_schema
-from keyshift.executor.measures import now_us
 from keyshift.executor.slot_task import SlotTask
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment
@@ -126,11 +126,11 @@ class RouterTask:
 
     def _announced(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
-            self._core.machine.announce(*_assignment(raw))
+            self._core.machine.announce(*_assignment(raw), raw["snapshot"])
 
     def _savepoint_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
-            self._core.machine.request_savepoint(raw["id"], raw["behind"])
+            self._core.machine.request_savepoint(raw["id"])
 
     def _log_wanted(self, raw: dict) -> None:  # type: ignore[type-arg]
         with self._lock:
@@ -155,10 +155,10 @@ class RouterTask:
         events, meta = frames.decode(value, self._event_schema)
         events = self._stage.mapped(events)
         with self._lock:
-            rows, savepoint = self._core.frame(router, offset, events, meta.get("watermark", 0))
+            rows, savepoints = self._core.frame(router, offset, events, meta.get("watermark", 0))
             if self._core.log.new:
                 self._core.log.stamp(now_us())
-        if savepoint is not None:
+        for savepoint in savepoints:
             self._coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})
         if router == 0 and self._primers:
             rows, self._primers = self._primers + rows, []

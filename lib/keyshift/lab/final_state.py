@@ -103,5 +103,5 @@ def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.Data
 
 
 def _inventory(name: str, manifest: dict[str, Any]) -> Inventory:
-    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]
+    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]  # one part each
     return Inventory(f"savepoint {name}", Assignment.from_json(manifest["assignment"]), units)

@@ -95,6 +95,9 @@ class JobPart(Part):
     queue_bytes: int = Field(
         default=64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router"
     )
+    snapshot_s: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
+    )
     copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
     copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
 

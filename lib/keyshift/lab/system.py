@@ -7,6 +7,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
+from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.job import Job
@@ -17,8 +18,6 @@ from keyshift.lab.scenario import Balance, Change
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.progress import Say
-
-SECOND_US = 1_000_000
 
 
 class SystemUnderTest(Protocol):
@@ -35,7 +34,7 @@ class SystemUnderTest(Protocol):
         """Raises if something has died; does what was requested and only the controlling thread can do."""
 
     def recover(self) -> str:
-        """Start anew after QueryDied. Says from where: the ``savepoint`` or the ``beginning`` of the attempt."""
+        """Start anew after QueryDied. Says from where: ``snapshot``, ``savepoint``, or ``beginning`` of the input."""
 
     def announce(self, change: Change) -> None:
         """A change that will be requested: what can be done ahead may be done."""
@@ -83,6 +82,7 @@ def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Cert
         certificate=certificate,
         chunk_bytes=spec.job.chunk_bytes,
         deadline_s=spec.job.deadline_s,
+        snapshot_s=spec.job.snapshot_s,
     )
 
 
@@ -116,6 +116,8 @@ class KeyshiftJob:
     def recover(self) -> str:
         """The job's next attempt."""
         self._job.recover()
+        if self._job.snapshots:
+            return "snapshot"
         return "savepoint" if self._job.config.restore else "beginning"
 
     def announce(self, change: Change) -> None:

@@ -1,6 +1,7 @@
 """The coordinator: one step after the other, each prepared, switched and acknowledged before the next switches.
 
-While the slots of a step move their units, those of the next one prepare: it is *ahead*.
+While the slots of a step move their units, those of the next one prepare: it is *ahead*. A *snapshot* is a step in
+which every slot takes part and nothing moves. It comes between two steps of a migration, or at any other time.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Step
 
-Phase = Literal["prepared", "installed", "released"]
+Phase = Literal["prepared", "installed", "released", "captured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,14 @@ class PublishSteps:
 
 @dataclass(frozen=True, slots=True)
 class PublishAssignment:
-    """Let the routers switch, and keep back records for ``paused`` slots until this is published without them."""
+    """Let the routers switch, and keep back records for ``paused`` slots until this is published without them.
+
+    ``snapshot``: what the switch is for, if it moves nothing.
+    """
 
     assignment: Assignment
     paused: frozenset[int] = frozenset()
+    snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,21 @@ class StepLate:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotLate:
+    """It was given up, as some slots did not finish a phase before the deadline; the job goes on."""
+
+    version: int
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanNext:
     """Make a plan for ``request`` from the assignment as it is now, and give it to ``planned``; meanwhile goes on."""
 
     request: Any
 
 
-Effect = PublishSteps | PublishAssignment | StepDone | MigrationDone | StepLate | PlanNext
+Effect = PublishSteps | PublishAssignment | StepDone | MigrationDone | StepLate | SnapshotLate | PlanNext
 
 
 @dataclass(slots=True)
@@ -106,12 +119,16 @@ class _UnderWay:
 class CoordinatorMachine:
     """Runs the steps of one migration at a time over ``assignment``; further requests wait their turn."""
 
-    def __init__(self, assignment: Assignment, deadline_ms: float) -> None:
+    def __init__(self, assignment: Assignment, deadline_ms: float, slots: int) -> None:
         self.assignment = assignment
         self.deadline_ms = deadline_ms
+        self._slots = slots  # those included that own nothing
         self._version = assignment.version  # the last one used: not used again for another step after a rollback
         self._rest: list[Step] = []
+        self._migrating = False
         self._dropped = NOTHING  # of the migration under way
+        self._wanted = ""  # the snapshot to be taken next
+        self._turn_of_steps = False  # a snapshot was begun last: a step that waits comes first
         self._requests: deque[Any] = deque()
         self._planning: Any = None  # the request for which a plan is made
         self._unwanted = False  # it was taken back meanwhile
@@ -121,17 +138,17 @@ class CoordinatorMachine:
     @property
     def busy(self) -> bool:
         """Whether a migration is planned or under way. One that failed forward is not; its step may still end."""
-        return self._planning is not None or (self._current is not None and self._current.phase != "late")
+        return self._planning is not None or self._migrating
 
-    def planned(self, steps: Iterable[Step], version: int, now_ms: float) -> list[Effect]:
-        """The plan that ``PlanNext`` was about is made, from the assignment of ``version``.
+    def planned(self, steps: Iterable[Step], begin: Assignment, now_ms: float) -> list[Effect]:
+        """The plan that ``PlanNext`` was about is made, from the assignment ``begin``.
 
         It begins, unless its request was taken back; if the assignment has changed meanwhile, it is made anew.
         """
         request, self._planning = self._planning, None
         if self._unwanted:
             return [MigrationDone(self._dropped), *self._next_request()]
-        if version != self.assignment.version:
+        if begin.owner != self.assignment.owner:
             self._requests.appendleft(request)
             return self._next_request()
         return self.start(steps, now_ms)
@@ -140,11 +157,17 @@ class CoordinatorMachine:
         """Begin a migration, as soon as a step that is late has ended. Raises ProtocolViolation if one is under way."""
         if self.busy:
             raise ProtocolViolation("coordinator: a migration was started while another is under way")
-        self._rest, self._dropped = list(steps), NOTHING
-        if self._current:
+        self._rest, self._dropped, self._migrating = list(steps), NOTHING, True
+        if self._current is None:
+            return self._next(now_ms)
+        if self._current.phase == "late":
             self._current.phase, self._current.since_ms = "switching", now_ms
-            return [self._publish()] if self._rest else []
-        return self._next(now_ms)
+        return [self._publish()] if self._rest else []
+
+    def snapshot(self, name: str, now_ms: float) -> list[Effect]:
+        """Take a snapshot as soon as no step is under way; it replaces one that was asked for and has not begun."""
+        self._wanted = name
+        return [] if self._current else self._next(now_ms)
 
     def submit(self, request: Any, now_ms: float, replace: bool = False) -> list[Effect]:
         """Ask for a migration: after all others, or instead of what has not begun of them."""
@@ -158,7 +181,7 @@ class CoordinatorMachine:
         A plan that is being made is taken back when it comes.
         """
         effects = self._drop_rest()
-        if self._current is None or self._current.phase != "preparing":
+        if self._current is None or self._current.phase != "preparing" or self._current.step.snapshot:
             return effects
         self._dropped = self._dropped._replace(steps=self._dropped.steps + 1)
         self._current = None
@@ -182,11 +205,17 @@ class CoordinatorMachine:
         current = self._current
         if current is None or current.phase == "late" or now_ms - current.since_ms <= self.deadline_ms:
             return []
+        if current.step.snapshot:
+            self._current = None
+            waiting = current.waiting["prepared" if current.phase == "preparing" else "captured"]
+            return [self._publish(), SnapshotLate(current.version, tuple(sorted(waiting))), *self._next(now_ms)]
         effects = self._drop_rest()
+        self._migrating = False
         if current.phase == "preparing":
             self._current = None
             missing = tuple(sorted(current.waiting["prepared"]))
-            return [self._publish(), StepLate(current.version, "prepare", missing, True, self._dropped)]
+            late = StepLate(current.version, "prepare", missing, True, self._dropped)
+            return [self._publish(), late, *self._next(now_ms)]
         current.phase = "late"
         if current.step.mode.gate == "router":  # nobody may be there any more when the step ends
             effects.append(PublishAssignment(self.assignment))
@@ -208,12 +237,13 @@ class CoordinatorMachine:
         self._version = max(self._version, version)
         self._rest = list(rest)
         under_way = [(of, step) for of, step in steps if of >= self.assignment.version]  # others are complete
+        self._migrating = bool(self._rest or not under_way or any(step.moves for _, step in under_way))
         if not under_way:
             return self._next(now_ms)
         effects: list[Effect] = []
         for of, step in under_way:
             if of == self.assignment.version:
-                self._current = _under_way(step, self.assignment, now_ms)
+                self._current = _under_way(step, self.assignment, self._slots, now_ms)
                 self._current.phase, self._current.waiting["prepared"] = "switching", set()
             elif self._current is None:
                 self._current = self._prepare(of, step, now_ms)
@@ -226,16 +256,18 @@ class CoordinatorMachine:
         return effects
 
     def _prepare(self, version: int, step: Step, now_ms: float) -> _UnderWay:
-        return _under_way(step, Assignment(version, self.assignment.after(step).owner), now_ms)
+        after = Assignment(version, self.assignment.after(step).owner)
+        return _under_way(step, after, self._slots, now_ms)
 
-    def _prepare_next(self, now_ms: float) -> _UnderWay:
+    def _prepare_next(self, step: Step, now_ms: float) -> _UnderWay:
         self._version += 1
-        return self._prepare(self._version, self._rest.pop(0), now_ms)
+        return self._prepare(self._version, step, now_ms)
 
     def _look_ahead(self, now_ms: float) -> list[Effect]:
-        if not self._rest:
+        """Not beside a snapshot: no slot may have begun to prepare anything else at its barriers."""
+        if not self._rest or self._wanted or (self._current and self._current.step.snapshot):
             return []
-        self._ahead = self._prepare_next(now_ms)
+        self._ahead = self._prepare_next(self._rest.pop(0), now_ms)
         return [self._publish()]
 
     def _publish(self) -> PublishSteps:
@@ -251,7 +283,8 @@ class CoordinatorMachine:
         current.phase, current.since_ms = "switching", now_ms
         self.assignment = current.after
         paused = current.slots if current.step.mode.gate == "router" else frozenset()
-        return [PublishAssignment(current.after, paused), *self._look_ahead(now_ms)]
+        switch = PublishAssignment(current.after, paused, current.step.snapshot)
+        return [switch, *self._look_ahead(now_ms)]
 
     def _complete(self, current: _UnderWay, now_ms: float) -> list[Effect]:
         effects: list[Effect] = [StepDone(current.version)]
@@ -261,13 +294,22 @@ class CoordinatorMachine:
         if self._current is not None:
             self._current.since_ms = now_ms
             return effects + self._go_on(self._current, now_ms)
-        return effects if current.phase == "late" else effects + self._next(now_ms)
+        return effects + self._next(now_ms)
 
     def _next(self, now_ms: float) -> list[Effect]:
-        if not self._rest:
-            return [MigrationDone(self._dropped), *self._next_request()]
-        self._current = self._prepare_next(now_ms)
-        return [self._publish()]
+        """No step is under way: the next one begins, or a snapshot that is wanted."""
+        effects: list[Effect] = []
+        if self._migrating and not self._rest:
+            self._migrating = False
+            effects += [MigrationDone(self._dropped), *self._next_request()]
+        if self._wanted and not (self._rest and self._turn_of_steps):
+            step, self._wanted, self._turn_of_steps = Step((), snapshot=self._wanted), "", True
+        elif self._rest:
+            step, self._turn_of_steps = self._rest.pop(0), False
+        else:
+            return effects
+        self._current = self._prepare_next(step, now_ms)
+        return [*effects, self._publish()]
 
     def _next_request(self) -> list[Effect]:
         if not self._requests:
@@ -287,11 +329,13 @@ class CoordinatorMachine:
         return [self._publish()] if steps else []
 
 
-def _under_way(step: Step, after: Assignment, now_ms: float) -> _UnderWay:
+def _under_way(step: Step, after: Assignment, slots: int, now_ms: float) -> _UnderWay:
     sources, destinations = {m.source for m in step.moves}, {m.destination for m in step.moves}
+    everybody = set(range(slots)) if step.snapshot else set[int]()
     waiting: dict[Phase, set[int]] = {
-        "prepared": set(sources | destinations),
+        "prepared": set(sources | destinations | everybody),
         "installed": set(destinations),
         "released": set(sources),
+        "captured": everybody,
     }
     return _UnderWay(step, after, "preparing", now_ms, waiting)

@@ -3,24 +3,27 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from keyshift.keys import Assignment, Behind
+from keyshift.keys import Assignment
 
 NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """To every slot: all later frames of this router are routed under ``version`` or a later one."""
+    """To every slot: all later frames of this router are routed under ``version`` or a later one.
+
+    With ``snapshot`` they belong to the time after the snapshot of that name.
+    """
 
     version: int
+    snapshot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointBarrier:
-    """To every slot: the next frame of this router belongs to the time after the savepoint."""
+    """To every slot: nothing of this router comes any more, its next frame belongs to the time after the savepoint."""
 
     savepoint: str
-    behind: Behind = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +45,25 @@ class RouterMachine:
         self.paused: AbstractSet[int] = NOBODY
         self.stopped_for: str | None = None  # the savepoint after which no data is forwarded any more
         self._next: Assignment | None = assignment  # the first boundary announces where we start
+        self._next_snapshot = ""  # that the switch to it belongs to; in the middle of a batch only
         self._next_paused = paused
-        self._savepoint: SavepointBarrier | None = None  # that goes out at the next boundary
-        self._reached: str | None = None  # the last savepoint whose barrier has gone out
+        self._savepoint: str | None = None  # whose barrier goes out at the next boundary
 
-    def announce(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY) -> None:
+    def announce(self, assignment: Assignment, paused: AbstractSet[int] = NOBODY, snapshot: str = "") -> None:
         """A new assignment, or other pauses under the same, were published; they count from the next boundary.
 
-        Older versions are ignored.
+        Older versions are ignored. ``snapshot``: what the switch is for, if it moves nothing.
         """
         newest = (self._next or self.assignment).version
         if assignment.version > newest:
-            self._next = assignment
+            self._next, self._next_snapshot = assignment, snapshot
         if assignment.version >= newest:
             self._next_paused = paused
 
-    def request_savepoint(self, savepoint: str, behind: Behind = "stop") -> None:
-        """Ask for a savepoint barrier at the next boundary. Asking again for the same one changes nothing."""
-        if self.stopped_for is None and savepoint != self._reached:
-            self._savepoint = SavepointBarrier(savepoint, behind)
+    def request_savepoint(self, savepoint: str) -> None:
+        """Ask for a savepoint barrier at the next boundary. Asking again changes nothing."""
+        if self.stopped_for is None:
+            self._savepoint = savepoint
 
     @property
     def may_resume(self) -> bool:
@@ -75,11 +78,9 @@ class RouterMachine:
         self.paused = self._next_paused
         if self._next is not None:
             self.assignment, self._next = self._next, None
-            effects.append(Barrier(self.assignment.version))
+            effects.append(Barrier(self.assignment.version, self._next_snapshot))
+            self._next_snapshot = ""
         if self._savepoint is not None and not self.paused:
-            barrier, self._savepoint = self._savepoint, None
-            self._reached = barrier.savepoint
-            if barrier.behind == "stop":
-                self.stopped_for = barrier.savepoint
-            effects.append(barrier)
+            self.stopped_for, self._savepoint = self._savepoint, None
+            effects.append(SavepointBarrier(self.stopped_for))
         return effects

@@ -26,6 +26,7 @@ Written = tuple[Stay, list[int], list[rows.Row]]  # keys that are deleted, and t
 Changes = dict[int, int]  # key -> number of its last change
 
 RECORD_BYTES = 2048  # of memory for a record that waits, beside its rows: measured, between 1.6 and 3.4 KiB
+HOME = "home"  # of whom the changes are tracked for that are to be written back
 SLICE_KEYS = 256  # read from or written to live state at a time, so that nobody waits long for it
 
 
@@ -88,7 +89,7 @@ class KeyAccess(Generic[Events]):
         self._absent.open(unit)
         self._homes[unit] = home
         if home.mode.transfer == "remote":
-            self._states[unit].track()
+            self._states[unit].track(HOME)
         if home.mode.background:
             self.fetch_rest(unit)
 
@@ -137,7 +138,7 @@ class KeyAccess(Generic[Events]):
         """These units were worked on: what changed of keys that live elsewhere is written back."""
         for unit in units:
             home = self._homes.get(unit)
-            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes()):
+            if home is None or home.mode.transfer != "remote" or not (changed := self._states[unit].changes(HOME)):
                 continue
             self._absent.arrived(unit, changed)  # new keys are here, and known
             unwritten = self._unwritten.setdefault(home.stay, {})
@@ -209,7 +210,7 @@ class KeyAccess(Generic[Events]):
         state = self._states[unit]
         for key in self._absent.evict(unit, written):
             state.delete(key)
-        state.changes()
+        state.changes(HOME)
 
     def arrived(self, stay: Stay, keys: list[int], found: Iterable[rows.Row]) -> bool:
         """The answer for ``keys``: those that exist. Gives whether they live here from now on."""
@@ -245,5 +246,5 @@ class KeyAccess(Generic[Events]):
             if key in lacking:
                 state.values[key] = value
         if home.mode.transfer == "remote":
-            state.changes()  # what came is not what has to be written back
+            state.changes(HOME)  # what came is not what has to be written back
         self._absent.arrived(unit, keys)

@@ -62,6 +62,10 @@ class ProtocolLog:
                 self.note("fetch rest", [unit])
             case protocol.Freeze():
                 self.note("freeze")
+            case protocol.Capture(_, version):
+                self.note("capture", version=version)
+            case protocol.Skip(_, version):
+                self.note("skip", version=version)
 
     def _note_sent(self, event: str, unit: int, version: int, hop: int, destination: int) -> None:
         self._sent[unit] = version, hop
@@ -112,6 +116,7 @@ CAUSES: dict[str, tuple[tuple[str, ...], Callable[[Event], Any]]] = {
     "complete": (("installed", "released"), _step),
     "barrier": (("switch",), _switch),
     "at savepoint": (("savepoint",), _switch),
+    "at snapshot": (("snapshot",), _switch),
     "arrived": (("send", "lend", "return"), _handing_over),
     "opened": (("open",), _handing_over),
     "requested": (("request",), _handing_over),

@@ -38,16 +38,16 @@ class RouterCore(Generic[Events]):
         self._last_us = [0] * slots  # the watermark of the last frame that each slot got something of
         self._awake_us = 0  # until this watermark each slot gets something of every frame
 
-    def frame(self, router: int, offset: int, events: Events, watermark: int) -> tuple[list[Routed], str | None]:
+    def frame(self, router: int, offset: int, events: Events, watermark: int) -> tuple[list[Routed], list[str]]:
         """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick.
 
-        And the savepoint whose barrier is among them, if there is one: this frame is the first one behind it.
+        And the savepoint or snapshot whose barriers are among them, if there is one: this frame is the first behind.
         """
         self.watermark = max(self.watermark, watermark)  # a cut frame has it once
         effects = self.machine.boundary()
         assignment, paused, slots = self.machine.assignment, self.machine.paused, range(len(self._last_us))
         rows: list[Routed] = []
-        reached: str | None = None
+        reached: list[str] = []
 
         def row(kind: int, watermark: int = 0, payload: Sized = b"") -> Row:
             return Row(kind, router, assignment.version, offset, watermark, payload)
@@ -58,15 +58,17 @@ class RouterCore(Generic[Events]):
                 case Resume():
                     self.log.note("resume")
                     rows += self.resume()
-                case Barrier(version):
-                    self.log.note("switch", version=version)
+                case Barrier(version, snapshot):
+                    self.log.note("snapshot" if snapshot else "switch", version=version)
                     self._awake_us = self.watermark + AWAKE_US
-                    barrier = row(BARRIER)
+                    barrier = row(SNAPSHOT if snapshot else BARRIER, payload=snapshot.encode())
                     rows += [(slot, barrier) for slot in slots]
-                case SavepointBarrier(reached, behind):
+                    reached += [snapshot] if snapshot else []
+                case SavepointBarrier(savepoint):
                     self.log.note("savepoint", version=assignment.version)
-                    barrier = row(SAVEPOINT if behind == "stop" else SNAPSHOT, payload=reached.encode())
+                    barrier = row(SAVEPOINT, payload=savepoint.encode())
                     rows += [(slot, barrier) for slot in slots]
+                    reached.append(savepoint)
         parts = self._split(events, assignment) if self.machine.stopped_for is None else {}
         tick, bare_tick = row(TICK, self.watermark), row(TICK)
         for slot, last_us in enumerate(self._last_us):

@@ -16,7 +16,8 @@ from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
-from keyshift.runtime.row import BARRIER, BEHIND, DATA, Row
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, Row
+from keyshift.runtime.snapshots import Part, Snapshots
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
@@ -36,8 +37,19 @@ class Leave:
     keys_stay: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The state of ``units`` at the ``snapshot`` is ``parts``, behind those of the snapshots before."""
+
+    snapshot: str
+    version: int
+    units: list[int]
+    parts: list[Part]
+
+
 Effect = (
     Leave
+    | Captured
     | Errand
     | protocol.Prepared
     | protocol.Open
@@ -47,6 +59,7 @@ Effect = (
     | protocol.Installed
     | protocol.Released
     | protocol.Freeze
+    | protocol.Skip
 )
 
 
@@ -79,6 +92,9 @@ class SlotCore(Generic[Events, Result]):
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
         self._undrained_bytes = 0  # in the queues after the last slice
+        self.snapshots = Snapshots()
+        self._behind: list[Row] = []  # a snapshot that has not come to all routers
+        self._behind_bytes = 0
         self._now_us = 0  # as it was told last
         self.log = ProtocolLog(f"slot-{machine.slot}")
         self.log.note("begin", version=machine.version)
@@ -128,20 +144,10 @@ class SlotCore(Generic[Events, Result]):
         """Rows of routers have come; what has waited goes first (see ``drain``)."""
         machine = self.machine
         self.drain(now_us, in_time)
-        for kind, router, version, offset, watermark, payload in rows:
-            if kind == BARRIER:
-                self.log.note("barrier", version=version, other=f"router-{router}")
-                self._follow(machine.barrier(router, version))
-            elif kind in BEHIND:
-                self.log.note("at savepoint", version=version, other=f"router-{router}")
-                self._follow(machine.savepoint_barrier(router, bytes(payload).decode(), BEHIND[kind]))
-            elif not machine.stopped(router):
-                if kind == DATA:
-                    met = min(self.watermarks)
-                    self._admit(self.operator.events(payload), (router, version, offset, met))
-                self.watermarks[router] = max(self.watermarks[router], watermark)  # for what comes behind
-                if watermark:
-                    self._told.add(router)
+        for row in rows:
+            self._take(row)
+        if self._behind and self._behind_bytes + self.queued_bytes > self._queue_bytes:
+            self._follow(machine.skip())
         # Behind a savepoint's barrier no time passes, also if it came in the batch before: then it comes again, before
         # its router tells how far time has come.
         if not machine.stopping and len(self._told) == len(self.watermarks):
@@ -150,6 +156,35 @@ class SlotCore(Generic[Events, Result]):
         if self.queued_bytes > self._queue_bytes:
             self._follow(machine.urge())
         self.keys.ask()
+
+    def _take(self, row: Row) -> None:
+        kind, router, version, offset, watermark, payload = row
+        machine = self.machine
+        if machine.standing(router):
+            self._behind.append(row)
+            self._behind_bytes += len(payload) + RECORD_BYTES
+        elif kind == BARRIER:
+            self.log.note("barrier", version=version, other=f"router-{router}")
+            self._follow(machine.barrier(router, version))
+        elif kind == SNAPSHOT:
+            self.log.note("at snapshot", version=version, other=f"router-{router}")
+            self._follow(machine.snapshot_barrier(router, version))
+        elif kind == SAVEPOINT:
+            self.log.note("at savepoint", version=version, other=f"router-{router}")
+            self._follow(machine.savepoint_barrier(router, bytes(payload).decode()))
+        elif not machine.stopped(router):
+            if kind == DATA:
+                met = min(self.watermarks)
+                self._admit(self.operator.events(payload), (router, version, offset, met))
+            self.watermarks[router] = max(self.watermarks[router], watermark)  # for what comes behind
+            if watermark:
+                self._told.add(router)
+
+    def _go_on(self) -> None:
+        """What was kept back behind a snapshot, in its order."""
+        behind, self._behind, self._behind_bytes = self._behind, [], 0
+        for row in behind:
+            self._take(row)
 
     def drain(self, now_us: int, in_time: Callable[[], bool]) -> None:
         """Slices of what has waited: until ``in_time()`` says that it was long enough, and twice as much is done as
@@ -182,6 +217,8 @@ class SlotCore(Generic[Events, Result]):
     def end_of_input(self) -> None:
         """No row will come any more in this batch."""
         self.log.note("end of input")
+        self.machine.forget_snapshot()
+        self._go_on()
         self._follow(self.machine.end_of_input())
 
     def _admit(self, events: Events, where: Where) -> None:
@@ -255,6 +292,14 @@ class SlotCore(Generic[Events, Result]):
                     self.savepoint = savepoint
                     self.computation.checkpoint()
                     self._effects.append(effect)
+                case protocol.Capture(snapshot, version):
+                    self.computation.checkpoint()
+                    parts = self.snapshots.take(self.states)
+                    self._effects.append(Captured(snapshot, version, sorted(self.states), parts))
+                    self._go_on()
+                case protocol.Skip():
+                    self._effects.append(effect)
+                    self._go_on()
                 case _:
                     self._effects.append(effect)
 

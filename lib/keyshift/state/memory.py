@@ -61,17 +61,23 @@ class MemoryState:
         if isinstance(self._values, _TrackedValues):
             self._values.changed.add(key)
 
+    def copy(self) -> "MemoryState":  # noqa: D102
+        other = MemoryState(self._schema.remove(0))
+        other._values.update(self._values)
+        other._values.arrived, other._values.untouched = self._values.arrived, dict(self._values.untouched)
+        return other
+
     def keys(self) -> list[int]:  # noqa: D102
         return list(self._values.keys() | self._values.untouched.keys())
 
-    def track(self) -> None:  # noqa: D102
-        self._values.changed.clear()
+    def track(self, who: str) -> None:  # noqa: D102
+        self._values.tell()
+        self._values.told[who] = set()
         self._values.__class__ = _TrackedValues  # in place: whoever holds the values writes to these from now on
 
-    def changes(self) -> set[int]:  # noqa: D102
-        assert isinstance(self._values, _TrackedValues), "changes() before track()"
-        found = set(self._values.changed)
-        self._values.changed.clear()
+    def changes(self, who: str) -> set[int]:  # noqa: D102
+        self._values.tell()
+        found, self._values.told[who] = self._values.told[who], set()
         return found
 
     def __len__(self) -> int:
@@ -125,6 +131,13 @@ class _Values(dict[int, Value]):
         self.arrived = self._nothing
         self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
         self.changed: set[int] = set()
+        self.told: dict[str, set[int]] = {}  # what was changed before, by who has not asked for it yet
+
+    def tell(self) -> None:
+        """``changed`` to all who track it: noted once, however many these are."""
+        for told in self.told.values():
+            told |= self.changed
+        self.changed.clear()
 
     def __missing__(self, key: int) -> Value | None:
         row = self.untouched.pop(key, None)

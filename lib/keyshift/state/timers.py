@@ -47,6 +47,7 @@ class Timers:
     def __init__(self) -> None:
         self.watermark = 0  # the event time the unit has reached; 0: none yet
         self.clock = 0  # the processing time it has reached
+        self.edits = 0  # grows with each change
         self._queues = {EVENT: _Queue(), PROCESSING: _Queue()}
 
     def __len__(self) -> int:
@@ -57,19 +58,32 @@ class Timers:
 
         Both only grow, also when the unit moves to a slot that lags behind, or whose clock does.
         """
-        self.watermark = max(self.watermark, watermark)
-        self.clock = max(self.clock, now_us)
+        if watermark > self.watermark or now_us > self.clock:
+            self.edits += 1
+            self.watermark = max(self.watermark, watermark)
+            self.clock = max(self.clock, now_us)
+
+    def copy(self) -> "Timers":
+        """Others that are like these now."""
+        other = Timers()
+        other.watermark, other.clock = self.watermark, self.clock
+        for kind, queue in self._queues.items():
+            other._queues[kind].live = queue.live.copy()
+            other._queues[kind].rebuild()
+        return other
 
     def set(self, kind: int, time_us: int, key: int) -> None:
         """Let ``key`` be due at ``time_us``. A timer that is set twice is one timer."""
         queue, timer = self._queues[kind], (time_us, key)
         if timer not in queue.live:
+            self.edits += 1
             queue.live.add(timer)
             heapq.heappush(queue.heap, timer)
 
     def delete(self, kind: int, time_us: int, key: int) -> None:
         """Take a timer back; nothing happens if there is none."""
         queue = self._queues[kind]
+        self.edits += 1
         queue.live.discard((time_us, key))
         if len(queue.heap) > 2 * len(queue.live) + _SLACK:
             queue.rebuild()
@@ -89,6 +103,7 @@ class Timers:
             heapq.heappop(queue.heap)
             queue.live.remove(timer)
             found.append(timer)
+        self.edits += bool(found)
         return found
 
     def next(self, kind: int) -> int | None:

@@ -21,13 +21,13 @@ from kafka import KafkaConsumer, TopicPartition
 from pydantic import Field
 
 from keyshift import frames
+from keyshift.clock import SECOND_US, now_us
 from keyshift.errors import BadInput
 from keyshift.trace import Trace
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 
-SECOND_US = 1_000_000
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
 _DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
 
@@ -55,8 +55,8 @@ class Results:
         self._origin.append((slot, log_offset, arrived_us))
         self.count += batch.num_rows
 
-    def roll(self) -> np.ndarray:
-        """Close the current table; returns the latencies of the events in it, in ms."""
+    def roll(self) -> tuple[np.ndarray, np.ndarray]:
+        """Close the current table; returns latency, in ms, and assignment version of each event in it."""
         rows = [batch.num_rows for batch in self._batches]
         slot, log_offset, arrived = np.array(self._origin, np.int64).reshape(-1, 3).T
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
@@ -68,7 +68,8 @@ class Results:
         self._tables.append(table)
         self._batches, self._origin = [], []
         of_event = table.column("position").to_numpy() >= 0
-        return ((arrived_us - table.column("t").to_numpy()) / 1000)[of_event]
+        latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
+        return latencies_ms[of_event], table.column("version").to_numpy()[of_event]
 
     def write(self, path: Path) -> None:
         """Everything, as one parquet file."""
@@ -76,10 +77,11 @@ class Results:
         pq.write_table(pa.concat_tables(self._tables), path)
 
 
-def report(second: int, latencies_ms: np.ndarray) -> None:
+def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray) -> None:
     """Say what arrived in one second."""
     p50, p99 = np.percentile(latencies_ms, (50, 99)).round(3).tolist() if len(latencies_ms) else (None, None)
-    say({"second": second, "results": len(latencies_ms), "p50_ms": p50, "p99_ms": p99})
+    counts = np.stack(np.unique(versions, return_counts=True), axis=1).tolist()
+    say({"second": second, "results": len(latencies_ms), "versions": counts, "p50_ms": p50, "p99_ms": p99})
 
 
 def collect(config: CollectorConfig, commands: Commands) -> None:
@@ -111,7 +113,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
-    second = time.time_ns() // 1_000_000_000
+    second = now_us() // SECOND_US
     stopped_at: float | None = None
     heard_at = time.monotonic()
     while stopped_at is None or (
@@ -124,11 +126,11 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         for partition, records in fetched.items():
             for record in records:
                 batch, meta = frames.decode(record.value, results.schema)
-                arrived_us = time.time_ns() // 1000
+                arrived_us = now_us()
                 if batch.num_rows:
                     heard_at = time.monotonic()
                     while second < arrived_us // SECOND_US:
-                        report(second, results.roll())
+                        report(second, *results.roll())
                         second += 1
                     results.add(batch, partition.partition, record.offset, arrived_us)
                     if trace:
@@ -137,8 +139,8 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
                             trace.add(partition.partition, router, offset, record.timestamp * 1000, arrived_us)
                 elif "marker" in meta:
                     say(meta)
-        while second < time.time_ns() // 1_000_000_000:
-            report(second, results.roll())
+        while second < now_us() // SECOND_US:
+            report(second, *results.roll())
             second += 1
     results.write(config.output)
     say({"state": "done", "results": results.count})

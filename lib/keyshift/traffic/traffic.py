@@ -1,9 +1,7 @@
 """Everything around a system under test: events go in, results come out, and its slots say how far they are."""
 
 import contextlib
-import math
-import queue
-import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow.parquet as pq
 
+from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
 from keyshift.traffic import topics
@@ -20,8 +19,8 @@ from keyshift.waiting import wait_until
 from keyshift.workloads import Workload
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
+LOOK_S = 0.05  # between two looks at what they said
 ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
-SECOND_US = 1_000_000
 
 
 class Topic(NamedTuple):
@@ -99,10 +98,9 @@ class Traffic:
             "trace": trace,
         }
         self._processes: list[JsonProcess] = []
-        self._markers: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._count_from = 0  # the first second whose results count as received
-        self._kept = 0
-        self.received = 0  # results so far
+        self._markers: list[dict[str, Any]] = []  # all that were said, each once
+        self._by_version: Counter[int] = Counter()  # results so far
+        self._revoked: set[int] = set()  # versions
         self.seconds: list[dict[str, Any]] = []  # what the collector said of each second
 
     def open(self) -> None:
@@ -153,20 +151,26 @@ class Traffic:
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "marker" in report:
-            self._markers.put(report)
+            if report not in self._markers:
+                self._markers.append(report)
         elif "second" in report:
             self.seconds.append(report)
-            if report["second"] >= self._count_from:
-                self.received += report["results"]
+            self._by_version.update(dict(report["versions"]))
             self._heard_second(report)
 
-    def keep(self) -> None:
-        """What was received until now counts, whatever happens."""
-        self._kept = self.received
+    @property
+    def received(self) -> int:
+        """Results so far, but for those that were revoked."""
+        return sum(count for version, count in self._by_version.copy().items() if version not in self._revoked)
 
-    def forget(self) -> None:
-        """What was received since ``keep`` comes once more, from the next second on."""
-        self._count_from, self.received = math.ceil(time.time()), self._kept
+    def revoke(self, versions: Collection[int]) -> None:
+        """What came out under ``versions`` counts for nothing: it comes once more."""
+        self._revoked |= set(versions)
+
+    def said(self, what: Mapping[str, Any]) -> set[int]:
+        """The slots of which a marker has come that has what ``what`` has, or lacks it."""
+        markers = list(self._markers)
+        return {each["slot"] for each in markers if all(each.get(name, value) == value for name, value in what.items())}
 
     def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
         """Until a marker that has what ``said`` has, or lacks it, has come from each slot.
@@ -174,20 +178,18 @@ class Traffic:
         Raises ServiceUnavailable, naming who is missing, if ``SAY_S`` pass without a marker or a result, and what
         ``check`` raises.
         """
-        missing = set(slots)
+
+        def missing() -> set[int]:
+            return set(slots) - self.said(said)
 
         def all_said() -> bool:
             check()
             self.check()
-            with contextlib.suppress(queue.Empty):
-                marker = self._markers.get(timeout=0.2)
-                if all(marker.get(name, value) == value for name, value in said.items()):
-                    missing.discard(marker["slot"])
-            return not missing
+            return not missing()
 
-        if not wait_until(all_said, SAY_S, 0.0, lambda: (len(missing), self.received)):
+        if not wait_until(all_said, SAY_S, LOOK_S, lambda: (len(missing()), self.received)):
             what = f"{said['marker']!r} within {SAY_S:g} s"
-            raise ServiceUnavailable(f"slots {sorted(missing)} did not say {what}")
+            raise ServiceUnavailable(f"slots {sorted(missing())} did not say {what}")
 
     def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:
         """Until it is ``over``, or no result has come for ``quiet_s`` seconds."""

@@ -142,7 +142,7 @@ class Store:
     def places(self, savepoint):
         assert savepoint == "one"
         self._fail("manifest")
-        return {unit: Location(unit, "segment", 0, 1, 0) for unit in range(9)}
+        return {unit: [Location(unit, "segment", 0, 1, 0)] for unit in range(9)}
 
     def read(self, place):
         self._fail(place.unit)

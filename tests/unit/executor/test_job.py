@@ -14,6 +14,7 @@ from keyshift import objects
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor.job import Job
+from keyshift.executor.snapshotter import MARK, Snapshot
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
 
 START = Assignment.contiguous(4, 2)
@@ -29,11 +30,11 @@ class Output:
         check()
         self.calls.append((said["marker"], sorted(slots)))
 
-    def keep(self):
-        self.calls.append("keep")
+    def said(self, what):
+        return set(range(9))
 
-    def forget(self):
-        self.calls.append("forget")
+    def revoke(self, versions):
+        self.calls.append(("revoke", sorted(versions)))
 
 
 class Query:
@@ -59,7 +60,6 @@ class Nodes:
         self._all.published.append((path, value))
         if path == "savepoint":
             name = value["id"]
-            assert value["behind"] == "stop"
             self._all.below[f"savepoints/{name}"] = {"router-0": {"offset": 10}} | {
                 f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit] for unit in units]}
                 for slot, units in ((0, (0, 1)), (1, (2, 3)))
@@ -108,9 +108,16 @@ def job(monkeypatch):
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
     monkeypatch.setattr(module, "Coordination", lambda _, root, *more: Nodes(all_of, root))
-    monkeypatch.setattr(module, "start_query", lambda *_: queries.append(Query()) or queries[-1])
+    offsets = []
+
+    def start_query(*arguments):
+        offsets.append(arguments[-1])
+        queries.append(Query())
+        return queries[-1]
+
+    monkeypatch.setattr(module, "start_query", start_query)
     made = Job(None, replace(CONFIG, deadline_s=1.0), Path("nowhere"), 1.0, Output())
-    made.all_of, made.queries = all_of, queries
+    made.all_of, made.queries, made.offsets = all_of, queries, offsets
     made.start(START)
     yield made
     made.stop()
@@ -202,7 +209,7 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     installed = {slot: record.acknowledgements["installed", slot] for slot in (0, 1)}
     assert {row[0] for said in installed.values() for row in said["units"]} == set(range(4))
     assert {said["drained_us"] for said in installed.values()} == {8_000_000}
-    assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), "keep", ("ready", [0, 1])]
+    assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
@@ -213,8 +220,49 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
     assert job.revoked == {START.version + 1}
     assert job.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
     assert job.begins == [START.version, START.version + 1, START.version + 2]
-    assert job._output.calls[-2:] == ["forget", ("ready", [0, 1])]
+    assert job._output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
     job.check()
+
+
+def snapshot(version, offset):
+    return Snapshot(f"{MARK}{version}", version, {0: offset}, 100, 10)
+
+
+def switch_to(job, *versions):
+    job._coordinator.history += [Assignment(version, START.owner) for version in versions]
+    job._coordinator._machine.assignment = job._coordinator.history[-1]
+
+
+def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
+    first, version = START.version, START.version + 4
+    switch_to(job, first + 2, version, first + 5)
+    job.snapshots += [snapshot(first + 2, 5), snapshot(version, 9)]
+    job.recover()
+    assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
+    assert job.revoked == {version, first + 5}, "what came out before it counts"
+    assert job._output.calls[-2] == ("revoke", [version, first + 5])
+
+
+def test_a_snapshot_that_could_not_be_read_counts_no_more(job):
+    first = START.version
+    switch_to(job, first + 2, first + 4)
+    job.snapshots += [snapshot(first + 2, 5), snapshot(first + 4, 9)]
+    job.recover()
+    job.all_of.below["restored"] = {"0": {"units": []}}
+    job.recover()
+    assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
+    assert job.revoked == {first + 2, first + 4, job.begins[1]}
+    job.recover()
+    assert job.config.restore is None and job.offsets[-1] is None
+    assert {first, first + 2} < job.revoked
+
+
+def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
+    switch_to(job, START.version + 2)
+    job.snapshots.append(snapshot(START.version + 2, 5))
+    for _ in range(3):
+        job.recover()
+        assert job.offsets[-1] == {0: 5}
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):

@@ -65,7 +65,7 @@ def migrate():
 
     def run(hook):
         nodes = Nodes(lambda path, value: hook(nodes, coordinator, path, value))
-        coordinator = Coordinator(nodes, "test", START, 30.0)
+        coordinator = Coordinator(nodes, "test", START, 30.0, 2)
         lead(coordinator, (FIRST, SECOND)).read_acknowledgements()
         return coordinator
 
@@ -136,12 +136,12 @@ def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
 
     nodes = Nodes(hook)
     nodes.values["assignment"] = START.to_json() | {"paused": []}
-    dying = Coordinator(nodes, "one", START, 0.05)
+    dying = Coordinator(nodes, "one", START, 0.05, 2)
     with pytest.raises(Died):
         lead(dying, (FIRST, SECOND))
     nodes.hook = lambda path, value: None
     nodes.acknowledge(done, *ENDS)
-    coordinator = lead(Coordinator(nodes, "two", START, 30.0))
+    coordinator = lead(Coordinator(nodes, "two", START, 30.0, 2))
     assert coordinator.assignment == Assignment(done, (1, 0, 1, 1))
     assert [(version, record.outcome) for version, record in coordinator.records.items()] == [(done, "complete")]
 
@@ -162,10 +162,10 @@ def test_who_takes_over_does_what_was_to_come():
     nodes = Nodes(die)
     nodes.values["assignment"] = START.to_json() | {"paused": []}
     with pytest.raises(Died):
-        lead(Coordinator(nodes, "one", START, 30.0), (FIRST, SECOND))
+        lead(Coordinator(nodes, "one", START, 30.0, 2), (FIRST, SECOND))
     nodes.hook = finish
     nodes.acknowledge(START.version + 1, *ENDS)
-    assert lead(Coordinator(nodes, "two", START, 30.0)).assignment == Assignment(START.version + 2, (1, 1, 1, 1))
+    assert lead(Coordinator(nodes, "two", START, 30.0, 2)).assignment == Assignment(START.version + 2, (1, 1, 1, 1))
 
 
 def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads_any_more():
@@ -174,9 +174,9 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
             prepared(nodes, value)
 
     nodes = Nodes(hook)
-    coordinator = lead(Coordinator(nodes, "test", START, 0.05), (PAUSING,))
+    coordinator = lead(Coordinator(nodes, "test", START, 0.05, 2), (PAUSING,))
     assert coordinator.records[START.version + 1].outcome == "late"
-    assert nodes.values["assignment"] == coordinator.assignment.to_json() | {"paused": []}
+    assert nodes.values["assignment"] == coordinator.assignment.to_json() | {"paused": [], "snapshot": ""}
 
 
 def test_what_was_dropped_because_a_step_was_late_is_told():
@@ -185,7 +185,7 @@ def test_what_was_dropped_because_a_step_was_late_is_told():
             prepared(nodes, value)
 
     nodes = Nodes(hook)
-    coordinator = lead(Coordinator(nodes, "test", START, 0.05), (FIRST, SECOND), (SECOND,))
+    coordinator = lead(Coordinator(nodes, "test", START, 0.05, 2), (FIRST, SECOND), (SECOND,))
     (trouble,) = coordinator.troubles
     assert "goes forward" in trouble
     assert "1 steps and 1 requests for a migration behind it were dropped" in trouble
@@ -206,7 +206,7 @@ def finish(nodes, ends=ENDS):
 def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
     """A step that is late ends, and its end is written down, while the plan of the next request is made."""
     nodes = Nodes(lambda path, value: prepared(nodes, value) if path == "steps" else None)
-    coordinator = Coordinator(nodes, "test", START, 0.05)
+    coordinator = Coordinator(nodes, "test", START, 0.05, 2)
     seen = []
 
     def plan(current):
@@ -232,7 +232,7 @@ def test_a_plan_that_cannot_be_made_ends_the_lead():
     def impossible(current):
         raise Died
 
-    coordinator = Coordinator(Nodes(lambda path, value: None), "test", START, 30.0)
+    coordinator = Coordinator(Nodes(lambda path, value: None), "test", START, 30.0, 2)
     coordinator.request(impossible)
     with pytest.raises(Died):
         lead(coordinator)
@@ -241,7 +241,7 @@ def test_a_plan_that_cannot_be_made_ends_the_lead():
 def test_requests_of_several_threads_are_made_one_after_the_other():
     nodes = Nodes(lambda path, value: None)
     nodes.hook = finish(nodes, (*ENDS, "installed-0", "released-1"))
-    coordinator = Coordinator(nodes, "test", START, 30.0)
+    coordinator = Coordinator(nodes, "test", START, 30.0, 2)
     seen = []
 
     def swap(current):

@@ -11,7 +11,7 @@ from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
 from keyshift.errors import KeyshiftError, ServiceUnavailable
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.replicator import Replicator
+from keyshift.executor.replicator import COPIES, Replicator
 from keyshift.executor.slot_host import Copies, SlotHost
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
@@ -336,9 +336,9 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
     looked = []
 
     class Watched(type(slot.states[4])):
-        def changes(self):
+        def changes(self, who):
             looked.append(slot.replicator._closed.is_set())
-            return super().changes()
+            return super().changes(who)
 
     slot.states[4].__class__ = Watched
     slot.start()
@@ -349,7 +349,7 @@ def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
     slot.start("two")
     time.sleep(0.1)
     assert not any(looked) and len(slot.parts) == parts
-    assert slot.states[4].changes() == {1}
+    assert slot.states[4].changes(COPIES) == {1}
 
 
 def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_are_close(slot):

@@ -24,7 +24,7 @@ EVENTS = CONFIG.make_source().schema
 
 def assignment(version: int, paused: tuple[int, ...] = ()) -> dict:
     owner = tuple(SlotId(unit % SLOTS) for unit in range(CONFIG.key_groups * CONFIG.bins))
-    return Assignment(version, owner).to_json() | {"paused": list(paused)}
+    return Assignment(version, owner).to_json() | {"paused": list(paused), "snapshot": ""}
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(sai
 
 def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     frame(said, 0)
-    said._coordination.watched["savepoint"]({"id": "s", "behind": "stop"})
+    said._coordination.watched["savepoint"]({"id": "s"})
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
@@ -135,9 +135,9 @@ def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
 
 
-def test_behind_a_savepoint_that_does_not_stop_events_go_on(said):
+def test_behind_a_snapshot_events_go_on(said):
     frame(said, 0)
-    said._coordination.watched["savepoint"]({"id": "s", "behind": "go on"})
+    said._coordination.watched["assignment"](assignment(2) | {"snapshot": "s"})
     key = keys_of(1)[:1]
     assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
     assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]

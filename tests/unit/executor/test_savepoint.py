@@ -5,8 +5,9 @@ The store is a dictionary here; tests/integration has the real one.
 
 import random
 import re
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
+import pyarrow as pa
 import pytest
 import urllib3
 from minio.error import MinioException
@@ -14,12 +15,13 @@ from small_bucket import VALUE, state, store_of
 
 from keyshift.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.executor import savepoint
+from keyshift.runtime.snapshots import Part
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 
 
-def restored(store, place):
-    batches, timers = store.read(place)
+def restored(store, *places):
+    batches, timers = store.read(*places)
     made = MemoryState(VALUE)
     made.install(batches)
     made.timers.install(timers)
@@ -102,12 +104,10 @@ def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_uni
     store.commit("one", manifest(places, 4))
     found = store.places("one")
     assert sorted(found) == [0, 1, 2, 3]
-    assert everything(restored(store, found[3])) == everything(state(3))
+    assert everything(restored(store, *found[3])) == everything(state(3))
 
 
-@pytest.mark.parametrize(
-    ("of_slot_1", "wrong"), [([1], "[3]"), ([1, 3, 2], "[2]"), ([1, 3, 3], "[3]"), ([1, 3, 9], "[9]"), ([], "[1, 3]")]
-)
+@pytest.mark.parametrize(("of_slot_1", "wrong"), [([1], "[3]"), ([1, 3, 2], "[2]"), ([1, 3, 9], "[9]"), ([], "[1, 3]")])
 def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_slot_1, wrong):
     store = store_of()
     places = {
@@ -165,3 +165,50 @@ def test_deleting_removes_the_savepoints_of_this_job_only():
     other.commit("one", manifest({}, 0))
     store.delete_all()
     assert list(store._bucket._client.objects) == ["savepoints/job-2/one/manifest.json"]
+
+
+def part(unit, whole=None, changed=(), deleted=(), timers=None):
+    return Part(unit, (timers or state(unit)).timers, whole, list(changed), list(deleted))
+
+
+def test_a_unit_is_read_from_all_its_parts_the_later_over_the_earlier():
+    store, keys = store_of(), pa.schema([pa.field("key", pa.int64()), *VALUE])
+    later = state(7, timers=1)
+    (first,) = store.write_parts("a", 0, [part(1, whole=state(1, keys=5))], keys, 100)
+    (second,) = store.write_parts("b", 0, [part(1, changed=[(0, (8, b"b")), (9, (8, b"b"))], deleted=[2])], keys, 100)
+    (third,) = store.write_parts("c", 0, [part(1, changed=[(2, (9, b"c"))], deleted=[9, 3], timers=later)], keys, 100)
+    (fourth,) = store.write_parts("d", 0, [part(1, timers=later)], keys, 100)
+    values, *times = everything(restored(store, first, second, third, fourth))
+    assert {key: count for key, (count, _) in values.items()} == {0: 8, 1: 1, 2: 9, 4: 1}
+    assert times == list(everything(later))[1:]
+    assert fourth.length < third.length < first.length
+
+
+def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
+    store, keys = store_of(), pa.schema([pa.field("key", pa.int64()), *VALUE])
+    written = {}
+    for name, parts in (
+        ("snapshot-0", [part(0, whole=state(1)), part(1, whole=state(1))]),
+        ("snapshot-1", [part(0, whole=state(2)), part(1, changed=[(0, (2, b""))])]),
+        ("snapshot-2", [part(0, changed=[(0, (3, b""))])]),
+        ("snapshot-3", [part(0, whole=state(4))]),
+        ("other", [part(0, whole=state(5))]),
+    ):
+        written[name] = store.write_parts(name, 0, parts, keys, 100)
+    first, second, third = (written[f"snapshot-{number}"] for number in range(3))
+    store.commit("snapshot-0", manifest({0: first}, 2))
+    store.commit("snapshot-1", manifest({0: [second[0], first[1], second[1]]}, 2))
+    store.commit("snapshot-2", manifest({0: [second[0], third[0], first[1], second[1]]}, 2))
+    store.keep_only(["snapshot-1", "snapshot-2"], "snapshot-")
+    left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
+    segments = {place.segment for places in written.values() for place in places}
+    assert left == segments | {"snapshot-1/manifest.json", "snapshot-2/manifest.json"}, "a part of the first is needed"
+    assert everything(restored(store, *store.places("snapshot-2")[1]))[0][0] == (2, b"")
+    store.commit("snapshot-4", manifest({0: [*written["snapshot-3"], part_of(written["snapshot-3"][0], 1)]}, 2))
+    store.keep_only(["snapshot-4"], "snapshot-")
+    left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
+    assert left == {written["snapshot-3"][0].segment, written["other"][0].segment, "snapshot-4/manifest.json"}
+
+
+def part_of(place, unit):
+    return replace(place, unit=unit)

@@ -30,7 +30,8 @@ class Core(SimpleNamespace):
 def slot():
     made = object.__new__(SlotTask)
     made.slot, made._lock, made._trouble, made._marker = 1, threading.Lock(), None, None
-    made._deadline, made._progress, made._sealing = 0.0, (), False
+    made._deadline, made._progress, made._sealing, made._to_say = 0.0, (), False, []
+    made._snapshots = SimpleNamespace(busy=False)
     made._coordination = SimpleNamespace(check=lambda: None)
     made._clients, made._host = SimpleNamespace(moved_at=0.0), SimpleNamespace(server=SimpleNamespace(moved_at=0.0))
     made._config, made._core = CONFIG, Core()

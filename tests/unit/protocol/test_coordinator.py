@@ -13,6 +13,7 @@ from keyshift.protocol.coordinator import (
     PlanNext,
     PublishAssignment,
     PublishSteps,
+    SnapshotLate,
     StepDone,
     StepLate,
 )
@@ -36,7 +37,7 @@ PAUSING = step((0, 0, 1), mode=Mode(gate="router"))
 
 
 def coordinator() -> CoordinatorMachine:
-    return CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    return CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
 
 
 def switched(*steps: Step) -> CoordinatorMachine:
@@ -243,8 +244,8 @@ def test_requests_during_a_migration_wait_their_turn_in_their_order():
     assert machine.submit("one", 11) == []
     assert machine.submit("two", 12) == []
     assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("one")]
-    assert machine.planned((), 8, 21) == [MigrationDone(), PlanNext("two")]
-    assert machine.planned((), 8, 22) == [MigrationDone()]
+    assert machine.planned((), machine.assignment, 21) == [MigrationDone(), PlanNext("two")]
+    assert machine.planned((), machine.assignment, 22) == [MigrationDone()]
 
 
 def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not_begun():
@@ -252,7 +253,7 @@ def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not
     machine.submit("one", 11)
     assert machine.submit("two", 12, replace=True) == [publish(9, (8, SWAP))]
     assert finish(machine) == [StepDone(8), MigrationDone(Dropped(2, 1)), PlanNext("two")]
-    assert machine.planned((), 8, 21) == [MigrationDone()], "what was dropped is told once"
+    assert machine.planned((), machine.assignment, 21) == [MigrationDone()], "what was dropped is told once"
 
 
 def test_what_is_replaced_while_its_first_step_is_prepared_is_published_no_more():
@@ -292,6 +293,104 @@ def test_cancelling_nothing_changes_nothing():
     assert machine.submit("one", 1) == [PlanNext("one")]
 
 
+# -- snapshots -------------------------------------------------------------------------------------------------------
+
+
+SNAPSHOT = Step((), snapshot="a")
+
+
+def captured(machine: CoordinatorMachine, version: int, *phases: str) -> list:
+    """The effects of the last acknowledgements of all slots."""
+    for phase in phases or ("prepared", "captured"):
+        for slot in (0, 1):
+            assert machine.acknowledged(phase, version, slot, 5) == []
+        effects = machine.acknowledged(phase, version, 2, 5)
+    return effects
+
+
+def test_a_snapshot_is_a_step_of_all_slots_in_which_nothing_moves():
+    machine = coordinator()
+    assert machine.snapshot("a", 0) == [publish(8, (8, SNAPSHOT))]
+    assert not machine.busy
+    assert captured(machine, 8, "prepared") == [PublishAssignment(assignment(8, 0, 0, 1, 1), snapshot="a")]
+    assert captured(machine, 8, "captured") == [StepDone(8)]
+    assert machine.snapshot("b", 6) == [publish(9, (9, Step((), snapshot="b")))]
+
+
+def test_a_snapshot_comes_between_two_steps_and_no_step_is_prepared_ahead_of_it():
+    machine = coordinator()
+    machine.start((SWAP, BACK, SWAP), 0)
+    assert machine.snapshot("a", 1) == []
+    for slot in (0, 1):
+        machine.acknowledged("prepared", 8, slot, 2)
+    assert machine.acknowledged("prepared", 8, 2, 2) == [PublishAssignment(machine.assignment)], "no step ahead"
+    done, published = finish(machine)
+    assert done == StepDone(8) and published == publish(9, (9, SNAPSHOT)) and published.rest == (BACK, SWAP)
+    assert machine.busy
+    assert captured(machine, 9) == [StepDone(9), publish(10, (10, BACK))]
+
+
+def test_a_step_that_waits_comes_before_a_second_snapshot():
+    machine = coordinator()
+    machine.snapshot("a", 0)
+    machine.submit("one", 1)
+    assert machine.planned((SWAP,), assignment(7, 0, 0, 1, 1), 2) == [publish(8, (8, SNAPSHOT))]
+    machine.snapshot("b", 3)
+    assert captured(machine, 8) == [StepDone(8), publish(9, (9, SWAP))]
+
+
+def test_a_plan_that_was_made_beside_a_snapshot_holds():
+    machine = coordinator()
+    machine.submit("one", 0)
+    machine.snapshot("a", 1)
+    captured(machine, 8)
+    assert machine.planned((SWAP,), assignment(7, 0, 0, 1, 1), 6) == [publish(9, (9, SWAP))]
+
+
+def test_what_was_requested_beside_a_snapshot_ends_with_it_if_nothing_is_to_be_done():
+    machine = coordinator()
+    machine.snapshot("a", 0)
+    machine.submit("one", 1)
+    assert machine.planned((), machine.assignment, 2) == []
+    assert captured(machine, 8) == [StepDone(8), MigrationDone()]
+
+
+@pytest.mark.parametrize("phases", [(), ("prepared",)])
+def test_a_snapshot_that_is_late_is_given_up_and_what_waits_begins(phases):
+    machine = coordinator()
+    machine.snapshot("a", 0)
+    for phase in phases:
+        captured(machine, 8, phase)
+    machine.submit("one", 6)
+    machine.planned((SWAP,), assignment(7, 0, 0, 1, 1), 7)
+    machine.acknowledged("captured" if phases else "prepared", 8, 1, 8)
+    assert machine.tick(200) == [publish(8), SnapshotLate(8, (0, 2)), publish(9, (9, SWAP))]
+    assert machine.acknowledged("captured", 8, 0, 201) == []
+
+
+def test_cancelling_leaves_a_snapshot_alone():
+    machine = coordinator()
+    machine.snapshot("a", 0)
+    assert machine.cancel(1) == []
+    assert captured(machine, 8) == [StepDone(8)]
+
+
+def test_a_snapshot_waits_for_a_step_that_goes_forward():
+    machine = switched(SWAP)
+    machine.tick(111)
+    assert machine.snapshot("a", 112) == []
+    assert finish(machine, 113) == [StepDone(8), publish(9, (9, SNAPSHOT))]
+
+
+def test_who_takes_over_finishes_a_snapshot_and_goes_on_with_what_was_to_come():
+    machine = CoordinatorMachine(assignment(8, 0, 0, 1, 1), deadline_ms=100, slots=3)
+    done = [("captured", 8, slot) for slot in range(3)]
+    assert machine.recover(8, [(8, SNAPSHOT)], [SWAP], done, 0) == [StepDone(8), publish(9, (9, SWAP))]
+    machine = CoordinatorMachine(assignment(8, 0, 0, 1, 1), deadline_ms=100, slots=3)
+    assert machine.recover(8, [(8, SNAPSHOT)], [], done, 0) == [StepDone(8)], "there was no migration"
+    assert not machine.busy
+
+
 # -- a plan takes time -----------------------------------------------------------------------------------------------
 
 
@@ -300,7 +399,7 @@ def test_a_request_waits_for_the_plan_of_the_one_before():
     machine.submit("one", 0)
     assert machine.busy
     assert machine.submit("two", 1) == []
-    assert machine.planned((SWAP,), 7, 2) == [publish(8, (8, SWAP))]
+    assert machine.planned((SWAP,), machine.assignment, 2) == [publish(8, (8, SWAP))]
     for slot in (0, 1, 2):
         machine.acknowledged("prepared", 8, slot, 3)
     assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("two")]
@@ -312,15 +411,15 @@ def test_a_late_step_may_end_while_a_plan_is_made():
     assert machine.submit("one", 112) == [PlanNext("one")]
     assert finish(machine, 113) == [StepDone(8)]
     assert machine.busy
-    assert machine.planned((BACK,), 8, 114) == [publish(9, (9, BACK))]
+    assert machine.planned((BACK,), machine.assignment, 114) == [publish(9, (9, BACK))]
 
 
 def test_a_plan_from_an_assignment_that_has_changed_meanwhile_is_made_anew():
     machine = coordinator()
     machine.submit("one", 0)
     machine.submit("two", 0)
-    assert machine.planned((BACK,), 6, 1) == [PlanNext("one")]
-    assert machine.planned((), 7, 2) == [MigrationDone(), PlanNext("two")]
+    assert machine.planned((BACK,), assignment(6, 0, 0, 0, 1), 1) == [PlanNext("one")]
+    assert machine.planned((), machine.assignment, 2) == [MigrationDone(), PlanNext("two")]
 
 
 def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
@@ -328,10 +427,10 @@ def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
     machine.submit("one", 0)
     assert machine.cancel(1) == []
     assert machine.busy, "until the plan is there"
-    assert machine.planned((SWAP,), 7, 2) == [MigrationDone(Dropped(0, 1))]
+    assert machine.planned((SWAP,), machine.assignment, 2) == [MigrationDone(Dropped(0, 1))]
     assert not machine.busy
     assert machine.submit("two", 3) == [PlanNext("two")]
-    assert machine.planned((), 7, 4) == [MigrationDone()], "what was dropped is told once"
+    assert machine.planned((), machine.assignment, 4) == [MigrationDone()], "what was dropped is told once"
 
 
 def test_a_plan_whose_request_was_replaced_meanwhile_gives_way():
@@ -339,8 +438,8 @@ def test_a_plan_whose_request_was_replaced_meanwhile_gives_way():
     machine.submit("one", 0)
     assert machine.submit("two", 1, replace=True) == []
     assert machine.submit("three", 2, replace=True) == []
-    assert machine.planned((SWAP,), 7, 3) == [MigrationDone(Dropped(0, 2)), PlanNext("three")]
-    assert machine.planned((SWAP,), 7, 4) == [publish(8, (8, SWAP))]
+    assert machine.planned((SWAP,), machine.assignment, 3) == [MigrationDone(Dropped(0, 2)), PlanNext("three")]
+    assert machine.planned((SWAP,), machine.assignment, 4) == [publish(8, (8, SWAP))]
 
 
 # -- a coordinator that takes over -----------------------------------------------------------------------------------
@@ -383,7 +482,7 @@ class Job:
                     self.done += 1
 
     def take_over(self) -> None:
-        self.machine = CoordinatorMachine(self.assignment, 100)
+        self.machine = CoordinatorMachine(self.assignment, 100, 3)
         self.carry_out(self.machine.recover(self.version, self.steps, self.rest, self.said, 0))
 
 
@@ -416,7 +515,7 @@ def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_
 
 
 def test_what_was_acknowledged_before_counts_for_the_one_who_takes_over():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
     done = [("prepared", 8, 0), ("prepared", 8, 1)]
     assert machine.recover(8, [(8, SWAP)], (BACK,), done, 0) == []
     assert machine.busy
@@ -425,7 +524,7 @@ def test_what_was_acknowledged_before_counts_for_the_one_who_takes_over():
 
 
 def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
-    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
     done = [("prepared", 9, 1), ("released", 8, 0)]
     assert machine.recover(9, [(8, SWAP), (9, BACK)], (), done, 0) == []
     machine.acknowledged("prepared", 9, 0, 1)
@@ -436,33 +535,33 @@ def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
 
 
 def test_who_takes_over_between_a_switch_and_the_step_ahead_publishes_that():
-    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
     assert machine.recover(8, [(8, SWAP)], (BACK,), [], 0) == [publish(9, (8, SWAP), (9, BACK))]
 
 
 def test_a_step_that_was_complete_is_not_waited_for_by_who_takes_over():
-    machine = CoordinatorMachine(assignment(9, 0, 0, 1, 2), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(9, 0, 0, 1, 2), deadline_ms=100, slots=3)
     done = [("released", 9, 1)]
     assert machine.recover(9, [(8, SWAP), (9, BACK)], (), done, 0) == []
     assert machine.acknowledged("installed", 9, 0, 1) == [StepDone(9), MigrationDone()]
 
 
 def test_a_switch_that_was_decided_but_not_published_is_published_by_the_next():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
     done = [("prepared", 8, 0), ("prepared", 8, 1), ("prepared", 8, 2)]
     assert machine.recover(8, [(8, SWAP)], (), done, 0) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
 
 
 def test_after_a_step_that_was_taken_back_the_rest_begins_under_a_version_that_was_never_used():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
     assert machine.recover(9, [], (SWAP,), [], 0) == [publish(10, (10, SWAP))]
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
     assert machine.recover(9, [], (), [("prepared", 9, 0)], 0) == [MigrationDone()]
     assert machine.start((SWAP,), 1) == [publish(10, (10, SWAP))]
 
 
 def test_what_is_taken_over_has_a_deadline_too():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100)
+    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
     machine.recover(8, [(8, SWAP)], (), [("prepared", 8, 1)], 1000)
     assert machine.tick(1100) == []
     assert machine.tick(1101) == [publish(8), StepLate(8, "prepare", (0, 2), rolled_back=True)]

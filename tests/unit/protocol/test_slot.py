@@ -1,6 +1,7 @@
 """Router and slot alone, one sentence of the protocol at a time; how all behave together is in tests/property."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,7 +9,19 @@ from keyshift.errors import ProtocolViolation
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.protocol import RouterMachine, SlotMachine
 from keyshift.protocol.router import Barrier, Resume, SavepointBarrier
-from keyshift.protocol.slot import Forget, Freeze, Hurry, Installed, Prepared, Released, Request, Send
+from keyshift.protocol.slot import (
+    Capture,
+    Complete,
+    Forget,
+    Freeze,
+    Hurry,
+    Installed,
+    Prepared,
+    Released,
+    Request,
+    Send,
+    Skip,
+)
 
 
 def step(*moves: tuple[int, int, int]) -> Step:
@@ -69,17 +82,16 @@ def test_a_savepoint_makes_one_barrier_and_stops_the_data():
     assert router.boundary() == []
 
 
-def test_a_savepoint_behind_which_all_goes_on_makes_one_barrier_and_the_next_one_another():
+def test_a_router_says_at_which_switch_a_snapshot_is_and_not_if_it_begins_with_it_or_has_missed_it():
     router = RouterMachine(assignment(1, 0))
     router.boundary()
-    router.request_savepoint("a", "go on")
-    assert router.boundary() == [SavepointBarrier("a", "go on")]
+    router.announce(assignment(2, 0), snapshot="a")
+    assert router.boundary() == [Barrier(2, "a")]
     assert router.stopped_for is None
-    router.request_savepoint("a", "go on")
-    assert router.boundary() == []
-    router.request_savepoint("b", "stop")
-    assert router.boundary() == [SavepointBarrier("b")]
-    assert router.stopped_for == "b"
+    router.announce(assignment(3, 0), snapshot="b")
+    router.announce(assignment(4, 1))
+    assert router.boundary() == [Barrier(4)]
+    assert RouterMachine(assignment(3, 0)).boundary() == [Barrier(3)]
 
 
 def test_a_router_adopts_assignments_before_and_after_it_stops_for_a_savepoint():
@@ -417,15 +429,80 @@ def test_a_savepoint_freezes_once_when_all_routers_stand_at_it_and_all_state_is_
         slot.savepoint_barrier(0, "b")
 
 
-def test_behind_a_savepoint_that_does_not_stop_a_slot_goes_on_when_its_state_is_written_down():
+def with_snapshot(serving: Sequence[int] = (0,), expected: Sequence[int] = ()) -> SlotMachine[str]:
+    slot = SlotMachine[str](0, routers=2, serving=serving, expected=expected, version=1)
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == ([] if expected else [Prepared(2)])
+    return slot
+
+
+def test_a_slot_is_behind_a_snapshot_when_every_router_stands_at_it():
+    slot = with_snapshot()
+    assert slot.snapshot_barrier(0, 2) == []
+    assert slot.standing(0) and not slot.standing(1) and not slot.stopping
+    assert slot.snapshot_barrier(1, 2) == [Capture("a", 2)]
+    assert not slot.standing(0) and slot.version == 2
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == [], "it has been there"
+    assert slot.admit(0, 2, {0}) == set()
+
+
+def test_all_state_is_to_be_here_before_a_snapshot():
+    slot = with_snapshot([], [0])
+    assert slot.snapshot_barrier(0, 2) == slot.snapshot_barrier(1, 2) == []
+    assert slot.arrived(0) == [Prepared(2), Capture("a", 2)]
+    slot = SlotMachine[str](0, routers=1, serving=[], expected=[0], version=1)
+    slot.arrived(0, partial=True)
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == [Complete(0)]
+    assert slot.completed(0) == [Prepared(2)]
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda slot: slot.barrier(1, 2),  # in a batch that began behind it
+        lambda slot: slot.barrier(1, 3),
+        lambda slot: slot.published(2, []),  # given up
+        lambda slot: slot.published(3, [(3, Step((), snapshot="b"))])[:1],
+        lambda slot: slot.skip(),  # too much waits
+    ],
+)
+def test_a_snapshot_that_cannot_happen_here_keeps_nothing_back(happens):
+    slot = with_snapshot()
+    slot.snapshot_barrier(0, 2)
+    assert happens(slot) == [Skip("a", 2)]
+    assert not slot.standing(0)
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == [], "it is over"
+    if 2 in slot._heard.values():
+        assert slot.snapshot_barrier(1, max(slot._heard.values())) == [], "like any other barrier"
+
+
+def test_a_slot_that_opens_behind_a_snapshot_skips_it():
     slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
-    assert slot.savepoint_barrier(0, "a", "go on") == []
-    assert slot.stopping and not slot.stopped(0), "what comes now is not dropped"
-    assert slot.savepoint_barrier(1, "a", "go on") == [Freeze("a", "go on")]
-    assert not slot.stopping
-    assert slot.savepoint_barrier(1, "b") == []
-    assert slot.savepoint_barrier(0, "b") == [Freeze("b")]
-    assert slot.stopped(0)
+    slot.barrier(0, 2)
+    assert slot.published(2, [(2, Step((), snapshot="a"))]) == [Skip("a", 2)]
+    assert slot.version == 1
+
+
+def test_at_the_end_of_a_batch_only_a_snapshot_at_which_a_router_stands_is_forgotten():
+    slot = with_snapshot([], [0])
+    slot.forget_snapshot()
+    slot.end_of_input()
+    assert slot.arrived(0) == [Prepared(2)]
+    slot = with_snapshot()
+    slot.snapshot_barrier(0, 2)
+    slot.forget_snapshot()
+    assert not slot.standing(0)
+    assert slot.end_of_input() == []
+
+
+def test_a_step_that_was_cancelled_unheard_does_not_keep_a_snapshot_from_happening():
+    slot = SlotMachine[str](0, routers=1, serving=[0], version=1)
+    slot.prepare(2, step((0, 0, 1)))
+    assert slot.published(3, [(3, Step((), snapshot="a"))]) == [Prepared(3)]
+    assert slot.snapshot_barrier(0, 3) == [Capture("a", 3)]
+    slot.prepare(4, step((0, 0, 1)))
+    slot.barrier(0, 4)
+    with pytest.raises(ProtocolViolation, match="snapshot 5 prepared while step 4 is active"):
+        slot.published(5, [(5, Step((), snapshot="b"))])
 
 
 @pytest.mark.parametrize("end", [lambda slot: slot.cancel(2), lambda slot: slot.end_of_input()])

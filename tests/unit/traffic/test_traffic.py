@@ -1,7 +1,6 @@
 """What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -27,8 +26,8 @@ def nothing():
     pass
 
 
-def second(number, results):
-    return {"second": number, "results": results, "p50_ms": 1.0, "p99_ms": 2.0}
+def second(number, results, version=1):
+    return {"second": number, "results": results, "versions": [[version, results]], "p50_ms": 1.0, "p99_ms": 2.0}
 
 
 def test_results_of_each_second_are_added_up_and_passed_on(traffic):
@@ -38,18 +37,23 @@ def test_results_of_each_second_are_added_up_and_passed_on(traffic):
     assert traffic.seconds == traffic.heard_seconds == [second(1, 10), second(2, 5)]
 
 
-def test_what_came_before_a_savepoint_counts_and_what_came_after_it_comes_once_more(traffic, monkeypatch):
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 9.5))
+def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_more(traffic):
     traffic._heard(second(1, 10))
-    traffic.keep()
-    traffic._heard(second(2, 5))
-    traffic.forget()
+    traffic._heard(second(2, 5, version=2))
+    traffic.revoke({2, 3})
     assert traffic.received == 10
-    traffic._heard(second(9, 3))
+    traffic._heard(second(9, 3, version=3))
     assert traffic.received == 10, "of the attempt that died"
-    traffic._heard(second(10, 4))
+    traffic._heard(second(10, 4, version=4))
     assert traffic.received == 14
     assert len(traffic.seconds) == 4
+
+
+def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic):
+    for slot, savepoint in ((0, "one"), (1, "one"), (1, "one"), (2, "two")):
+        traffic._heard({"marker": "sealed", "slot": slot, "savepoint": savepoint})
+    assert traffic.said({"marker": "sealed", "savepoint": "one"}) == {0, 1}
+    assert traffic.said({"marker": "ready"}) == set()
 
 
 def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic):
@@ -72,7 +76,7 @@ def test_while_results_come_slots_may_take_longer(traffic):
     def check():
         calls.append(1)
         traffic._heard(second(len(calls), 1))
-        if len(calls) == 4:  # 0.2 s each
+        if len(calls) == 4:
             traffic._heard({"marker": "sealed", "slot": 0})
 
     traffic.await_slots({0}, {"marker": "sealed"}, check)

@@ -12,6 +12,7 @@ The machine never sees state or the content of records: ``Record`` is whatever t
 """
 
 from keyshift.protocol.slot.effects import (
+    Capture,
     Complete,
     Effect,
     Forget,
@@ -23,11 +24,13 @@ from keyshift.protocol.slot.effects import (
     Released,
     Request,
     Send,
+    Skip,
 )
 from keyshift.protocol.slot.machine import SlotMachine
 from keyshift.protocol.slot.phases import Phase
 
 __all__ = [
+    "Capture",
     "Complete",
     "Effect",
     "Forget",
@@ -40,5 +43,6 @@ __all__ = [
     "Released",
     "Request",
     "Send",
+    "Skip",
     "SlotMachine",
 ]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from keyshift.keys import Behind, RouterId, SlotId, UnitId
+from keyshift.keys import RouterId, SlotId, UnitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,28 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """All routers stand at the savepoint and all state is here: write it down. Then nothing comes, or all goes on."""
+    """All routers stand at the savepoint and all state is here: write it down. Nothing comes behind it."""
 
     savepoint: str
-    behind: Behind = "stop"
 
 
-Effect = Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """All state is here, as it is at the ``snapshot``, and what was kept back behind goes on: hold on to it.
+
+    To the coordinator: this slot is behind the switch to ``version``.
+    """
+
+    snapshot: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The ``snapshot`` does not happen here, and what was kept back for it goes on. To the coordinator: as above."""
+
+    snapshot: str
+    version: int
+
+
+Effect = Prepared | Send | Open | Request | Hurry | Forget | Complete | Installed | Released | Freeze | Capture | Skip

@@ -1,11 +1,10 @@
 """How the input of a slot ends: router by router at a savepoint, or all at once with the batch.
 
-At a savepoint behind which the job goes on, it ends only until all state is written down.
+At a snapshot it only stands still: what a router sends behind it is kept back until all state was looked at.
 """
 
 from dataclasses import dataclass, field
 
-from keyshift.keys import Behind
 from keyshift.protocol.slot.effects import Freeze
 
 
@@ -16,13 +15,12 @@ class Ending:
     routers: int
     over: bool = False  # with the batch, which is an implicit barrier from every router
     savepoint: str | None = None
-    behind: Behind = "stop"
     stopped: set[int] = field(default_factory=set)  # routers that stand at the savepoint
     frozen: bool = False
 
-    def stop(self, router: int, savepoint: str, behind: Behind) -> None:
+    def stop(self, router: int, savepoint: str) -> None:
         """``router`` stands at ``savepoint``."""
-        self.savepoint, self.behind = savepoint, behind
+        self.savepoint = savepoint
         self.stopped.add(router)
 
     @property
@@ -34,10 +32,15 @@ class Ending:
         """All state is here: it is written down if every router stands at a savepoint, once."""
         if self.savepoint is None or not self.at_savepoint or self.frozen:
             return []
-        freeze = Freeze(self.savepoint, self.behind)
-        if self.behind == "stop":
-            self.frozen = True
-        else:
-            self.savepoint = None
-            self.stopped.clear()
-        return [freeze]
+        self.frozen = True
+        return [Freeze(self.savepoint)]
+
+
+@dataclass(slots=True)
+class PendingSnapshot:
+    """A snapshot that was published, until this slot's state was looked at, or it does not happen."""
+
+    name: str
+    version: int  # under which all behind it is routed
+    standing: set[int] = field(default_factory=set)  # routers whose records belong to the time behind it
+    prepared: bool = False  # all state was here, and that was reported

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from keyshift.keys import Behind, RouterId, Step, UnitId
+from keyshift.keys import RouterId, Step, UnitId
 from keyshift.protocol.slot.effects import (
+    Capture,
     Complete,
     Effect,
     Forget,
@@ -15,7 +16,9 @@ from keyshift.protocol.slot.effects import (
     Released,
     Request,
     Send,
+    Skip,
 )
+from keyshift.protocol.slot.ending import PendingSnapshot
 from keyshift.protocol.slot.phases import (
     AT_THE_OTHER,
     AWAY,
@@ -43,12 +46,30 @@ class SlotMachine(Situation[Record]):
 
         One is prepared only when the one before it has ended here.
         """
-        effects: list[Effect] = []
+        pending = self._snapshot
+        effects = self.skip() if pending and pending.version <= version and pending.version not in dict(steps) else []
         before = 0
         for of, step in steps:
-            effects += self.prepare(of, step, before)
+            effects += self._prepare_snapshot(of, step.snapshot) if step.snapshot else self.prepare(of, step, before)
             before = of
         return effects if before == version else effects + self.cancel(version, before)
+
+    def _prepare_snapshot(self, version: int, name: str) -> list[Effect]:
+        """All state is to be here soon, and kept as it is at the barriers of ``version``.
+
+        A step before it was cancelled, if this slot did not hear of that. Nothing happens if a router has switched to
+        it in a batch before: where it did, this slot cannot know.
+        """
+        if self._ending.over or version <= max(self.version, self._last_snapshot):
+            return []
+        if step := self._step:
+            if self._switched(step):
+                raise self._violation(f"snapshot {version} prepared while step {step.version} is active")
+            self._drop(step)
+        self._snapshot, self._last_snapshot = PendingSnapshot(name, version), version
+        if version <= max(self._heard.values()):
+            return self.skip()
+        return self._advance()
 
     def prepare(self, version: int, step: Step, before: int = 0) -> list[Effect]:
         """A step was published that will switch with ``version``. Repeated or outdated calls change nothing.
@@ -109,13 +130,15 @@ class SlotMachine(Situation[Record]):
         A version beyond that of the step means that the step was cancelled, and another one made without this slot.
         """
         self._check_router(router)
-        step = self._step
+        step, skipped = self._step, list[Effect]()
         if step and version > step.version:
             if self._switched(step):
                 raise self._violation(f"router {router} is at version {version} while step {step.version} is active")
             self._drop(step)
         self._heard[router] = max(self._heard[router], version)
-        return self._advance(step.asked if step else ())
+        if self._snapshot and version >= self._snapshot.version:  # it switched without standing there
+            skipped = self.skip()
+        return skipped + self._advance(step.asked if step else ())
 
     # -- state that comes and goes ------------------------------------------------------------------------------------
 
@@ -236,23 +259,46 @@ class SlotMachine(Situation[Record]):
 
     # -- savepoint and end of input -----------------------------------------------------------------------------------
 
-    def savepoint_barrier(self, router: int, savepoint: str, behind: Behind = "stop") -> list[Effect]:
-        """``router`` stands at ``savepoint``. If it stops there, what it sends later is not ours to process.
+    def snapshot_barrier(self, router: int, version: int) -> list[Effect]:
+        """``router`` stands at a snapshot, and routes under ``version`` from here on.
 
-        If it goes on, the caller has to keep back what it sends, until the state is written down (``Freeze``).
+        The caller has to keep back what it sends behind it, until ``Capture`` or ``Skip``. One that does not happen is
+        a barrier like any other.
         """
+        self._check_router(router)
+        if self._snapshot is None or self._snapshot.version != version or self._step:
+            return self.barrier(router, version)
+        self._heard[router] = max(self._heard[router], version)
+        self._snapshot.standing.add(router)
+        return self._advance()
+
+    def skip(self) -> list[Effect]:
+        """The snapshot that was published does not happen here, if there is one."""
+        if (pending := self._snapshot) is None:
+            return []
+        self._snapshot = None
+        return [Skip(pending.name, pending.version)]
+
+    def forget_snapshot(self) -> None:
+        """The batch ends with routers that stand at it, and others that do not: the next holder of the slot says so."""
+        if self._snapshot and self._snapshot.standing:
+            self._snapshot = None
+
+    def savepoint_barrier(self, router: int, savepoint: str) -> list[Effect]:
+        """``router`` stands at ``savepoint``: what it sends later is not ours to process."""
         self._check_router(router)
         if self._ending.savepoint not in (None, savepoint):
             others = self._ending.savepoint
             raise self._violation(f"router {router} stands at savepoint {savepoint}, others at {others}")
-        self._ending.stop(router, savepoint, behind)
+        self._ending.stop(router, savepoint)
         return self._advance()
 
     def end_of_input(self) -> list[Effect]:
         """The batch is over: an implicit barrier from every router.
 
         If one router switched, the new version was published, and every router begins the next batch with it: what
-        this slot processed is final. If none did, the step is forgotten here and prepared again by the next holder.
+        this slot processed is final. If none did, the step is forgotten here and prepared again by the next holder. So
+        is a snapshot: what was kept back for it comes first (see ``forget_snapshot``).
         """
         self._ending.over = True
         step = self._step
@@ -280,10 +326,24 @@ class SlotMachine(Situation[Record]):
             for unit in sorted(touched, key=lambda unit: unit not in step.asked):  # what somebody waits for goes first
                 effects += self._hand_over(step, UnitId(unit))
             effects += self._report(step)
-        if self._ending.over or self._ending.at_savepoint:
+        if self._ending.over or self._ending.at_savepoint or self._snapshot:
             effects += [rest for unit in sorted(self._partial) for rest in self._complete(unit)]
         if self.settled:
             effects += self._ending.freeze()
+            effects += self._capture()
+        return effects
+
+    def _capture(self) -> list[Effect]:
+        """All state is here: so is a snapshot, if every router stands there."""
+        if (pending := self._snapshot) is None:
+            return []
+        effects: list[Effect] = []
+        if not pending.prepared:
+            pending.prepared = True
+            effects.append(Prepared(pending.version))
+        if len(pending.standing) == len(self._heard):
+            self._snapshot, self.version = None, pending.version
+            effects.append(Capture(pending.name, pending.version))
         return effects
 
     def _hand_over(self, step: ActiveStep, unit: UnitId) -> list[Effect]:

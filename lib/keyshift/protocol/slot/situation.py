@@ -8,7 +8,7 @@ from typing import Generic
 
 from keyshift.errors import ProtocolViolation
 from keyshift.keys import Mode, SlotId, Step, UnitId
-from keyshift.protocol.slot.ending import Ending
+from keyshift.protocol.slot.ending import Ending, PendingSnapshot
 from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phase, Phases
 from keyshift.protocol.slot.queues import Queues, Record
 
@@ -49,6 +49,8 @@ class Situation(Generic[Record]):
         self._step: ActiveStep | None = None
         self._ahead: tuple[int, Step] | None = None  # to be prepared when the active step has ended here
         self._ending = Ending(routers)
+        self._snapshot: PendingSnapshot | None = None
+        self._last_snapshot = 0  # version of the last one, whatever became of it
 
     def phase_of(self, unit: int) -> Phase:
         """Where ``unit`` is, and what becomes of its records here."""
@@ -109,6 +111,8 @@ class Situation(Generic[Record]):
         moves ends. What comes from the batch before or from a savepoint comes whatever is read.
         """
         step = self._step
+        if self._snapshot and 0 < len(self._snapshot.standing) < len(self._heard):
+            return False  # the barriers of the others are behind what is not read
         if step is None:
             return bool(self.expected or self._partial)
         return self._ready(step) or any(self._queues[unit] for unit in self.expected - step.arriving)
@@ -120,7 +124,11 @@ class Situation(Generic[Record]):
 
     def stopped(self, router: int) -> bool:
         """True once records of ``router`` belong to the time after a savepoint that stops it, and are to be dropped."""
-        return router in self._ending.stopped and self._ending.behind == "stop"
+        return router in self._ending.stopped
+
+    def standing(self, router: int) -> bool:
+        """True while rows of ``router`` belong to the time behind a snapshot, and are to be kept back."""
+        return self._snapshot is not None and router in self._snapshot.standing
 
     @property
     def settled(self) -> bool:

@@ -1,0 +1,173 @@
+"""Who takes snapshots: when one is complete, what it keeps, and what becomes of one that fails."""
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from small_bucket import state, store_of
+from small_job import CONFIG
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor import snapshotter as module
+from keyshift.executor.snapshotter import Snapshotter
+from keyshift.keys import Assignment
+from keyshift.waiting import wait_until
+
+OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
+
+
+class Job:
+    """Routers and slots that answer at once, and the coordinator that begins what is wanted at once."""
+
+    def __init__(self, store):
+        self.store, self.assignment = store, Assignment.contiguous(4, 2)
+        self.snapshots, self.late_snapshots, self.answers, self.withdrawn = {}, set(), {}, []
+        self.silent, self.failing = set(), {}  # who does not answer, and what who cannot write says
+        self.said_by = {0, 1}
+
+    def snapshot(self, name):
+        version = self.snapshots[name] = 10 + len(self.snapshots)
+        answers = {"router-0": {"offset": version}}
+        for slot, units in OWNERS.items():
+            places = self.store.write(name, slot, [(unit, state(unit)) for unit in units], 100)
+            rows = [[p.unit, p.segment, p.offset, p.length, p.crc] for p in places]
+            answers[f"slot-{slot}"] = {"places": rows, "bytes": sum(place.length for place in places)}
+        answers |= {who: {"failed": why} for who, why in self.failing.items()}
+        self.answers[f"savepoints/{name}"] = {who: said for who, said in answers.items() if who not in self.silent}
+
+    def assignment_of(self, version):
+        return replace(self.assignment, version=version)
+
+    def said(self, what):
+        return self.said_by if what["savepoint"] in self.snapshots else set()
+
+    def watch_children(self, path, call):
+        call(sorted(self.answers[path]))
+
+    def read_below(self, path):
+        return self.answers[path]
+
+    def withdraw(self, path):
+        self.withdrawn.append(path)
+
+    def check(self):
+        pass
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """``made.complete``, ``made.troubles``; ``made.job`` before ``made.begin()``."""
+    store = store_of()
+    monkeypatch.setattr(module, "SavepointStore", lambda *_: store)
+    one = SimpleNamespace(job=Job(store), store=store, complete=[], troubles=[], snapshotters=[])
+
+    def begin(deadline_s=10.0):
+        config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s)
+        snapshotter = Snapshotter(config, one.job, lambda: one.job, one.job, one.complete, one.troubles.append)
+        one.snapshotters.append(snapshotter)
+        return snapshotter
+
+    one.begin = begin
+    yield one
+    for snapshotter in one.snapshotters:
+        snapshotter.end()
+        snapshotter._thread.join(10)
+        assert not snapshotter._thread.is_alive()
+
+
+def until(done):
+    assert wait_until(done, 10.0, 0.01), "it did not happen"
+
+
+def test_a_snapshot_has_all_state_and_where_routers_continue(made):
+    made.begin()
+    until(lambda: made.complete)
+    made.snapshotters[0].end()
+    snapshot = made.complete[0]
+    assert snapshot.version == 10 and snapshot.offsets == {0: 10}
+    assert snapshot.state_bytes == snapshot.bytes > 0
+    manifest = made.store.manifest(made.complete[-1].name)
+    assert manifest["workload"] == CONFIG.workload and manifest["assignment"]["owner"] == [0, 0, 1, 1]
+    assert sorted(made.store.places(made.complete[-1].name)) == [0, 1, 2, 3]
+    assert made.troubles == []
+
+
+def test_the_two_newest_are_kept_and_their_nodes_go(made):
+    made.begin()
+    until(lambda: len(made.complete) > 3)
+    made.snapshotters[0].end()
+    made.snapshotters[0]._thread.join(10)
+    kept = {name.split("/")[2] for name in made.store._bucket._client.objects}
+    assert {snapshot.name for snapshot in made.complete[-2:]} <= kept
+    assert {snapshot.name for snapshot in made.complete[:-2]}.isdisjoint(kept)
+    assert f"savepoints/{made.complete[0].name}" in made.job.withdrawn and "acks/10" in made.job.withdrawn
+
+
+def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(made):
+    made.job.said_by = {0}
+    made.begin()
+    until(lambda: made.job.snapshots)
+    threading.Event().wait(0.2)
+    assert made.complete == []
+    assert not [name for name in made.store._bucket._client.objects if "manifest" in name]
+    made.job.said_by = {0, 1}
+    until(lambda: made.complete)
+
+
+def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
+    made.job.failing = {"slot-1": "MinIO is away"}
+    made.begin()
+    until(lambda: made.troubles)
+    assert made.troubles[0] == "snapshot 1: slot-1: MinIO is away; the job goes on, the one before counts"
+    made.job.failing = {}
+    until(lambda: made.complete)
+
+
+def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):
+    made.job.silent = {"slot-1"}
+    made.begin()
+    until(lambda: made.job.snapshots)
+    made.job.late_snapshots = set(made.job.snapshots)
+    until(lambda: made.troubles)
+    assert "snapshot 1: not every slot was ready within 10 s" in made.troubles[0]
+    made.job.silent = set()
+    until(lambda: made.complete)
+
+
+def test_who_does_not_answer_is_named(made):
+    made.job.silent = {"slot-1"}
+    made.begin(deadline_s=0.1)
+    until(lambda: made.troubles)
+    assert made.troubles[0].startswith("snapshot 1: snapshot 1: slot-1 did not answer within 0.1 s")
+
+
+def test_behind_the_end_nothing_becomes_complete(made):
+    made.job.said_by = set()
+    snapshotter = made.begin()
+    until(lambda: made.job.snapshots)
+    snapshotter.end()
+    made.job.said_by = {0, 1}
+    snapshotter._thread.join(10)
+    assert made.complete == made.troubles == []
+
+
+def test_a_successor_of_the_coordinator_is_asked_again(made):
+    first, wanted = made.job, []
+    first.snapshot = wanted.append
+    made.begin()
+    until(lambda: wanted)
+    made.job = Job(made.store)
+    first.watch_children, first.read_below = made.job.watch_children, made.job.read_below
+    first.said = made.job.said
+    until(lambda: made.complete)
+    assert made.complete[0].name == wanted[0]
+
+
+def test_a_store_that_is_away_costs_only_the_snapshot(made):
+    made.begin()
+    until(lambda: made.complete)
+    made.store._bucket._client.error = OSError("away")
+    made.job.snapshot = lambda name: (_ for _ in ()).throw(ServiceUnavailable("nothing can be written"))
+    until(lambda: made.troubles)
+    assert "nothing can be written" in made.troubles[0]
