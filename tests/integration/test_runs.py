@@ -128,19 +128,27 @@ def killer(line, when, lines):
 
 
 def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
-    manifest = lab.run(spec(strategy="lazy", workload="windowcount", kill_s="2.5", seconds=8.0, rate=1000.0))
+    manifest = lab.run(spec(strategy="lazy", workload="windowcount", fault="kill:slot@2.5", seconds=8.0, rate=1000.0))
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("the query died" in note for note in manifest.notes)
 
 
-@pytest.mark.parametrize("strategy, kill_s", [("fluid", "3.2"), ("meces", "6.5"), ("lazy", "3.5,7.5")])
-def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, kill_s):
+@pytest.mark.parametrize(
+    "strategy, fault",
+    [
+        ("fluid", "kill:source@transfer"),
+        ("meces", "kill:destination@install"),
+        ("lazy", "kill:slot@3.5,kill:slot@7.5"),
+        ("fluid", "kill:slot@snapshot"),
+    ],
+)
+def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
     """At rest, and in a migration; once more behind a death; the batch of Spark ends in between."""
     timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 12.0, "batch_s": 6.0}
-    manifest = lab.run(spec(strategy=strategy, snapshot_s=1.0, kill_s=kill_s, recoveries=3, **timed))
+    manifest = lab.run(spec(strategy=strategy, snapshot_s=1.0, fault=fault, recoveries=3, **timed))
     assert manifest.status == "ok", manifest.verdict.examples
     deaths = [note for note in manifest.notes if "the query died" in note]
-    assert len(deaths) == len(kill_s.split(","))
+    assert len(deaths) == fault.count("kill")
     assert all("since its snapshot was done again" in note for note in deaths), manifest.notes
 
 
@@ -159,7 +167,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
         damaged.append(job.config.restore)
 
     monkeypatch.setattr(Job, "recover", spoil)
-    manifest = lab.run(spec(strategy="fluid", snapshot_s=1.0, kill_s="6.5", recoveries=3, seconds=14.0))
+    manifest = lab.run(spec(strategy="fluid", snapshot_s=1.0, fault="kill:slot@6.5", recoveries=3, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples
     (newest, before), *restored = damaged
     assert restored == [newest.name, before.name]

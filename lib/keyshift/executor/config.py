@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from keyshift.endpoints import Endpoints
+from keyshift.executor.faults import Fault
 from keyshift.frames import RESULT_FIELDS
 from keyshift.registry import unknown
 from keyshift.state import Store, backends
@@ -49,6 +50,7 @@ class JobConfig:
     deadline_s: float = 30.0  # of every phase of a migration
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
     restore: str | None = None  # the savepoint or snapshot to begin from
+    fault: Fault | None = None  # that hits a slot in its first attempt
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property

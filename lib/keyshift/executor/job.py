@@ -16,6 +16,7 @@ from keyshift.clock import now_us
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
+from keyshift.executor.faults import Fault
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator, MakeSteps
 from keyshift.executor.savepoint import Savepoint, SavepointStore
@@ -140,9 +141,7 @@ class Job:
 
     def stop(self) -> None:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
-        if self._snapshotter is not None:
-            self._snapshotter.end()
-            self._snapshotter = None
+        self._end_snapshots()
         if self._coordinator and self._leader:
             self._coordinator.end()
             self._leader.join()
@@ -194,6 +193,7 @@ class Job:
         """
         newest = self.assignment
         self.read_log()
+        self._end_snapshots()
         if self._restoring():
             self.snapshots.pop()
         self.stop()
@@ -205,6 +205,12 @@ class Job:
             self.config, attempt=self.config.attempt + 1, restore=begin.name if begin else None
         )
         self.start(Assignment(newest.version + 1, newest.owner), begin.offsets if begin else None)
+
+    def _end_snapshots(self) -> None:
+        """What is not complete by now never is."""
+        if self._snapshotter is not None:
+            self._snapshotter.end()
+            self._snapshotter = None
 
     def _restoring(self) -> bool:
         """Whether the attempt has begun from the newest snapshot, and not every slot has read its part of it."""
@@ -226,10 +232,10 @@ class Job:
         for attempt in range(self.config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
 
-    def kill(self, slot: int) -> None:
-        """End the process of ``slot``, wherever that is, as a fault would: to see what becomes of the job."""
-        self._say("killing")
-        self._publish("kill", {"slot": slot})
+    def hit(self, fault: Fault) -> None:
+        """``fault`` hits the process of the first slot now."""
+        self._say(f"fault: {fault.action}")
+        self._publish("fault", {"slot": 0, "action": fault.action, "seconds": fault.seconds, "at_us": now_us()})
 
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
@@ -268,8 +274,7 @@ class Job:
         config = self.config
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say("savepoint")
-        if self._snapshotter is not None:
-            self._snapshotter.end()  # nothing goes on behind this one
+        self._end_snapshots()  # nothing goes on behind this one
         self._publish("savepoint", {"id": name})
         wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
         said = self._answers(f"savepoints/{name}", wanted, f"savepoint {name}", lambda: self._output.received)

@@ -1,13 +1,15 @@
-"""What a job asks of a slot beside the protocol: measurements, copies, the protocol log, and to die."""
+"""What a job asks of a slot beside the protocol: measurements, copies, the protocol log, and to fail."""
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
+from keyshift.clock import SECOND_US, now_us
 from keyshift.executor import protocol_logs
+from keyshift.executor.faults import Fault
 from keyshift.executor.replicator import Replicator
 from keyshift.executor.slot_shared import Shared
+
+SOON_US = SECOND_US  # a fault that was asked for is old after that
 
 
 class SlotAnswers:
@@ -22,7 +24,7 @@ class SlotAnswers:
             ("measure", self._measures_wanted),
             ("copies", self._copies_wanted),
             ("log", self._log_wanted),
-            ("kill", self._kill_wanted),
+            ("fault", self._fault_wanted),
         ):
             self._shared.coordination.watch(question, answer)
 
@@ -42,9 +44,9 @@ class SlotAnswers:
             ours = [(unit, holder) for unit, owner, holder in raw["copies"] if owner == self._shared.slot]
             self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
 
-    def _kill_wanted(self, raw: dict[str, Any]) -> None:
-        if raw["slot"] == self._shared.slot:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def _fault_wanted(self, raw: dict[str, Any]) -> None:
+        if raw["slot"] == self._shared.slot and now_us() - raw["at_us"] < SOON_US:  # not once more in the next batch
+            Fault(raw["action"], "slot", "", None, raw["seconds"]).strike()
 
     def _log_wanted(self, raw: dict[str, Any]) -> None:
         with self._shared.lock:

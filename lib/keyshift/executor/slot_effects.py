@@ -41,7 +41,7 @@ class SlotEffects:
 
     def carry_out(self) -> None:
         """What follows from the turn that ends; under the slot's lock."""
-        core = self._shared.core
+        core, faults = self._shared.core, self._shared.faults
         if core.log.new:
             core.log.stamp(now_us())
         leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
@@ -49,10 +49,12 @@ class SlotEffects:
         for effect in core.take_effects():
             match effect:
                 case Leave():
+                    faults.reached("transfer", effect.send.version)
                     leaving.setdefault(effect.send.destination, []).append(self._parcel(effect))
                 case Errand():
                     self.couriers.send(effect)
                 case protocol.Prepared(version):
+                    faults.reached("prepare", version)
                     self._acknowledge(version, "prepared", {})
                 case protocol.Open():
                     messages.setdefault(effect.destination, []).append(effect)
@@ -69,6 +71,7 @@ class SlotEffects:
                 case protocol.Freeze(savepoint):
                     self._freeze(savepoint)
                 case Captured(snapshot, version):
+                    faults.reached("snapshot")
                     self._acknowledge(version, "captured", {})
                     self._snapshots.captured(effect)
                 case protocol.Skip(snapshot, version):

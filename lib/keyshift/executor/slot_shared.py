@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from keyshift.executor.config import JobConfig
 from keyshift.executor.cores import ArrowCore
+from keyshift.executor.faults import FaultPoints
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.zookeeper import Coordination
@@ -31,3 +32,4 @@ class Shared:
     closed: threading.Event
     turn: Callable[[], AbstractContextManager[ArrowCore]]
     failed: Callable[[BaseException], None]
+    faults: FaultPoints

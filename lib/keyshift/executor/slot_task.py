@@ -9,7 +9,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from keyshift.executor.arrivals import Arrivals
 from keyshift.executor.channel import PRIMER
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.cores import ArrowCore, Shape, make_core
+from keyshift.executor.faults import FaultPoints
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.measures import Measures
@@ -36,7 +37,7 @@ from keyshift.executor.slot_shared import Shared
 from keyshift.executor.slot_snapshots import SlotSnapshots
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment
-from keyshift.runtime.row import Row
+from keyshift.runtime.row import BARRIER, Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import UnitState
 
@@ -53,6 +54,7 @@ class SlotTask:
         self._config = config
         self._batch_id = batch_id
         self._host = host_for(config)
+        self._faults = FaultPoints(config.fault, slot, config.attempt)
         self._stage = config.make_stage()
         self._result_schema = result_schema(self._stage)
         self._lock = threading.Lock()
@@ -129,6 +131,7 @@ class SlotTask:
             closed=self._closed,
             turn=self._turn,
             failed=self._failed,
+            faults=self._faults,
         )
         self._core.snapshots, places = self._host.snapshots.setdefault(self.slot, (Snapshots(), {}))
         self._snapshots = SlotSnapshots(shared, self._savepoints, places, self._to_say.append)
@@ -138,6 +141,7 @@ class SlotTask:
 
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
+        self._faults.reached("batch")
         with self._lock:
             core, machine = self._core, self._core.machine
             self._effects.replicator.stop()
@@ -197,11 +201,14 @@ class SlotTask:
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
-    def on_rows(self, rows: Iterable[Row]) -> list[bytes]:
+    def on_rows(self, rows: Sequence[Row]) -> list[bytes]:
         """Handle rows of routers; gives the result frames and markers to emit now."""
         with self._turn() as core:
             self._raise_trouble()
             core.on_rows((row for row in rows if row.kind != PRIMER), now_us(), self._slice_of_time())
+            for row in rows:
+                if row.kind == BARRIER:
+                    self._faults.reached("align", row.version)
             return self._emit()
 
     def stalled(self) -> bool:
@@ -276,8 +283,10 @@ class SlotTask:
     def _steps_published(self, raw: dict[str, Any]) -> bool:
         """From kazoo's thread."""
         try:
+            version, steps = steps_of(raw)
+            self._faults.published(steps)
             with self._turn() as core:
-                new = core.published(*steps_of(raw))
+                new = core.published(version, steps)
             for step in new:
                 self._background(partial(self._effects.departures.greet, step))
         except BaseException as error:

@@ -10,7 +10,7 @@ from keyshift.errors import QueryDied
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sampler
-from keyshift.lab.scenario import Action, Cancel, Kill, Migrate
+from keyshift.lab.scenario import Action, Cancel, Hit, Migrate
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
 from keyshift.traffic.traffic import Feed, Traffic
@@ -56,6 +56,10 @@ class OneRun:
                 self._surviving(lambda: self._pass_until(end))
                 self._surviving(self._await_migrations)
             self._surviving(self._finish)
+        kills = [fault for fault in spec.scenario.faults() if fault.action == "kill"]
+        if len(kills) > self._deaths:
+            text = f"fault = {spec.scenario.fault}: not all of it happened"
+            system.note(f"{text}, the query died {self._deaths} times and not {len(kills)}")
         traffic.stop()
         final, span = system.final_state(), Span(start, end, self._trigger)
         return outcome(spec.workload, span, traffic, feed, final, sampler.rows, self._overloaded, display.say)
@@ -69,8 +73,8 @@ class OneRun:
                     self._system.request(change, replace)
                 case Cancel():
                     self._system.cancel()
-                case Kill():
-                    self._system.kill()
+                case Hit(_, fault):
+                    self._system.hit(fault)
 
     def _await_migrations(self) -> None:
         """They may take long if every step has to get through a backlog: then what has not begun is taken back."""

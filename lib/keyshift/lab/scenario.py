@@ -1,6 +1,5 @@
 """What happens to a job while it runs, and when."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -8,10 +7,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from keyshift.errors import BadInput
+from keyshift.executor import faults
+from keyshift.executor.faults import Fault
 from keyshift.keys import Assignment
 from keyshift.planner import targets
 
-# --set then_slots=4 and --set kill_s=7.5 are numbers
+# --set then_slots=4 is a number
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
 
@@ -87,13 +88,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
-    """End the process of a slot, as a fault would."""
+class Hit:
+    """A process of the job fails."""
 
     at_s: float
+    fault: Fault
 
 
-Action = Migrate | Cancel | Kill
+Action = Migrate | Cancel | Hit
 
 
 class ScenarioPart(BaseModel):
@@ -116,7 +118,10 @@ class ScenarioPart(BaseModel):
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
-    kill_s: Text = Field(default="", description="seconds of measured time at which a slot's process is killed: 4,12.5")
+    fault: Text = Field(
+        default="",
+        description="processes that are killed or stopped: kill:source@transfer, stop:slot@4:3s, kill:slot@12.5",
+    )
 
     @property
     def reconfigurations(self) -> list[int]:
@@ -147,19 +152,18 @@ class ScenarioPart(BaseModel):
                 return [BalanceZipf(skew, slots)]
         return [Map(self.slot_of_group(), slots)]
 
-    def kills(self) -> list[Kill]:
-        """What ``kill_s`` says. Raises BadInput."""
-        try:
-            kills = [Kill(float(part)) for part in self.kill_s.split(",") if part]
-        except ValueError:
-            kills = [Kill(-1.0)]
-        if not all(0 <= kill.at_s < math.inf for kill in kills):
-            raise BadInput(f"kill_s = {self.kill_s!r}: must be seconds of measured time and commas, e.g. 4,12.5")
-        return kills
+    def faults(self) -> list[Fault]:
+        """What ``fault`` says: at most one of them in a phase. Raises BadInput."""
+        found = faults.parse(self.fault)
+        if len([fault for fault in found if fault.phase]) > 1:
+            raise BadInput(
+                f"fault = {self.fault}: only one of them may be in a phase, the others at a time (kill:slot@12)"
+            )
+        return found
 
     def actions(self, changes: Sequence[Change]) -> list[Action]:
         """What happens to the job, and when, in this order. Raises BadInput."""
-        actions: list[Action] = [*self.kills()]
+        actions: list[Action] = [Hit(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
             cancels = number and self.on_overlap == "cancel"

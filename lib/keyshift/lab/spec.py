@@ -144,14 +144,7 @@ class RunSpec:
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
-        kills = scenario.kills()
-        if late := [kill.at_s for kill in kills if kill.at_s >= run.seconds]:
-            raise BadInput(f"kill_s = {scenario.kill_s}: {late[0]:g} must be less than seconds = {run.seconds:g}")
-        if len(kills) > run.recoveries:
-            raise BadInput(
-                f"kill_s = {scenario.kill_s}: the query dies {len(kills)} times and is started anew recoveries = "
-                f"{run.recoveries} times; raise recoveries"
-            )
+        self._check_faults()
         rows = job.routers * self.tasks * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
@@ -162,6 +155,30 @@ class RunSpec:
         for requested in self.changes:
             groups = target_of(requested, groups, [1.0] * key_groups)
         self.start()
+
+    def _check_faults(self) -> None:
+        run, job, text = self.run, self.job, self.scenario.fault
+        faults = self.scenario.faults()
+        if late := [fault.at_s for fault in faults if fault.at_s is not None and fault.at_s >= run.seconds]:
+            raise BadInput(f"fault = {text}: {late[0]:g} s is not before the end of the run, seconds = {run.seconds:g}")
+        kills = [fault for fault in faults if fault.action == "kill"]
+        if len(kills) > run.recoveries:
+            raise BadInput(
+                f"fault = {text}: the query dies {len(kills)} times and is started anew recoveries = "
+                f"{run.recoveries} times; raise recoveries"
+            )
+        for fault in faults:
+            if fault.who != "slot" and self.point().restarts:
+                raise BadInput(
+                    f"fault = {text}: {self.strategy.name} stops the whole query, it has no phase {fault.phase!r}; "
+                    "take kill:slot@12 (seconds of measured time)"
+                )
+            if fault.phase == "snapshot" and not job.snapshot_s:
+                raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s")
+            if fault.phase == "batch" and job.batch_s >= run.load_s:
+                raise BadInput(
+                    f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"
+                )
 
     def point(self) -> Strategy:
         """The strategy with what the user changed of it. Raises BadInput."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.executor.config import Certificate, JobConfig
+from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.leader import MakeSteps
 from keyshift.keys import Assignment, Move, Step
@@ -49,8 +50,8 @@ class SystemUnderTest(Protocol):
     def busy(self) -> bool:
         """Whether anything that was requested is not over yet."""
 
-    def kill(self) -> None:
-        """End a process of the system, as a fault would."""
+    def hit(self, fault: Fault) -> None:
+        """A process of the system fails now."""
 
     def note(self, line: str) -> None:
         """One more line for the troubles of the final state."""
@@ -83,6 +84,7 @@ def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Cert
         chunk_bytes=spec.job.chunk_bytes,
         deadline_s=spec.job.deadline_s,
         snapshot_s=spec.job.snapshot_s,
+        fault=next((fault for fault in spec.scenario.faults() if fault.phase), None),
     )
 
 
@@ -146,9 +148,9 @@ class KeyshiftJob:
         """Whether a restart or a migration is to come or under way."""
         return bool(self._restarts) or self._job.busy
 
-    def kill(self) -> None:
+    def hit(self, fault: Fault) -> None:
         """That of the first slot."""
-        self._job.kill(0)
+        self._job.hit(fault)
 
     def note(self, line: str) -> None:
         """Behind the troubles of the job until now."""

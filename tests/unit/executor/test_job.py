@@ -13,6 +13,7 @@ from small_job import CONFIG
 from keyshift import objects
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
+from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
@@ -279,8 +280,9 @@ def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_t
 
 
 def test_a_job_asks_one_slot_to_die(job):
-    job.kill(1)
-    assert job.all_of.published[-1] == ("kill", {"slot": 1})
+    job.hit(Fault("stop", "slot", "", 4.0, 2.0))
+    path, told = job.all_of.published[-1]
+    assert path == "fault" and (told["slot"], told["action"], told["seconds"]) == (0, "stop", 2.0)
 
 
 def test_copies_do_not_outlive_an_attempt(job):

@@ -13,9 +13,11 @@ from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift import frames
+from keyshift.clock import now_us
 from keyshift.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.executor import arrivals, slot_answers, slot_task
+from keyshift.executor import arrivals, slot_task
 from keyshift.executor.config import result_schema
+from keyshift.executor.faults import Fault
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.savepoint import Location
@@ -144,16 +146,31 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     assert after["seconds"] >= before["seconds"] > 0
 
 
-def test_a_slot_dies_when_it_is_asked_to_and_no_other(make, monkeypatch):
+def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):
     ended = []
-    monkeypatch.setattr(slot_answers.os, "kill", lambda *what: ended.append(what))
-    job = make(**ONE_SLOT)
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    job, said = make(**ONE_SLOT), {"action": "kill", "seconds": 0.0}
     job.opened(0, job.process())
-    until(lambda: any(path == "kill" for path, _ in job.nodes.watches))
-    job.nodes.put("kill", {"slot": 1})
+    until(lambda: any(path == "fault" for path, _ in job.nodes.watches))
+    job.nodes.put("fault", said | {"slot": 1, "at_us": now_us()})
+    job.nodes.put("fault", said | {"slot": 0, "at_us": now_us() - 5_000_000})  # of a batch before
     assert not ended
-    job.nodes.put("kill", {"slot": 0})
+    job.nodes.put("fault", said | {"slot": 0, "at_us": now_us()})
     assert ended == [(os.getpid(), signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("phase", ["batch", "snapshot"])
+def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
+    ended = []
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    job = make(**ONE_SLOT, fault=Fault("kill", "slot", phase, None))
+    task = job.opened(0, job.process())
+    job.barrier(task)
+    job.publish(2, Step((), snapshot="one"))
+    job.snapshot(task, 2, "one")
+    assert bool(ended) == (phase == "snapshot")
+    job.end(task)
+    assert len(ended) == 1
 
 
 def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):

@@ -41,8 +41,8 @@ class System:
     def request(self, change, replace):
         self._called("request", change, replace)
 
-    def kill(self):
-        self._called("kill")
+    def hit(self, fault):
+        self._called("hit")
         self.dies.append(self.clock.now - BEGIN + 0.5)
 
     def cancel(self):
@@ -159,9 +159,9 @@ def test_after_a_death_only_what_is_still_to_come_is_requested(made):
 
 
 def test_a_system_that_the_scenario_kills_is_recovered_and_the_scenario_goes_on(made):
-    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, kill_s="3")
+    run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, fault="kill:slot@3")
     calls = play(run)
-    assert [what for _, what, *_ in calls] == ["request", "kill", "recover", "request"]
+    assert [what for _, what, *_ in calls] == ["request", "hit", "recover", "request"]
     assert [at for at, *_ in calls] == pytest.approx([2.0, 3.0, 3.5, 7.0], abs=0.25)
 
 

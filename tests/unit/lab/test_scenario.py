@@ -1,11 +1,12 @@
 import pytest
 
+from keyshift.executor.faults import Fault
 from keyshift.keys import Assignment
 from keyshift.lab.scenario import (
     Balance,
     BalanceZipf,
     Cancel,
-    Kill,
+    Hit,
     Map,
     Migrate,
     Scale,
@@ -15,6 +16,7 @@ from keyshift.lab.scenario import (
 )
 from keyshift.planner import targets
 
+KILL, STOP = Fault("kill", "slot", "", 9.0), Fault("stop", "slot", "", 3.5, 2.0)
 GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0]
 
 
@@ -32,14 +34,13 @@ def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
 
 
 def test_kills_come_between_the_migrations():
-    part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, kill_s="9,3.5")
+    part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, fault="kill:slot@9, stop:slot@3.5:2s")
     assert part.actions(part.changes(slots=2, skew=0.8)) == [
         Migrate(2.0, Scale(4)),
-        Kill(3.5),
+        Hit(3.5, STOP),
         Migrate(7.0, Scale(3)),
-        Kill(9.0),
+        Hit(9.0, KILL),
     ]
-    assert ScenarioPart(kill_s=4.5).kills() == [Kill(4.5)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""Deliberate faults: what a text says, and when a slot is hit."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from keyshift.executor.faults import Fault, FaultPoints, parse
+from keyshift.keys import Move, SlotId, Step, UnitId
+from keyshift.waiting import wait_until
+
+STEP = Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 2, 1), (1, 0, 3), (2, 2, 3))))
+
+
+def test_a_text_has_several_faults():
+    assert parse("kill:source@transfer, stop:slot@batch:1.5s,kill:slot@12.5") == [
+        Fault("kill", "source", "transfer", None),
+        Fault("stop", "slot", "batch", None, 1.5),
+        Fault("kill", "slot", "", 12.5),
+    ]
+    assert parse("") == []
+
+
+@pytest.fixture
+def hit(monkeypatch):
+    """The processes and signals."""
+    found = []
+    monkeypatch.setattr(os, "kill", lambda pid, how: found.append(how))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "slot", "hits"),
+    [
+        ("kill:source@transfer", 0, True),
+        ("kill:source@transfer", 2, False),  # not the first source
+        ("kill:source@align", 0, False),
+        ("kill:destination@install", 1, True),
+        ("kill:destination@install", 3, False),
+        ("kill:slot@snapshot", 0, False),
+    ],
+)
+def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_once(hit, fault, slot, hits):
+    points = FaultPoints(*parse(fault), slot, 0)
+    points.published([(5, STEP), (6, Step((), snapshot="s"))])
+    for phase in ("prepare", "transfer", "install", "transfer", "install"):
+        points.reached(phase, 6)
+        points.reached(phase, 5)
+    assert hit == [signal.SIGKILL] * hits
+
+
+def test_a_fault_of_no_step_hits_the_first_slot(hit):
+    for slot in (0, 1):
+        FaultPoints(*parse("kill:slot@batch"), slot, 0).reached("batch")
+    assert len(hit) == 1
+
+
+def test_only_the_first_attempt_is_hit(hit):
+    FaultPoints(*parse("kill:slot@batch"), 0, 1).reached("batch")
+    FaultPoints(None, 0, 0).reached("batch")
+    assert hit == []
+
+
+def test_a_process_that_is_stopped_goes_on_after_its_time():
+    code = (
+        "from keyshift.executor.faults import parse; [fault] = parse('stop:slot@1:0.4s'); fault.strike(); print('on')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    seen = psutil.Process(process.pid)
+    assert wait_until(lambda: seen.status() == psutil.STATUS_STOPPED, 20, 0.01)
+    assert process.communicate(timeout=20)[0] == "on\n"
