@@ -139,7 +139,7 @@ def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
         ("fluid", "kill:source@transfer"),
         ("meces", "kill:destination@install"),
         ("lazy", "kill:slot@3.5,kill:slot@7.5"),
-        ("fluid", "kill:slot@snapshot"),
+        ("fluid", "kill:slot@batch"),
     ],
 )
 def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):

@@ -66,7 +66,7 @@ def test_only_the_first_attempt_is_hit(hit):
 
 def test_a_process_that_is_stopped_goes_on_after_its_time():
     code = (
-        "from keyshift.executor.faults import parse; [fault] = parse('stop:slot@1:0.4s'); fault.strike(); print('on')"
+        "from keyshift.executor.faults import parse; [fault] = parse('stop:slot@1:1.5s'); fault.strike(); print('on')"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     seen = psutil.Process(process.pid)
