@@ -19,8 +19,8 @@ from keyshift.executor.config import JobConfig
 from keyshift.executor.faults import Fault
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator, MakeSteps
-from keyshift.executor.savepoint import Savepoint, SavepointStore
-from keyshift.executor.snapshotter import Snapshot, Snapshotter
+from keyshift.executor.savepoint import Savepoint, SavepointStore, manifest_of, participants
+from keyshift.executor.snapshotter import Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
@@ -32,15 +32,12 @@ SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let 
 CHECK_S = 0.2  # between two looks at them
 
 
-class Output(Protocol):
+class Output(Said, Protocol):
     """The results topic, as far as a job has to know what has come out of it; see ``traffic.traffic.Traffic``."""
 
     @property
     def received(self) -> int:
         """So much has come out that counts: grows as long as something does."""
-
-    def said(self, what: Mapping[str, Any]) -> set[int]:
-        """The slots of which a marker has come that has what ``what`` has."""
 
     def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
         """Until a marker that has what ``said`` has has come from each slot."""
@@ -276,14 +273,12 @@ class Job:
         self._say("savepoint")
         self._end_snapshots()  # nothing goes on behind this one
         self._publish("savepoint", {"id": name})
-        wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
+        wanted = participants(config.routers, config.slots)
         said = self._answers(f"savepoints/{name}", wanted, f"savepoint {name}", lambda: self._output.received)
-        offsets = {n: int(said[f"router-{n}"]["offset"]) for n in range(config.routers)}
-        places = {n: said[f"slot-{n}"]["places"] for n in range(config.slots)}
-        manifest = {"offsets": offsets, "assignment": self.assignment.to_json(), "places": places}
+        manifest = manifest_of(said, self.assignment)
         SavepointStore(config.endpoints, config.job).commit(name, manifest)
-        unit_bytes = {row[0]: row[3] for rows in places.values() for row in rows}
-        savepoint = Savepoint(name, offsets, sum(unit_bytes.values()), unit_bytes)
+        unit_bytes = {row[0]: row[3] for rows in manifest["places"].values() for row in rows}
+        savepoint = Savepoint(name, manifest["offsets"], sum(unit_bytes.values()), unit_bytes)
         self.savepoints.append(savepoint)
         self._output.await_slots(range(config.slots), {"marker": "sealed", "savepoint": name}, self.check)
         return savepoint

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from keyshift import frames
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ProtocolViolation, ServiceUnavailable
+from keyshift.keys import Assignment
 from keyshift.objects import Bucket
 from keyshift.runtime.snapshots import Part
 from keyshift.state import UnitState, rows
@@ -159,6 +160,22 @@ class SavepointStore:
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""
         self._bucket.remove(self._bucket.names())
+
+
+def participants(routers: int, slots: int) -> set[str]:
+    """Who answers when a savepoint or a snapshot is taken."""
+    return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(slots)}
+
+
+def manifest_of(said: dict[str, Any], assignment: Assignment) -> dict[str, Any]:
+    """The manifest of what all ``participants`` have ``said``: where routers continue, where the parts of slots are."""
+    by_kind: dict[str, dict[int, Any]] = {"router": {}, "slot": {}}
+    for who, answer in said.items():
+        kind, number = who.split("-")
+        by_kind[kind][int(number)] = answer
+    offsets = {router: int(answer["offset"]) for router, answer in sorted(by_kind["router"].items())}
+    places = {slot: answer["places"] for slot, answer in sorted(by_kind["slot"].items())}
+    return {"offsets": offsets, "assignment": assignment.to_json(), "places": places}
 
 
 def _joined(timers: pa.RecordBatch, deleted: Sequence[int], values: Iterable[pa.RecordBatch]) -> bytes:

@@ -10,7 +10,7 @@ from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator
-from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.savepoint import SavepointStore, manifest_of, participants
 from keyshift.executor.zookeeper import Coordination
 from keyshift.waiting import wait_until
 
@@ -84,7 +84,7 @@ class Snapshotter:
     def _take(self, name: str) -> None:
         config = self._config
         version = self._begun(name)
-        wanted = {f"router-{n}" for n in range(config.routers)} | {f"slot-{n}" for n in range(config.slots)}
+        wanted = participants(config.routers, config.slots)
         path, what = f"savepoints/{name}", f"snapshot {self._number}"
         said = answers(self._coordination, path, wanted, what, config.deadline_s, lambda: self._check(name))
         failed = {who: answer["failed"] for who, answer in said.items() if "failed" in answer}
@@ -92,17 +92,15 @@ class Snapshotter:
             who = min(failed)
             raise ServiceUnavailable(f"{who}: {failed[who]}")
         self._await_results(name)
-        places = {n: said[f"slot-{n}"]["places"] for n in range(config.slots)}
-        offsets = {n: int(said[f"router-{n}"]["offset"]) for n in range(config.routers)}
-        assignment = self._led().assignment_of(version).to_json()
-        manifest = {"offsets": offsets, "assignment": assignment, "places": places, "workload": config.workload}
-        self._store.commit(name, manifest | {"parameters": config.parameters, "stage": config.stage})
-        lengths = [row[3] for rows in places.values() for row in rows]
+        manifest = manifest_of(said, self._led().assignment_of(version))
+        made_by = {"workload": config.workload, "parameters": config.parameters, "stage": config.stage}
+        self._store.commit(name, manifest | made_by)
+        lengths = [row[3] for rows in manifest["places"].values() for row in rows]
         written = sum(said[f"slot-{n}"]["bytes"] for n in range(config.slots))
         with self._committing:
             if self._over.is_set():
                 return
-            self._complete.append(Snapshot(name, version, offsets, sum(lengths), written))
+            self._complete.append(Snapshot(name, version, manifest["offsets"], sum(lengths), written))
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         self._coordination.withdraw(path)
         self._coordination.withdraw(f"acks/{version}")

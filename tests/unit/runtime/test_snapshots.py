@@ -1,31 +1,18 @@
 """What a snapshot writes down of each unit: the whole once, later what has changed."""
 
-import pyarrow as pa
 import pytest
+from small_job import counts, state
 
 from keyshift.runtime import snapshots as module
 from keyshift.runtime.snapshots import Snapshots
-from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT
 
 UNITS = 3
-VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
-
-
-def filled(counts):
-    made = MemoryState(VALUE)
-    for key, count in counts.items():
-        made.values[key] = (count, b"")
-    return made
-
-
-def content(state):
-    return {key: state.values[key][0] for key in sorted(state.keys())}
 
 
 @pytest.fixture
 def states():
-    return {unit: filled(dict.fromkeys(range(4), unit)) for unit in range(UNITS)}
+    return {unit: state(dict.fromkeys(range(4), unit)) for unit in range(UNITS)}
 
 
 def test_the_first_part_of_a_unit_is_the_whole_and_stays_as_it_was(states):
@@ -33,7 +20,7 @@ def test_the_first_part_of_a_unit_is_the_whole_and_stays_as_it_was(states):
     assert [part.unit for part in parts] == list(states)
     states[1].values[0] = (9, b"")
     states[1].timers.set(EVENT, 5, 0)
-    assert content(parts[1].whole) == dict.fromkeys(range(4), 1) and not len(parts[1].timers)
+    assert counts(parts[1].whole) == dict.fromkeys(range(4), 1) and not len(parts[1].timers)
 
 
 def test_later_only_what_has_changed_is_written(states):
@@ -52,9 +39,9 @@ def test_later_only_what_has_changed_is_written(states):
 def test_a_unit_whose_state_is_another_one_is_written_whole(states):
     snapshots = Snapshots()
     snapshots.take(states)
-    came_back = states | {1: filled({7: 7})}
+    came_back = states | {1: state({7: 7})}
     (part,) = snapshots.take(came_back)
-    assert content(part.whole) == {7: 7}
+    assert counts(part.whole) == {7: 7}
     del came_back[2]
     assert snapshots.take(came_back) == []
     (part,) = snapshots.take(states | {1: came_back[1]})
@@ -67,7 +54,7 @@ def test_what_could_not_be_written_is_written_whole_the_next_time(states):
     states[1].values[0] = (9, b"")
     snapshots.forget(snapshots.take(states))
     (part,) = snapshots.take(states)
-    assert content(part.whole)[0] == 9
+    assert counts(part.whole)[0] == 9
 
 
 def test_a_unit_is_written_whole_again_when_its_parts_are_many_or_as_large_as_the_whole(states, monkeypatch):
