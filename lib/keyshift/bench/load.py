@@ -163,7 +163,7 @@ class KeyshiftSubject(Subject):
         self._job = Job(self._spark, self.config, self._work, BATCH_S, self._traffic)
         slots = self.config.slots
         owners = tuple(SlotId(unit % slots) for unit in range(self.config.key_groups))  # those of the plain job
-        self._job.start(Assignment(1, owners))
+        self._job.start([Assignment(1, owners)])
 
     def _stop(self) -> None:
         if hasattr(self, "_job"):

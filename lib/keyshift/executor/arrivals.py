@@ -69,8 +69,8 @@ class Arrivals:
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
         """From a savepoint, and say so."""
         begin_us = now_us()
-        self._expected(units).restore(store, savepoint)
         shared = self._shared
+        self._expected(units).restore(store, savepoint, shared.config.stage)
         with shared.lock:
             times = [[unit, *self._times[unit]] for unit in units if unit in self._times]
         shared.coordination.acknowledge(f"restored/{shared.slot}", {"units": times, "begin_us": begin_us})

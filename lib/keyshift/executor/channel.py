@@ -11,7 +11,9 @@ import pyarrow as pa
 
 from keyshift.runtime.row import Row
 
-PRIMER = 5  # a kind of row that says nothing: the first one of a slot, which Spark would keep back with what follows it
+# Kinds of rows that are not for the slot's core. A primer says nothing: the first row of a slot, which Spark would keep
+# back with what follows it. A marker is what a slot of the stage before says to the job; it is passed on.
+PRIMER, MARKER = 5, 6
 ROUTED = "slot int, value binary"  # what the router's task gives, and
 ANSWERED = "value binary"  # what the slot's task gives: a result frame or a marker, for the partition of the slot
 _HEADER = struct.Struct("<iiqqq")

@@ -1,6 +1,7 @@
 """The configuration of every task of a job. It travels in the query's closures, never through results or logs."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -10,9 +11,9 @@ from keyshift.executor.faults import Fault
 from keyshift.frames import RESULT_FIELDS
 from keyshift.registry import unknown
 from keyshift.state import Store, backends
-from keyshift.workloads import KeyedStage, Source, Workload, workloads
+from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, workloads
 
-SLOT_EXTRA = (pa.field("position", pa.int32()), pa.field("unit", pa.int32()))
+UNIT = pa.field("unit", pa.int32())
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class JobConfig:
-    """One attempt of one job: a query from its start to its stop."""
+    """One attempt of one job, a query from its start to its stop, as seen by one of its keyed stages."""
 
     job: str
     attempt: int
@@ -35,10 +36,12 @@ class JobConfig:
     workload: str
     parameters: dict[str, Any]  # the workload's own
     stage: str  # of the workload: the keyed stage whose routers and slots these are
-    routers: int
+    routers: int  # of the first stage: tasks that read the input. Of others: the slots of the stage before
     slots: int  # tasks of the keyed stage, those included that own nothing yet
     key_groups: int
     bins: int = 1
+    number: int = 0  # of the stage in the chain of stages
+    onward: tuple[tuple[str, int], ...] = ()  # the stages behind this one, and the slots of each
     backend: str = "memory"
     backend_settings: dict[str, Any] = field(default_factory=dict)
     token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
@@ -48,6 +51,7 @@ class JobConfig:
     reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in
     queue_bytes: int = 64 << 20  # of records that wait in one slot, or in one router: more of them wait in Kafka
     deadline_s: float = 30.0  # of every phase of a migration
+    hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
     restore: str | None = None  # the savepoint or snapshot to begin from
     fault: Fault | None = None  # that hits a slot in its first attempt
@@ -67,6 +71,24 @@ class JobConfig:
     def results_topic(self) -> str:
         """Kafka topic of the output, one partition per slot."""
         return f"{self.job}-results"
+
+    @property
+    def next(self) -> "JobConfig | None":
+        """The same as seen by the next stage; None behind the last one."""
+        if not self.onward:
+            return None
+        (stage, slots), *rest = self.onward
+        return replace(self, stage=stage, routers=self.slots, slots=slots, number=self.number + 1, onward=tuple(rest))
+
+    def chain(self) -> "list[JobConfig]":
+        """The same as seen by this stage and by each one behind it."""
+        following = self.next
+        return [self, *(following.chain() if following else [])]
+
+    def with_slots(self, slots: Mapping[str, int]) -> "JobConfig":
+        """The same with other numbers of slots of some stages, by their names."""
+        onward = tuple((stage, slots.get(stage, before)) for stage, before in self.onward)
+        return replace(self, slots=slots.get(self.stage, self.slots), onward=onward)
 
     def make_workload(self) -> Workload:
         """The workload with its parameters."""
@@ -91,9 +113,9 @@ class JobConfig:
         return backend.open(name, schema, backend.settings(**self.backend_settings))
 
 
-def slot_schema(stage: KeyedStage) -> pa.Schema:
-    """Columns of the events a slot gets."""
-    return pa.schema([*stage.events, *SLOT_EXTRA])
+def slot_schema(stage: KeyedStage, first: bool = True) -> pa.Schema:
+    """Columns of the events a slot gets. ``first``: no stage is before this one, and a row says what frame it is of."""
+    return pa.schema([*stage.events, *(ORIGIN[-1:] if first else ORIGIN), UNIT])
 
 
 def result_schema(stage: KeyedStage) -> pa.Schema:

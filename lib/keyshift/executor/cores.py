@@ -18,11 +18,14 @@ ArrowCore = SlotCore[pa.RecordBatch, pa.RecordBatch]
 
 
 class Shape(NamedTuple):
-    """What a slot has to know of its job. ``queue_bytes``: records that wait in the slot, at the most."""
+    """What a slot has to know of its job. ``queue_bytes``: records that wait in the slot, at the most. ``first``: no
+    stage is before its own.
+    """
 
     routers: int
     units: int
     queue_bytes: int
+    first: bool = True
 
 
 def make_core(
@@ -36,7 +39,7 @@ def make_core(
     version: int,
 ) -> ArrowCore:
     """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones, whose state is elsewhere."""
-    operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
+    operator = ArrowOperator(stage, slot_schema(stage, shape.first), result_schema(stage), placed=not shape.first)
     machine: protocol.SlotMachine[Any] = protocol.SlotMachine(slot, shape.routers, {*states, *fresh}, expected, version)
     keys = KeyAccess(operator, states)
     computation = Computation(operator, machine, keys, store, states, shape.units)

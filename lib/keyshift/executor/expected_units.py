@@ -47,12 +47,12 @@ class ExpectedUnits:
 
         self._fetch(f"slot {self._slot} from {address}", get)
 
-    def restore(self, store: SavepointStore, savepoint: str) -> None:
+    def restore(self, store: SavepointStore, savepoint: str, stage: str) -> None:
         """From a savepoint."""
         places: dict[int, list[Location]] = {}
 
         def get(units: list[int]) -> None:
-            places.update(places or store.places(savepoint))
+            places.update(places or store.places(savepoint, stage))
             for unit in units:
                 batches, timers = store.read(*places[unit])
                 self._came([Parcel(unit, batches=batches, timers=timers)])

@@ -4,8 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
-import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,22 +13,17 @@ from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
 from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
 from keyshift.executor.faults import Fault
-from keyshift.executor.inquiry import answers
-from keyshift.executor.leader import Coordinator, MakeSteps
-from keyshift.executor.savepoint import Savepoint, SavepointStore, manifest_of, participants
+from keyshift.executor.led_stage import LedStage
+from keyshift.executor.savepoint import Manifest, Savepoint, SavepointStore, participants
 from keyshift.executor.snapshotter import Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.protocol.record import StepRecord
+from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
-from keyshift.waiting import wait_until
-
-SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
-CHECK_S = 0.2  # between two looks at them
 
 
 class Output(Said, Protocol):
@@ -49,9 +43,9 @@ class Output(Said, Protocol):
 class Job:
     """Starts and stops queries and moves their state.
 
-    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. ``say`` hears the
-    phase. Methods that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and
-    ServiceUnavailable if a service is not there any more.
+    For one controlling thread; see ``LedStage`` for what is for any. ``say`` hears the phase. Methods that wait raise
+    QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and ServiceUnavailable if a service
+    is not there any more.
     """
 
     def __init__(
@@ -63,132 +57,109 @@ class Job:
         output: Output,
         say: Callable[[str], None] = lambda phase: None,
     ) -> None:
-        self.config = config
+        self.config = config  # of the first stage
         self._spark, self._work, self._batch_s, self._output, self._say = spark, work, batch_s, output, say
         self._query: StreamingQuery | None = None
-        self._coordination: Coordination | None = None
-        self._coordinator: Coordinator | None = None
-        self._leader: threading.Thread | None = None
-        self._failure: BaseException | None = None  # what ended the coordinator
         self._begun_from: Savepoint | None = None
-        self._first_version = 0  # of the attempt that began from there
+        self._first_version = 0  # of the last stage in the attempt that began from there
         self._snapshotter: Snapshotter | None = None
-        self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
-        self.assignments: list[Assignment] = []  # every version that routers were ever told to use
-        self.begins: list[int] = []  # the version that each attempt began with
-        self.records: list[StepRecord] = []  # every step that was begun
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots: list[Snapshot] = []  # all that were complete
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
-        self.revoked: set[int] = set()  # versions of attempts that died: what came out under them counts for nothing
+        self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
+        self.stages = [self._new_stage(each) for each in config.chain()]
 
-    @property
-    def assignment(self) -> Assignment:
-        """The newest assignment."""
-        return self._coordinator.assignment if self._coordinator else self.assignments[-1]
+    def _new_stage(self, config: JobConfig) -> LedStage:
+        return LedStage(config, self.troubles, self.check, self._say)
+
+    def stage(self, name: str) -> LedStage:
+        """The stage of this name. Raises BadInput if there is none."""
+        stages = {stage.name: stage for stage in self.stages}
+        if name not in stages:
+            raise unknown("stage", name, list(stages))
+        return stages[name]
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
-        """Start the query and lead it, until every router and slot has put a first row through."""
+    def start(self, assignments: Sequence[Assignment], offsets: dict[int, int] | None = None) -> None:
+        """Start the query and lead it, until every router and slot has put a first row through.
+
+        ``assignments``: of each stage.
+        """
         config = self.config
-        self.begins.append(assignment.version)
-        self._coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
-        self._coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
-        self._coordinator = self._new_coordinator(assignment)
-        self._failure, self._copying = None, None  # copies do not outlive an attempt
+        for stage, each, assignment in zip(self.stages, config.chain(), assignments, strict=True):
+            stage.publish(each, assignment)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
-        self._leader = threading.Thread(target=self._try_to_lead, name="keyshift-leader", daemon=True)
-        self._leader.start()
-        ready = {"marker": "ready", "attempt": config.attempt}
-        self._output.await_slots(range(config.slots), ready, self.check)
+        for stage in self.stages:
+            stage.start()
+        for stage in self.stages:
+            ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
+            self._output.await_slots(range(stage.config.slots), ready, self.check)
         if config.snapshot_s:
-            self._snapshotter = Snapshotter(
-                config, self._coordination, self._led, self._output, self.snapshots, self.troubles.append
-            )
-
-    def _new_coordinator(self, assignment: Assignment) -> Coordinator:
-        assert self._coordination is not None
-        config = self.config
-        return Coordinator(self._coordination, config.job, assignment, config.deadline_s, config.slots, self._say)
-
-    def _try_to_lead(self) -> None:
-        try:
-            self._lead()
-        except BaseException as error:  # the controlling thread's now
-            self._failure = error
-
-    def _lead(self) -> None:
-        assert self._coordinator is not None and self._coordination is not None
-        self._coordinator.lead(self._coordination.check)
+            self._snapshotter = Snapshotter(config, self.stages, self._output, self.snapshots, self.troubles.append)
 
     def check(self) -> None:
-        """Raises QueryDied with the first telling line if the query has died, and whatever ended the coordinator."""
+        """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator."""
         if self._query is None:
             return
         if not self._query.isActive:
             error = self._query.exception()
             raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
-        if self._failure is not None:
-            raise self._failure
-        assert self._coordination is not None
-        self._coordination.check()
+        for stage in self.stages:
+            stage.check()
 
     def stop(self) -> None:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
         self._end_snapshots()
-        if self._coordinator and self._leader:
-            self._coordinator.end()
-            self._leader.join()
-            self._leader = None
-        coordinator, self._coordinator = self._coordinator, None
-        if coordinator:
-            self.assignments += coordinator.history
-            with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
-                coordinator.read_acknowledgements()
-            self.records += coordinator.records.values()
-            self.troubles += coordinator.troubles
+        for stage in self.stages:
+            stage.end()
         if self._query is not None:
             self._query.stop()
-        if coordinator:
-            coordinator.await_planner()  # which sees that the query has ended
         self._query = None
-        if self._coordination is not None:
-            self._coordination.close()
-            self._coordination = None
+        for stage in self.stages:
+            stage.leave()
 
-    def restart(self, target: Assignment) -> None:
-        """Savepoint, stop, start anew under ``target``, with as many slots as it has.
+    def restart(self, name: str, target: Assignment) -> None:
+        """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has.
 
-        Every unit is written and read again, whether it moves or not: it is one step in ``records``.
+        Every unit is written and read again, whether it moves or not: those of the stage are one step in its
+        ``records``.
         """
-        current, begun_us = self.assignment, now_us()
+        begun_us, restarted = now_us(), self.stage(name)
+        before = {stage.name: stage.assignment for stage in self.stages}
         savepoint = self.savepoint()
         aligned_us = now_us()
         self._say("stopping")
         self.stop()
         stopped_us = now_us()
         self._say("starting anew")
-        attempt, slots = self.config.attempt + 1, len(set(target.owner))
-        self.config = dataclasses.replace(self.config, attempt=attempt, slots=slots, restore=savepoint.name)
-        self._begun_from, self._first_version, self.snapshots = savepoint, current.version + 1, []
-        self.start(Assignment(self._first_version, target.owner), savepoint.offsets)
+        config = self.config.with_slots({name: len(set(target.owner))})
+        self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
+        after = {each: Assignment(current.version + 1, current.owner) for each, current in before.items()}
+        after[name] = Assignment(after[name].version, target.owner)
+        self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].version
+        self.snapshots.clear()
+        self.start(list(after.values()), savepoint.offsets)
         self._say("restoring")
-        restored = self._by_slot("restored", set(range(slots)), "the restore")
+        restored = {
+            stage.name: stage.by_slot("restored", range(stage.config.slots), "the restore") for stage in self.stages
+        }
         self._say("restored")
-        self.records.append(_restarted(current, target, savepoint, restored, begun_us, aligned_us, stopped_us))
+        unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
+        times = begun_us, aligned_us, stopped_us
+        restarted.records.append(_restarted(before[name], target, unit_bytes, moved, *times))
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
         it is revoked.
 
         Without one, from the savepoint that the job was started from, or else the beginning of the input. A snapshot
-        that the attempt that died could not read counts no more. The newest assignment holds, as every unit is made
+        that the attempt that died could not read counts no more. The newest assignments hold, as every unit is made
         anew wherever it belongs; steps that had not switched are not repeated, nor are copies.
         """
-        newest = self.assignment
+        newest = [stage.assignment for stage in self.stages]
         self.read_log()
         self._end_snapshots()
         if self._restoring():
@@ -196,12 +167,13 @@ class Job:
         self.stop()
         begin = self.snapshots[-1] if self.snapshots else self._begun_from
         behind = self.snapshots[-1].version if self.snapshots else self._first_version
-        self.revoked.update(each.version for each in self.assignments if each.version >= behind)
+        self.revoked.update(each.version for each in self.stages[-1].assignments if each.version >= behind)
         self._output.revoke(self.revoked)
         self.config = dataclasses.replace(
             self.config, attempt=self.config.attempt + 1, restore=begin.name if begin else None
         )
-        self.start(Assignment(newest.version + 1, newest.owner), begin.offsets if begin else None)
+        again = [Assignment(each.version + 1, each.owner) for each in newest]
+        self.start(again, begin.offsets if begin else None)
 
     def _end_snapshots(self) -> None:
         """What is not complete by now never is."""
@@ -211,10 +183,13 @@ class Job:
 
     def _restoring(self) -> bool:
         """Whether the attempt has begun from the newest snapshot, and not every slot has read its part of it."""
-        if self._coordination is None or not self.snapshots or self.snapshots[-1].name != self.config.restore:
+        if not self.snapshots or self.snapshots[-1].name != self.config.restore:
             return False
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
-            return len(self._coordination.children("restored")) < self.config.slots
+            return any(
+                stage.coordination is not None and len(stage.coordination.children("restored")) < stage.config.slots
+                for stage in self.stages
+            )
         return False
 
     def clean(self) -> None:
@@ -232,35 +207,16 @@ class Job:
     def hit(self, fault: Fault) -> None:
         """``fault`` hits the process of the first slot now."""
         self._say(f"fault: {fault.action}")
-        self._publish("fault", {"slot": 0, "action": fault.action, "seconds": fault.seconds, "at_us": now_us()})
+        what = {"slot": 0, "action": fault.action, "seconds": fault.seconds, "at_us": now_us()}
+        self.stages[0].tell("fault", what)
 
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
-        if self._coordination is None or self._coordinator is None or self._query is None:
-            return
-        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
-            places, steps = self.config.slots + self.config.routers, self._coordinator.records.values()
-            self.log += protocol_logs.gather(self._coordination, places, steps, self._query.isActive)
-
-    # -- moving state -------------------------------------------------------------------------------------------------
-
-    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
-        """Ask for a migration; see ``Coordinator.request``. Raises ServiceUnavailable between two attempts."""
-        self._led().request(make_steps, replace)
-
-    def cancel(self) -> None:
-        """Take back the steps of migrations that have not begun. Raises ServiceUnavailable between two attempts."""
-        self._led().cancel()
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything that was requested is not over yet."""
-        return self._coordinator is not None and self._coordinator.busy
-
-    def _led(self) -> Coordinator:
-        if (coordinator := self._coordinator) is None:
-            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
-        return coordinator
+        if self._query is not None:
+            for stage in self.stages:
+                events = stage.read_log(self._query.isActive)
+                place = "" if len(self.stages) == 1 else f"{stage.name} "
+                self.log += [event._replace(place=f"{place}{event.place}") for event in events]
 
     def savepoint(self) -> Savepoint:
         """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
@@ -272,77 +228,33 @@ class Job:
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say("savepoint")
         self._end_snapshots()  # nothing goes on behind this one
-        self._publish("savepoint", {"id": name})
-        wanted = participants(config.routers, config.slots)
-        said = self._answers(f"savepoints/{name}", wanted, f"savepoint {name}", lambda: self._output.received)
-        manifest = manifest_of(said, self.assignment)
+        self.stages[0].tell("savepoint", {"id": name})
+        manifest = Manifest()
+        for stage in self.stages:
+            wanted = participants(stage.config)
+            what = f"savepoint {name} of {stage.name}"
+            said = stage.answers(f"savepoints/{name}", wanted, what, lambda: self._output.received)
+            manifest.add(stage.name, said, stage.assignment)
         SavepointStore(config.endpoints, config.job).commit(name, manifest)
-        unit_bytes = {row[0]: row[3] for rows in manifest["places"].values() for row in rows}
-        savepoint = Savepoint(name, manifest["offsets"], sum(unit_bytes.values()), unit_bytes)
+        savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
         self.savepoints.append(savepoint)
-        self._output.await_slots(range(config.slots), {"marker": "sealed", "savepoint": name}, self.check)
+        last = self.stages[-1]
+        sealed = {"marker": "sealed", "savepoint": name, "stage": last.name}
+        self._output.await_slots(range(last.config.slots), sealed, self.check)
         return savepoint
-
-    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
-        """Keep copies of units at other slots from now on (unit, owner, holder)."""
-        name = secrets.token_hex(3)
-        rows = [[move.unit, move.source, move.destination] for move in copies]
-        order = {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole}
-        self._publish("copies", order)
-        self._copying = name, {move.source for move in copies}
-
-    def await_copies(self) -> dict[int, dict[str, Any]] | None:
-        """Until the copies ordered last are close; what each owner measured. None if there are none."""
-        if self._copying is None:
-            return None
-        name, owners = self._copying
-        return self._by_slot(f"copied/{name}", owners, "copying")
-
-    # -- questions ----------------------------------------------------------------------------------------------------
-
-    def measure(self) -> dict[int, dict[str, Any]]:
-        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
-        name = secrets.token_hex(3)
-        self._publish("measure", {"id": name})
-        return self._by_slot(f"measured/{name}", set(range(self.config.slots)), "measure")
-
-    def left_behind(self) -> set[tuple[int, int]]:
-        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
-        left: set[tuple[int, int]] = set()
-
-        def settled() -> bool:
-            nonlocal left
-            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured["left_behind"]}
-            return not left
-
-        wait_until(settled, SETTLE_S, CHECK_S)
-        return left
-
-    def _by_slot(self, path: str, slots: set[int], what: str) -> dict[int, dict[str, Any]]:
-        return {int(slot): said for slot, said in sorted(self._answers(path, set(map(str, slots)), what).items())}
-
-    def _answers(
-        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
-    ) -> dict[str, Any]:
-        assert self._coordination is not None
-        return answers(self._coordination, path, wanted, what, self.config.deadline_s, self.check, progress)
-
-    def _publish(self, path: str, value: dict[str, Any]) -> None:
-        assert self._coordination is not None
-        self._coordination.publish(path, value)
 
 
 def _restarted(
     before: Assignment,
     after: Assignment,
-    savepoint: Savepoint,
+    unit_bytes: Mapping[int, int],
     restored: dict[int, dict[str, Any]],
     begun_us: int,
     aligned_us: int,
     stopped_us: int,
 ) -> StepRecord:
     """A restart as one step, in which every unit leaves its slot and arrives at one."""
-    sizes = sorted(savepoint.unit_bytes.items())
+    sizes = sorted(unit_bytes.items())
     moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
     drained_us = max(installed_us for answer in restored.values() for _, _, installed_us in answer["units"])
     said: dict[tuple[str, int], dict[str, Any]] = {

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from keyshift import frames
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ProtocolViolation, ServiceUnavailable
+from keyshift.executor.config import JobConfig
 from keyshift.keys import Assignment
 from keyshift.objects import Bucket
 from keyshift.runtime.snapshots import Part
@@ -45,12 +46,47 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """A committed savepoint: where each router continues, and how much state it holds."""
+    """A committed savepoint: where each router continues, and how much state it holds, by stage and unit."""
 
     name: str
     offsets: dict[int, int]
-    state_bytes: int
-    unit_bytes: dict[int, int]
+    unit_bytes: dict[str, dict[int, int]]
+
+
+class Manifest:
+    """What is in a savepoint or a snapshot, of one stage after the other. ``offsets``: where routers continue."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, int] = {}
+        self.stages: dict[str, dict[str, Any]] = {}
+
+    def add(self, stage: str, said: dict[str, Any], assignment: Assignment) -> None:
+        """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
+        are. ``assignment``: that the parts belong to.
+        """
+        places: dict[int, Any] = {}
+        for who, answer in said.items():
+            kind, number = who.split("-")
+            if kind == "router":
+                self.offsets[int(number)] = int(answer["offset"])
+            else:
+                places[int(number)] = answer["places"]
+        self.stages[stage] = {"assignment": assignment.to_json(), "places": dict(sorted(places.items()))}
+
+    @property
+    def unit_bytes(self) -> dict[str, dict[int, int]]:
+        """By stage and unit, of all its parts."""
+        found: dict[str, Counter[int]] = {}
+        for stage, content in self.stages.items():
+            found[stage] = Counter()
+            for rows_ in content["places"].values():
+                for row in rows_:
+                    found[stage][row[0]] += row[3]
+        return {stage: dict(sizes) for stage, sizes in found.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written down."""
+        return {"offsets": dict(sorted(self.offsets.items())), "stages": self.stages}
 
 
 class SavepointStore:
@@ -60,9 +96,11 @@ class SavepointStore:
         self._bucket = Bucket(endpoints, f"savepoints/{job}/")
 
     def write(
-        self, savepoint: str, slot: int, states: Iterable[tuple[int, UnitState]], chunk_bytes: int
+        self, savepoint: str, slot: str, states: Iterable[tuple[int, UnitState]], chunk_bytes: int
     ) -> list[Location]:
         """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable.
+
+        ``slot``: its stage and number.
 
         A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
         is written has names of its own each time.
@@ -71,7 +109,7 @@ class SavepointStore:
         return self._write(savepoint, slot, parts)
 
     def write_parts(
-        self, snapshot: str, slot: int, parts: Iterable[Part], schema: pa.Schema, chunk_bytes: int
+        self, snapshot: str, slot: str, parts: Iterable[Part], schema: pa.Schema, chunk_bytes: int
     ) -> list[Location]:
         """Write the parts of a slot's units, values with their keys in columns of ``schema``; see ``write``."""
 
@@ -84,10 +122,10 @@ class SavepointStore:
             snapshot, slot, ((part.unit, _joined(part.timers.export(), part.deleted, values(part))) for part in parts)
         )
 
-    def _write(self, name: str, slot: int, parts: Iterable[tuple[int, bytes]]) -> list[Location]:
+    def _write(self, name: str, slot: str, parts: Iterable[tuple[int, bytes]]) -> list[Location]:
         places: list[Location] = []
         segment = bytearray()
-        prefix = f"{name}/slot-{slot}-{secrets.token_hex(4)}"
+        prefix = f"{name}/{slot}-{secrets.token_hex(4)}"
         segment_name = f"{prefix}-0"
         for unit, data in parts:
             if len(segment) > SEGMENT_BYTES:
@@ -125,25 +163,27 @@ class SavepointStore:
         timers, _ = frames.decode(streams[0], TIMER_SCHEMA)
         return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
 
-    def commit(self, savepoint: str, manifest: dict[str, Any]) -> None:
-        """Write the manifest: only now does the savepoint exist.
+    def commit(self, savepoint: str, manifest: Manifest, **made_by: Any) -> None:
+        """Write the manifest, and what the savepoint is ``made_by``: only now does the savepoint exist.
 
-        Raises ProtocolViolation unless every unit of the assignment was written by exactly one slot.
+        Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot.
         """
-        written = Counter(unit for rows_ in manifest["places"].values() for unit in {row[0] for row in rows_})
-        units = Counter(range(len(manifest["assignment"]["owner"])))
-        if wrong := sorted((written - units) + (units - written)):
-            raise ProtocolViolation(f"savepoint {savepoint}: units {wrong[:5]} are missing, or in it more than once")
-        self._bucket.put(f"{savepoint}/manifest.json", json.dumps(manifest).encode())
+        for stage, content in manifest.stages.items():
+            written = Counter(unit for rows_ in content["places"].values() for unit in {row[0] for row in rows_})
+            units = Counter(range(len(content["assignment"]["owner"])))
+            if wrong := sorted((written - units) + (units - written)):
+                what = f"units {wrong[:5]} of {stage} are missing, or in it more than once"
+                raise ProtocolViolation(f"savepoint {savepoint}: {what}")
+        self._bucket.put(f"{savepoint}/manifest.json", json.dumps(manifest.to_json() | made_by).encode())
 
     def manifest(self, savepoint: str) -> dict[str, Any]:
         """What was committed. Raises ServiceUnavailable if there is no such savepoint."""
         return json.loads(self._bucket.get(f"{savepoint}/manifest.json"))  # type: ignore[no-any-return]
 
-    def places(self, savepoint: str) -> dict[int, list[Location]]:
-        """Where the state of each unit is, part by part."""
+    def places(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
+        """Where the state of each unit of ``stage`` is, part by part."""
         found: dict[int, list[Location]] = {}
-        for slot_rows in self.manifest(savepoint)["places"].values():
+        for slot_rows in self.manifest(savepoint)["stages"][stage]["places"].values():
             for row in slot_rows:
                 found.setdefault(row[0], []).append(Location(*row))
         return found
@@ -153,7 +193,9 @@ class SavepointStore:
 
         ``snapshots``: names, oldest first; names are ascending. Raises ServiceUnavailable.
         """
-        needed = {place.segment for name in snapshots for places in self.places(name).values() for place in places}
+        manifests = [self.manifest(name)["stages"].values() for name in snapshots]
+        slots = (rows_ for stages in manifests for stage in stages for rows_ in stage["places"].values())
+        needed = {Location(*row).segment for rows_ in slots for row in rows_}
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith("manifest.json")))  # it goes first
 
@@ -162,20 +204,10 @@ class SavepointStore:
         self._bucket.remove(self._bucket.names())
 
 
-def participants(routers: int, slots: int) -> set[str]:
-    """Who answers when a savepoint or a snapshot is taken."""
-    return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(slots)}
-
-
-def manifest_of(said: dict[str, Any], assignment: Assignment) -> dict[str, Any]:
-    """The manifest of what all ``participants`` have ``said``: where routers continue, where the parts of slots are."""
-    by_kind: dict[str, dict[int, Any]] = {"router": {}, "slot": {}}
-    for who, answer in said.items():
-        kind, number = who.split("-")
-        by_kind[kind][int(number)] = answer
-    offsets = {router: int(answer["offset"]) for router, answer in sorted(by_kind["router"].items())}
-    places = {slot: answer["places"] for slot, answer in sorted(by_kind["slot"].items())}
-    return {"offsets": offsets, "assignment": assignment.to_json(), "places": places}
+def participants(config: JobConfig) -> set[str]:
+    """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
+    routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
+    return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(config.slots)}
 
 
 def _joined(timers: pa.RecordBatch, deleted: Sequence[int], values: Iterable[pa.RecordBatch]) -> bytes:

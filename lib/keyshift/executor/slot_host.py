@@ -95,7 +95,7 @@ class Copies:
 
 
 class SlotHost:
-    """One per worker process and attempt of a job; see ``flight.server.Holder`` for most methods."""
+    """One per worker process, attempt of a job, and stage; see ``flight.server.Holder`` for most methods."""
 
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
@@ -208,14 +208,14 @@ class SlotHost:
         return tenant
 
 
-_host: SlotHost | None = None
+_hosts: dict[str, SlotHost] = {}  # by stage
 
 
 def host_for(config: JobConfig) -> SlotHost:
-    """The host of this process; a worker that is reused for another job starts afresh."""
-    global _host
-    if _host is None or _host.key != (config.job, config.attempt):
-        if _host is not None:
-            threading.Thread(target=_host.close, name="keyshift-old-host", daemon=True).start()
-        _host = SlotHost(config)
-    return _host
+    """The host of this process for slots of a stage; a worker that is reused for another job starts afresh."""
+    key = (config.job, config.attempt)
+    for stage in [stage for stage, host in _hosts.items() if host.key != key]:
+        threading.Thread(target=_hosts.pop(stage).close, name="keyshift-old-host", daemon=True).start()
+    if config.stage not in _hosts:
+        _hosts[config.stage] = SlotHost(config)
+    return _hosts[config.stage]

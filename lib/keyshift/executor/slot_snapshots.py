@@ -43,7 +43,11 @@ class SlotSnapshots:
         shared, snapshot = self._shared, effect.snapshot
         try:
             places = self._store().write_parts(
-                snapshot, shared.slot, effect.parts, shared.host.state_schema, shared.config.chunk_bytes
+                snapshot,
+                f"{shared.config.stage}-{shared.slot}",
+                effect.parts,
+                shared.host.state_schema,
+                shared.config.chunk_bytes,
             )
         except ServiceUnavailable as error:
             with shared.lock:

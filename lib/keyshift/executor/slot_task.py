@@ -6,6 +6,7 @@ a unit's state is an object that one thread owns at a time, so extracting and in
 """
 
 import contextlib
+import json
 import queue
 import threading
 import time
@@ -14,17 +15,15 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
-from keyshift import frames
 from keyshift.clock import now_us
 from keyshift.errors import MigrationFailed
 from keyshift.executor import protocol_logs
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.arrivals import Arrivals
-from keyshift.executor.channel import PRIMER
-from keyshift.executor.config import JobConfig, result_schema
+from keyshift.executor.channel import MARKER
+from keyshift.executor.config import JobConfig
 from keyshift.executor.cores import ArrowCore, Shape, make_core
+from keyshift.executor.exits import Exit, make_exit
 from keyshift.executor.faults import FaultPoints
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
@@ -37,7 +36,7 @@ from keyshift.executor.slot_shared import Shared
 from keyshift.executor.slot_snapshots import SlotSnapshots
 from keyshift.executor.zookeeper import Coordination, steps_of
 from keyshift.keys import Assignment
-from keyshift.runtime.row import BARRIER, Row
+from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import UnitState
 
@@ -56,7 +55,6 @@ class SlotTask:
         self._host = host_for(config)
         self._faults = FaultPoints(config.fault, slot, config.attempt)
         self._stage = config.make_stage()
-        self._result_schema = result_schema(self._stage)
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
         self._closed = threading.Event()
@@ -64,7 +62,7 @@ class SlotTask:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._marker: dict[str, Any] | None = None
         self._marker_at = 0.0
-        self._to_say: list[dict[str, Any]] = []  # other markers, each once
+        self._to_say: list[dict[str, Any]] = []  # other markers, each once; also of slots of the stage before
         self._sealing = False  # a savepoint is being written, or nobody has been told that it is
         self._deadline = 0.0
         self._progress: tuple[Any, ...] = ()  # since the input has ended: what changes while something comes or goes
@@ -100,11 +98,12 @@ class SlotTask:
         else:
             expected, version = handover["units"], handover["version"]
             self._background(lambda: self._arrivals.pull(expected, handover["address"]))
-        shape = Shape(config.routers, config.key_groups * config.bins, config.queue_bytes)
+        shape = Shape(config.routers, config.key_groups * config.bins, config.queue_bytes, config.number == 0)
         self._core = make_core(self.slot, self._stage, self._store, shape, states, fresh, expected, version)
         if handover is not None:  # time goes on where it was: routers do not say again what they said before
             self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
             self._core.log.remember(handover["log"])
+        self.exit: Exit = make_exit(config, self.slot)
         self._connect()
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         host.open(self)
@@ -134,7 +133,7 @@ class SlotTask:
             faults=self._faults,
         )
         self._core.snapshots, places = self._host.snapshots.setdefault(self.slot, (Snapshots(), {}))
-        self._snapshots = SlotSnapshots(shared, self._savepoints, places, self._to_say.append)
+        self._snapshots = SlotSnapshots(shared, self._savepoints, places, self._say)
         self._effects = SlotEffects(shared, self._addresses, self._freeze, self._snapshots)
         self._arrivals = Arrivals(shared, self._effects.incoming, self._slice_of_time)
         self._answers = SlotAnswers(shared, self._effects.replicator, self._measured)
@@ -168,6 +167,7 @@ class SlotTask:
         if hasattr(self, "_core"):
             with self._lock:
                 protocol_logs.report(self._coordination, self._core.log)
+            self.exit.report()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
@@ -178,6 +178,8 @@ class SlotTask:
         threading.Thread(target=self._disconnect, name=f"keyshift-slot-{self.slot}-end", daemon=True).start()
 
     def _disconnect(self) -> None:
+        if hasattr(self, "exit"):
+            self.exit.close()
         if hasattr(self, "_effects"):
             self._effects.close()
             self._coordination.close(prepare_next=True)
@@ -201,20 +203,25 @@ class SlotTask:
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
-    def on_rows(self, rows: Sequence[Row]) -> list[bytes]:
-        """Handle rows of routers; gives the result frames and markers to emit now."""
+    def on_rows(self, rows: Sequence[Row]) -> list[Any]:
+        """Handle rows of routers; gives the rows to emit now, as ``exit`` has them."""
         with self._turn() as core:
             self._raise_trouble()
-            core.on_rows((row for row in rows if row.kind != PRIMER), now_us(), self._slice_of_time())
+            core.on_rows((row for row in rows if row.kind in KINDS), now_us(), self._slice_of_time())
             for row in rows:
                 if row.kind == BARRIER:
                     self._faults.reached("align", row.version)
+                elif row.kind == MARKER:
+                    self._to_say.append(json.loads(bytes(row.payload)))
             return self._emit()
 
-    def stalled(self) -> bool:
-        """Whether more is queued here than should be: no further row is to be taken, they wait in Kafka."""
+    def stalled(self, in_time: bool = True) -> bool:
+        """Whether more is queued here than should be: no further row is to be taken, they wait where they come from.
+
+        Not ``in_time``, when the batch is about to end, what the exit keeps back does not count.
+        """
         with self._lock:
-            return self._core.full
+            return self._core.full or (in_time and self.exit.full)
 
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
@@ -226,9 +233,9 @@ class SlotTask:
             writing = self._sealing or self._snapshots.busy or bool(self._to_say)
             if progress != self._progress or writing:  # the store has deadlines of its own
                 self._progress, self._deadline = progress, time.monotonic() + self._config.deadline_s
-            return core.settled and not writing
+            return core.settled and not writing and not self.exit.holds
 
-    def wait(self) -> list[bytes]:
+    def wait(self) -> list[Any]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
         time.sleep(0.002)
         with self._turn() as core:
@@ -241,21 +248,23 @@ class SlotTask:
             core.drain(now_us(), self._slice_of_time())
             return self._emit()
 
-    def _emit(self) -> list[bytes]:
-        values: list[bytes] = []
-        if results := self._core.take_results():
-            merged = results[0] if len(results) == 1 else pa.concat_batches(results)
-            values += map(frames.encode, frames.cut(merged))
-        while self._to_say:
-            values.append(frames.encode(frames.empty(self._result_schema), self._named(self._to_say.pop(0))))
+    def _emit(self) -> list[Any]:
+        markers, self._to_say = self._to_say, []
         if self._marker and time.monotonic() >= self._marker_at:
-            values.append(frames.encode(frames.empty(self._result_schema), self._marker))
+            markers.append(self._marker)
             self._marker_at = time.monotonic() + MARKER_EVERY_S
             if self._marker["marker"] == "ready":
                 self._marker = None
             else:
                 self._sealing = False
-        return values
+        return self.exit.give(self._core.take_results(), markers, self._core.watermark, now_us())
+
+    def rest(self) -> list[Any]:
+        """What is to be emitted at the end of the batch, when the slot is settled."""
+        return self.exit.rest()
+
+    def _say(self, marker: dict[str, Any]) -> None:
+        self._to_say.append(self._named(marker))
 
     def _set_marker(self, marker: dict[str, Any]) -> None:
         self._marker, self._marker_at = self._named(marker), 0.0
@@ -341,7 +350,8 @@ class SlotTask:
         self._background(partial(self._write, savepoint, sorted(self._core.states.items())))
 
     def _write(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
-        places = self._savepoints().write(savepoint, self.slot, states, self._config.chunk_bytes)
+        slot = f"{self._config.stage}-{self.slot}"
+        places = self._savepoints().write(savepoint, slot, states, self._config.chunk_bytes)
         self._coordination.acknowledge(
             f"savepoints/{savepoint}/slot-{self.slot}", {"places": [list(astuple(place)) for place in places]}
         )

@@ -2,16 +2,17 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator
-from keyshift.executor.savepoint import SavepointStore, manifest_of, participants
-from keyshift.executor.zookeeper import Coordination
+from keyshift.executor.led_stage import LedStage
+from keyshift.executor.savepoint import Manifest, SavepointStore, participants
 from keyshift.waiting import wait_until
 
 LOOK_S = 0.05
@@ -42,20 +43,21 @@ class _Over(Exception):
 
 
 class Snapshotter:
-    """Of one attempt. ``led()``: its coordinator, which may get a successor. ``complete`` gets each complete one, and
-    ``trouble`` is told in one line of each that failed.
+    """Of one attempt. ``complete`` gets each complete one, and ``trouble`` is told in one line of each that failed.
+
+    It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
+    has come to the snapshot finds there what it has to say as a router.
     """
 
     def __init__(
         self,
         config: JobConfig,
-        coordination: Coordination,
-        led: Callable[[], Coordinator],
+        stages: Sequence[LedStage],
         output: Said,
         complete: list[Snapshot],
         trouble: Callable[[str], None],
     ) -> None:
-        self._config, self._coordination, self._led = config, coordination, led
+        self._config, self._stages = config, stages
         self._output, self._complete, self._trouble = output, complete, trouble
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
@@ -82,54 +84,66 @@ class Snapshotter:
                     self._trouble(f"snapshot {self._number}: {error}; the job goes on, the one before counts")
 
     def _take(self, name: str) -> None:
-        config = self._config
-        version = self._begun(name)
-        wanted = participants(config.routers, config.slots)
-        path, what = f"savepoints/{name}", f"snapshot {self._number}"
-        said = answers(self._coordination, path, wanted, what, config.deadline_s, lambda: self._check(name))
-        failed = {who: answer["failed"] for who, answer in said.items() if "failed" in answer}
-        if failed:
-            who = min(failed)
-            raise ServiceUnavailable(f"{who}: {failed[who]}")
+        config, manifest, written = self._config, Manifest(), 0
+        versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
+        path = f"savepoints/{name}"
+        for stage, version in zip(self._stages, versions, strict=True):
+            wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
+            check = partial(self._check, stage, name)
+            said = answers(stage.participant, path, wanted, what, config.deadline_s, check)
+            failed = {who: answer["failed"] for who, answer in said.items() if "failed" in answer}
+            if failed:
+                who = min(failed)
+                raise ServiceUnavailable(f"{who} of {stage.name}: {failed[who]}")
+            manifest.add(stage.name, said, stage.led().assignment_of(version))
+            written += sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
-        manifest = manifest_of(said, self._led().assignment_of(version))
-        made_by = {"workload": config.workload, "parameters": config.parameters, "stage": config.stage}
-        self._store.commit(name, manifest | made_by)
-        lengths = [row[3] for rows in manifest["places"].values() for row in rows]
-        written = sum(said[f"slot-{n}"]["bytes"] for n in range(config.slots))
+        self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
+        state_bytes = sum(size for sizes in manifest.unit_bytes.values() for size in sizes.values())
         with self._committing:
             if self._over.is_set():
                 return
-            self._complete.append(Snapshot(name, version, manifest["offsets"], sum(lengths), written))
+            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, state_bytes, written))
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
-        self._coordination.withdraw(path)
-        self._coordination.withdraw(f"acks/{version}")
+        for stage, version in zip(self._stages, versions, strict=True):
+            stage.participant.withdraw(path)
+            stage.participant.withdraw(f"acks/{version}")
 
-    def _begun(self, name: str) -> int:
-        """Request it, and wait until it begins: a migration may come first, and take long. Gives its version."""
+    def _begun(self, stage: LedStage, name: str) -> int:
+        """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.
+
+        Gives its version there.
+        """
         asked: Coordinator | None = None
-        while name not in (coordinator := self._led()).snapshots:
-            if coordinator is not asked:  # with its predecessor the request is gone
+        while not self._told(coordinator := stage.led(), name):
+            if coordinator is not asked and name not in coordinator.snapshots:  # with its predecessor a request is gone
                 asked = coordinator
                 asked.snapshot(name)
-            self._check(name)
+            self._check(stage, name)
             self._over.wait(LOOK_S)
         return coordinator.snapshots[name]
 
+    def _told(self, coordinator: Coordinator, name: str) -> bool:
+        """Whether it has begun there, and its routers know of it if another stage has to begin behind that."""
+        version = coordinator.snapshots.get(name)
+        return version is not None and (len(self._stages) == 1 or coordinator.assignment.version >= version)
+
     def _await_results(self, name: str) -> None:
         """Until all that came before the snapshot has come out: it is not repeated."""
-        marker, slots = {"marker": "sealed", "savepoint": name}, set(range(self._config.slots))
+        last = self._stages[-1]
+        marker = {"marker": "sealed", "savepoint": name, "stage": last.name}
+        slots = set(range(last.config.slots))
 
         def there() -> bool:
-            self._check(name)
+            self._check(last, name)
             return slots <= self._output.said(marker)
 
         if not wait_until(there, self._config.deadline_s, LOOK_S):
             raise MigrationFailed(f"results did not come out within {self._config.deadline_s:g} s")
 
-    def _check(self, name: str) -> None:
+    def _check(self, stage: LedStage, name: str) -> None:
         if self._over.is_set():
             raise _Over
-        if name in self._led().late_snapshots:
-            raise MigrationFailed(f"not every slot was ready within {self._config.deadline_s:g} s")
-        self._coordination.check()
+        if name in stage.led().late_snapshots:
+            raise MigrationFailed(f"not every slot of {stage.name} was ready within {self._config.deadline_s:g} s")
+        stage.participant.check()

@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +162,23 @@ def _array(mine: tuple[bool, ...]) -> Column:
     return F.array(*map(F.lit, mine))
 
 
-def _dataflow(events: DataFrame, router: tasks.Task, slot: tasks.Task, slots: int) -> DataFrame:
-    """Kafka's rows through routers and slots: results in ``value``, for the ``partition`` of their slot."""
+Slots = tuple[tasks.Task, int]  # what runs in those of a stage, and how many there are
+
+
+def _dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots]) -> DataFrame:
+    """Kafka's rows through routers and the slots of all stages: results in ``value``, for the ``partition`` of their
+    slot.
+    """
     pushed = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
-    routed = pushed.mapInArrow(router, channel.ROUTED)
+    rows = pushed.mapInArrow(router, channel.ROUTED)
     alone = F.substring("value", 1, channel.KIND_BYTES).eqNullSafe(F.lit(channel.PRIMER_KIND))
-    values = routed.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
-    answers = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
-    return answers.mapInArrow(slot, channel.ANSWERED).withColumn("partition", F.spark_partition_id())
+    *_, last = stages
+    for stage in stages:
+        slot, slots = stage
+        values = rows.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
+        pushed = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
+        rows = pushed.mapInArrow(slot, channel.ANSWERED if stage is last else channel.ROUTED)
+    return rows.withColumn("partition", F.spark_partition_id())
 
 
 def start_query(
@@ -197,7 +206,11 @@ def start_query(
         .load()
     )
     return (
-        _dataflow(events, router or tasks.router(config, batch_s), slot or tasks.slot(config), config.slots)
+        _dataflow(
+            events,
+            router or tasks.router(config, batch_s),
+            [(slot or tasks.slot(each, batch_s), each.slots) for each in config.chain()],
+        )
         .writeStream.format("kafka")
         .options(**kafka)
         .option("topic", config.results_topic)

@@ -8,14 +8,29 @@ from typing import Any
 import pandas as pd
 
 from keyshift.executor.job import Job
+from keyshift.executor.led_stage import LedStage
 from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.keys import Assignment
 from keyshift.planner import Decision
 from keyshift.protocol.record import StepRecord
-from keyshift.results.verdict import Inventory, Judgement, judge
+from keyshift.results.verdict import Course, Inventory, Judgement, judge
 from keyshift.runtime.router import TICK_US
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """The end of one keyed stage, with the way there. ``course``: see ``results.verdict``."""
+
+    name: str
+    course: Course
+    begins: Sequence[int]
+    unit_bytes: Mapping[int, int]
+    records: Sequence[StepRecord]
+    decisions: Sequence[tuple[int, Decision]] = ()  # with the number of the migration
+    to_move: Collection[int] = ()  # units that were requested to change their slot
+    measures: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of each slot
 
 
 @dataclass(frozen=True)
@@ -23,37 +38,39 @@ class FinalState:
     """The end of a job, with the way there. See ``results.verdict.judge`` and ``workloads.times.Times``."""
 
     offsets: Mapping[int, int]  # of each router: what is before it was answered, and nothing else
-    unit_bytes: Mapping[int, int]
     parts: Callable[[list[pd.DataFrame]], Iterator[pd.DataFrame]]  # of the state; gives it timers into a list, too
-    savepoints: Sequence[Inventory]
-    left_behind: Collection[tuple[int, int]]
-    assignments: list[Assignment]
-    begins: list[int]
+    stages: Sequence[StageEnd]
     revoked: Collection[int]
-    records: Sequence[StepRecord]
     troubles: Sequence[str]  # a line for each migration that did not go as planned, and each death
-    decisions: Sequence[tuple[int, Decision]] = ()  # with the number of the migration
-    to_move: set[int] = field(default_factory=set)  # units that were requested to change their slot
-    measures: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of each slot
     measured_at: float = 0.0  # seconds since the epoch
     planned_s: float = 0.0  # how long the first plan took
     replicate_s: float | None = None  # until copies were close
     bytes_copied: int | None = None
 
 
-def of_job(job: Job, left_behind: Collection[tuple[int, int]], **told: Any) -> FinalState:
-    """Of a job that has stopped; its last savepoint is the final state. ``told``: other fields."""
+def of_job(
+    job: Job,
+    left_behind: Mapping[str, Collection[tuple[int, int]]],
+    of_stages: Mapping[str, Mapping[str, Any]] | None = None,
+    **told: Any,
+) -> FinalState:
+    """Of a job that has stopped; its last savepoint is the final state. ``told``: other fields, and ``of_stages``,
+    those of each stage, by their names.
+    """
     store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
+    manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
+
+    def end(stage: LedStage) -> StageEnd:
+        saved = [_inventory(name, manifest["stages"][stage.name]) for name, manifest in manifests.items()]
+        course = Course(stage.assignments, saved, left_behind[stage.name])
+        own = (of_stages or {}).get(stage.name, {})
+        return StageEnd(stage.name, course, stage.begins, final.unit_bytes[stage.name], stage.records, **own)
+
     return FinalState(
         offsets=final.offsets,
-        unit_bytes=final.unit_bytes,
-        parts=partial(_parts, store, store.manifest(final.name)),
-        savepoints=[_inventory(saved.name, store.manifest(saved.name)) for saved in job.savepoints],
-        left_behind=left_behind,
-        assignments=job.assignments,
-        begins=job.begins,
+        parts=partial(_parts, store, manifests[final.name]),
+        stages=[end(stage) for stage in job.stages],
         revoked=job.revoked,
-        records=job.records,
         troubles=job.troubles,
         **told,
     )
@@ -68,14 +85,15 @@ def judged(
     final: FinalState,
 ) -> Judgement:
     """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``read_topic``."""
+    first, last = final.stages[0], final.stages[-1]
     timers: list[pd.DataFrame] = []
     times = Times(
         frames,
         timers,
-        final.assignments,
+        first.course.assignments,
         ends=dict(final.offsets),
-        begins=final.begins,
-        lending={record.version for record in final.records if record.step.mode.fetch_back},
+        begins=first.begins,
+        lending={record.version for record in first.records if record.step.mode.fetch_back},
         lag_us=TICK_US,
     )
     return judge(
@@ -83,23 +101,26 @@ def judged(
         events,
         results,
         final.parts(timers),
-        final.assignments,
+        last.course.assignments,
         final.revoked,
         times,
-        final.savepoints,
-        final.left_behind,
+        last.course.savepoints,
+        last.course.left_behind,
         unread=offered - int(frames["events"].sum()),
+        earlier=[stage.course for stage in final.stages[:-1]],
     )
 
 
 def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The values of a savepoint, unit by unit; their timers go into ``timers``."""
-    for slot, rows in manifest["places"].items():
-        for row in rows:
-            values, timed = store.read(Location(*row))
-            timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
-            for batch in values:
-                yield batch.to_pandas().assign(unit=row[0], slot=int(slot))
+    """The values of a savepoint, unit by unit; timers of the first stage go into ``timers``."""
+    for number, stage in enumerate(manifest["stages"].values()):
+        for slot, rows in stage["places"].items():
+            for row in rows:
+                values, timed = store.read(Location(*row))
+                if number == 0:
+                    timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
+                for batch in values:
+                    yield batch.to_pandas().assign(stage=number, unit=row[0], slot=int(slot))
 
 
 def _inventory(name: str, manifest: dict[str, Any]) -> Inventory:

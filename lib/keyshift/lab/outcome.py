@@ -12,7 +12,7 @@ from keyshift.lab.final_state import FinalState, judged
 from keyshift.progress import Say
 from keyshift.results import from_records
 from keyshift.results.manifest import Verdict
-from keyshift.results.verdict import Judgement, due
+from keyshift.results.verdict import Judgement, due_in
 from keyshift.traffic.traffic import Feed, Traffic
 from keyshift.workloads import Workload
 
@@ -52,21 +52,26 @@ def outcome(
     found = judged(workload, offered, events, frames, results, final)
     processed = frames[frames["offset"] < frames["router"].map(final.offsets)] if overloaded else frames
     trigger_us = round(span.trigger * SECOND_US)
+    stages = final.stages
+    measures = [stage.measures for stage in stages]
     tables = {
-        "latency": from_records.latency_table(results, trigger_us, first_only=bool(final.revoked)),
-        "metrics": from_records.metrics_table(samples, final.measures, final.measured_at, traffic.seconds, trigger_us),
-        "migration": from_records.migration_table(final.records, trigger_us),
-        "decisions": from_records.decisions_table(final.decisions),
+        "latency": from_records.latency_table(
+            results, trigger_us, first_only=bool(final.revoked), stage=len(stages) - 1
+        ),
+        "metrics": from_records.metrics_table(samples, measures, final.measured_at, traffic.seconds, trigger_us),
+        "migration": from_records.migration_table([stage.records for stage in stages], trigger_us),
+        "decisions": from_records.decisions_table([stage.decisions for stage in stages]),
     }
     migration: pd.DataFrame = tables["migration"].to_pandas()
-    nothing = from_records.nothing_moved(final.to_move, migration)
+    moved = [from_records.moved_units(migration[migration["stage"] == number]) for number in range(len(stages))]
+    nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), migration)
     for line in nothing:
         say(line)
     facts = {
         "planned_s": final.planned_s,
         "replicate_s": final.replicate_s,
-        "bytes_minimum": sum(final.unit_bytes[unit] for unit in from_records.moved_units(migration)),
-        "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in final.measures.values()),
+        "bytes_minimum": sum(stages[number].unit_bytes[unit] for number, units in enumerate(moved) for unit in units),
+        "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values()),
         "bytes_copied": final.bytes_copied,
         "load": Load(
             begin_s=span.start - span.trigger,
@@ -74,10 +79,10 @@ def outcome(
             took_s=feed.took_s,
             events=offered,
             unprocessed=offered - int(processed["events"].sum()),
-            due=int(due(workload.stages[0], events).sum()),
+            due=int(due_in(workload.stages, events).sum()),
         ),
     }
-    notes = [*from_records.hosts(final.measures), *final.troubles, *nothing]
+    notes = [*(line for each in measures for line in from_records.hosts(each)), *final.troubles, *nothing]
     return Outcome(tables, _as_manifest(found), facts, notes)
 
 

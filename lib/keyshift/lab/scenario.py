@@ -116,6 +116,9 @@ class ScenarioPart(BaseModel):
     on_overlap: Literal["queue", "replace", "cancel"] = Field(
         default="queue", description="what a trigger does while the migration before is under way"
     )
+    stage: Text = Field(
+        default="", description="keyed stages that migrate, at the same time if there are commas; empty: the last one"
+    )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
     fault: Text = Field(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -145,11 +146,12 @@ class RunSpec:
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
         self._check_faults()
-        rows = job.routers * self.tasks * 1000 / run.frame_ms
+        tasks = [job.routers, *self.tasks.values()]
+        rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
             raise BadInput(
-                f"frame_ms = {run.frame_ms:g} with {job.routers} routers and {self.tasks} slots makes {rows:.0f} "
-                f"rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
+                f"frame_ms = {run.frame_ms:g} with {job.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
+                f"makes {rows:.0f} rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
             )
         groups = Assignment.contiguous(key_groups, job.slots)
         for requested in self.changes:
@@ -184,16 +186,28 @@ class RunSpec:
         """The strategy with what the user changed of it. Raises BadInput."""
         return change(strategies.get(self.strategy.name), self.strategy.settings)
 
-    @property
-    def tasks(self) -> int:
-        """Tasks of the keyed stage: the slots that are needed at any time."""
-        scales = self.scenario.trigger == "scale"
-        return max(self.job.slots, *self.scenario.reconfigurations) if scales else self.job.slots
+    @cached_property
+    def moving(self) -> list[str]:
+        """The stages that migrate. Raises BadInput."""
+        known = [stage.name for stage in self.workload.stages]
+        wanted = [name.strip() for name in self.scenario.stage.split(",") if name.strip()]
+        for name in wanted:
+            if name not in known:
+                raise unknown("stage", name, known)
+        return wanted or known[-1:]
+
+    @cached_property
+    def tasks(self) -> dict[str, int]:
+        """Tasks of each keyed stage: the slots that are needed at any time. Raises BadInput."""
+        most = max(self.job.slots, *self.scenario.reconfigurations) if self.scenario.trigger == "scale" else 0
+        return {
+            stage.name: max(self.job.slots, most if stage.name in self.moving else 0) for stage in self.workload.stages
+        }
 
     @property
     def cores(self) -> int:
         """Cores (logical ones) a query needs: all its tasks run at once."""
-        return self.job.routers + self.tasks
+        return self.job.routers + sum(self.tasks.values())
 
     def start(self) -> Assignment:
         """The assignment before the migration, in the strategy's units."""

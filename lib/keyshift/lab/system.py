@@ -3,6 +3,8 @@
 import secrets
 import time
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -13,12 +15,15 @@ from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.leader import MakeSteps
+from keyshift.executor.led_stage import LedStage
 from keyshift.keys import Assignment, Move, Step
 from keyshift.lab.final_state import FinalState, of_job
 from keyshift.lab.scenario import Balance, Change
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.progress import Say
+
+HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
 
 class SystemUnderTest(Protocol):
@@ -40,8 +45,11 @@ class SystemUnderTest(Protocol):
     def announce(self, change: Change) -> None:
         """A change that will be requested: what can be done ahead may be done."""
 
-    def request(self, change: Change, replace: bool = False) -> None:
-        """Ask for a migration, behind all others or instead of what has not begun of them."""
+    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
+        """Ask for a migration of ``stage``, behind all others there or instead of what has not begun of them.
+
+        None: of each stage that the scenario names. Raises BadInput if there is no such stage.
+        """
 
     def cancel(self) -> None:
         """Take back what has not begun."""
@@ -64,16 +72,20 @@ class SystemUnderTest(Protocol):
 
 
 def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None) -> JobConfig:
-    """The first attempt of the job of ``spec``, with a secret of its own."""
+    """The first attempt of the job of ``spec``, as seen by its first stage, with a secret of its own."""
+    tasks = dict.fromkeys(spec.tasks, spec.job.slots) if spec.point().restarts else spec.tasks
+    (stage, slots), *onward = tasks.items()
     return JobConfig(
         job=name,
         attempt=0,
         endpoints=endpoints,
         workload=spec.workload.name,
         parameters=spec.workload.model_dump(),
-        stage=spec.workload.stages[0].name,
+        stage=stage,
         routers=spec.job.routers,
-        slots=spec.job.slots if spec.point().restarts else spec.tasks,
+        slots=slots,
+        onward=tuple(onward),
+        hop_us=round(HOP * spec.run.frame_ms * 1000),
         key_groups=spec.workload.key_groups,
         bins=spec.workload.bins,
         queue_bytes=spec.job.queue_bytes,
@@ -94,26 +106,25 @@ class KeyshiftJob:
     def __init__(self, spec: RunSpec, job: Job, say: Say) -> None:
         self._spec, self._job, self._say = spec, job, say
         self._point = spec.point()
-        self._numbers = count()  # of the migrations
-        self._restarts: deque[MakeSteps] = deque()  # that were requested
-        self._decisions: list[tuple[int, Decision]] = []
-        self._to_move: set[int] | None = None  # None: nobody has planned yet
-        self._planned_s = 0.0
+        self._stages = {stage.name: _Migrations() for stage in job.stages}
+        self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
+        self._planned_s: float | None = None
         self._replicate_s: float | None = None
         self._told: dict[str, Any] = {}  # at the end
 
     def start(self) -> None:
-        """Under the assignment of the spec."""
-        self._job.start(self._spec.start())
+        """Each stage under the assignment of the spec."""
+        self._job.start([self._spec.start()] * len(self._job.stages))
 
     def check(self) -> None:
         """Restarts are made here."""
         self._job.check()
         if self._restarts:
-            make_steps, target = self._restarts.popleft(), self._job.assignment
+            name, make_steps = self._restarts.popleft()
+            target = self._job.stage(name).assignment
             for step in make_steps(target):
                 target = target.after(step)
-            self._job.restart(target)
+            self._job.restart(name, target)
 
     def recover(self) -> str:
         """The job's next attempt."""
@@ -125,28 +136,31 @@ class KeyshiftJob:
     def announce(self, change: Change) -> None:
         """Copies that are kept all the time are begun, if the target is where they go."""
         point = self._point.phase(0)
-        if point.replicas == "periodic":
-            current, heat = self._job.assignment, self._heat()
+        for stage in map(self._job.stage, self._spec.moving if point.replicas == "periodic" else []):
+            current, heat = stage.assignment, self._heat(stage)
             target = self._spec.target(current, change)
-            self._copy(make_plan(point, current, target, heat, self._spec.workload.seed).copies, point)
+            self._copy(stage, make_plan(point, current, target, heat, self._spec.workload.seed).copies, point)
 
-    def request(self, change: Change, replace: bool = False) -> None:
+    def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """It is planned when its turn comes."""
-        make_steps = partial(self._plan, next(self._numbers), change)
-        if self._point.restarts:
-            self._restarts.append(make_steps)
-        else:
-            self._job.request(make_steps, replace)
+        for name in [stage] if stage else self._spec.moving:
+            led = self._job.stage(name)
+            make_steps = partial(self._plan, led, next(self._stages[name].numbers), change)
+            if self._point.restarts:
+                self._restarts.append((name, make_steps))
+            else:
+                led.request(make_steps, replace)
 
     def cancel(self) -> None:
-        """Restarts that have not begun, too."""
+        """Restarts that have not begun, too; of all stages."""
         self._restarts.clear()
-        self._job.cancel()
+        for stage in self._job.stages:
+            stage.cancel()
 
     @property
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way."""
-        return bool(self._restarts) or self._job.busy
+        return bool(self._restarts) or any(stage.busy for stage in self._job.stages)
 
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
@@ -158,69 +172,87 @@ class KeyshiftJob:
 
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``."""
-        self._told = {"measures": self._job.measure(), "measured_at": time.time(), "bytes_copied": self._copied()}
+        for stage in self._job.stages:
+            self._stages[stage.name].measures = stage.measure()
+        self._told = {"measured_at": time.time(), "bytes_copied": self._copied()}
         self._job.savepoint()
-        self._told["left_behind"] = self._job.left_behind()
+        self._told["left_behind"] = {stage.name: stage.left_behind() for stage in self._job.stages}
         self._job.read_log()
 
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        if self._to_move is None:
-            self._wants(self._spec.start(), self._spec.target(self._spec.start()))
+        if self._planned_s is None:  # nothing was
+            for name in self._spec.moving:
+                self._wants(name, self._spec.start(), self._spec.target(self._spec.start()))
         return of_job(
             self._job,
             **self._told,
-            decisions=self._decisions,
-            to_move=self._to_move or set(),
-            planned_s=self._planned_s,
+            of_stages={
+                name: {"decisions": each.decisions, "to_move": each.to_move, "measures": each.measures}
+                for name, each in self._stages.items()
+            },
+            planned_s=self._planned_s or 0.0,
             replicate_s=self._replicate_s,
         )
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    def _plan(self, number: int, change: Change, current: Assignment) -> tuple[Step, ...]:
-        """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
+    def _plan(self, stage: LedStage, number: int, change: Change, current: Assignment) -> tuple[Step, ...]:
+        """The steps of the ``number``-th migration of a stage, from where the units are by now; copies first, if it
+        wants some.
+        """
         begin = time.perf_counter()
         point = self._point.phase(number)
-        heat = self._heat() if point.order == "hottest" or isinstance(change, Balance) else []
+        heat = self._heat(stage) if point.order == "hottest" or isinstance(change, Balance) else []
         target = self._spec.target(current, change, heat)
-        self._wants(current, target)
+        self._wants(stage.name, current, target)
         plan = make_plan(point, current, target, heat, self._spec.workload.seed)
-        self._decisions += [(number, decision) for decision in plan.decisions]
-        if number == 0:
+        self._stages[stage.name].decisions += [(number, decision) for decision in plan.decisions]
+        if self._planned_s is None:
             self._planned_s = time.perf_counter() - begin
         if plan.copies and point.replicas == "warm_up":
             self._say("copying")
             copying = time.perf_counter()
-            self._copy(plan.copies, point)
-            self._job.await_copies()
+            self._copy(stage, plan.copies, point)
+            stage.await_copies()
             self._replicate_s = (self._replicate_s or 0.0) + time.perf_counter() - copying
         elif number and plan.copies:
-            self._copy(plan.copies, point)
+            self._copy(stage, plan.copies, point)
         return plan.steps
 
-    def _wants(self, current: Assignment, target: Assignment) -> None:
-        self._to_move = (self._to_move or set()) | {move.unit for move in current.moves_to(target)}
+    def _wants(self, stage: str, current: Assignment, target: Assignment) -> None:
+        self._stages[stage].to_move |= {move.unit for move in current.moves_to(target)}
 
-    def _heat(self) -> list[float]:
+    def _heat(self, stage: LedStage) -> list[float]:
         """Records per second of each unit since the attempt began."""
-        heat = [0.0] * len(self._job.assignment.owner)
-        for measures in self._job.measure().values():
+        heat = [0.0] * len(stage.assignment.owner)
+        for measures in stage.measure().values():
             for unit, number in measures["records"]:
                 heat[unit] += number / measures["seconds"]
         return heat
 
-    def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
+    def _copy(self, stage: LedStage, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
-            self._job.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
+            stage.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 
     def _copied(self) -> int | None:
         """Bytes of copies sent until they were close; None if nothing was copied."""
-        answers = self._job.await_copies()
-        if answers is None:
+        of_stages = [stage.await_copies() for stage in self._job.stages]
+        answers = [answer for said in of_stages if said is not None for answer in said.values()]
+        if all(said is None for said in of_stages):
             return None
         if self._replicate_s is None:
-            self._replicate_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
-        return sum(answer["bytes"] for answer in answers.values())
+            self._replicate_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers)
+        return sum(answer["bytes"] for answer in answers)
+
+
+@dataclass
+class _Migrations:
+    """What was planned for a stage, and what its slots measured in the end."""
+
+    numbers: Iterator[int] = field(default_factory=count)  # of its migrations
+    decisions: list[tuple[int, Decision]] = field(default_factory=list)
+    to_move: set[int] = field(default_factory=set)
+    measures: dict[int, dict[str, Any]] = field(default_factory=dict)

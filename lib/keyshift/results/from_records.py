@@ -14,13 +14,15 @@ import pyarrow as pa
 from keyshift.clock import SECOND_US
 from keyshift.planner import Decision
 from keyshift.protocol.record import StepRecord
-from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
+from keyshift.results.tables import NO_STAGE, TABLES, make_table
 
 OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
 
 
-def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool) -> pa.Table:
-    """Of the results of events: nobody waits for a timer's. ``first_only``: an event may have several; one counts."""
+def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
+    """Of the results of events: nobody waits for a timer's. ``first_only``: an event may have several; one counts.
+    ``stage``: that gave them, the last one.
+    """
     results = results[results["position"] >= 0]
     if first_only:
         results = results.sort_values("arrived_us").drop_duplicates(["router", "offset", "position"])
@@ -28,23 +30,30 @@ def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool) -> p
     latency = (results["arrived_us"].to_numpy() - results["t"].to_numpy()) / 1000
     return make_table(
         "latency",
-        {"created_s": created, "latency_ms": latency.astype("f4"), "slot": results["slot"].to_numpy().astype("i2")},
+        {
+            "created_s": created,
+            "latency_ms": latency.astype("f4"),
+            "slot": results["slot"].to_numpy().astype("i2"),
+            "stage": np.full(len(results), stage, "i2"),
+        },
     )
 
 
 def metrics_table(
     samples: Iterable[tuple[float, str, str, float]],
-    measures: Mapping[int, Mapping[str, Any]],
+    measures: Sequence[Mapping[int, Mapping[str, Any]]],
     measured_at: float,
     seconds: Iterable[Mapping[str, Any]],
     trigger_us: int,
 ) -> pa.Table:
-    """``samples``: time, metric, instance, value. ``measures``: what each slot measured until ``measured_at``.
+    """``samples``: time, metric, instance, value. ``measures``: of each stage, what each slot measured until
+    ``measured_at``.
     ``seconds``: what the collector said of each. Times in seconds since the epoch.
     """
     rows = [(*sample, NO_STAGE) for sample in samples]
-    for slot, measured in measures.items():
-        rows += [(measured_at, name, f"slot-{slot}", float(measured[name]), 0) for name in OF_A_SLOT]
+    for stage, slots in enumerate(measures):
+        for slot, measured in slots.items():
+            rows += [(measured_at, name, f"slot-{slot}", float(measured[name]), stage) for name in OF_A_SLOT]
     rows += [(s["second"], "throughput_per_s", "collector", float(s["results"]), NO_STAGE) for s in seconds]
     moments, names, instances, values, stages = zip(*rows, strict=True) if rows else ([], [], [], [], [])
     relative = np.asarray(moments, "f8") - trigger_us / SECOND_US
@@ -52,14 +61,20 @@ def metrics_table(
     return make_table("metrics", {name: list(column) for name, column in columns.items()})
 
 
-def migration_table(records: Sequence[StepRecord], trigger_us: int) -> pa.Table:
-    """One row for each unit that a step was to move, in the order of the steps and of the moves of each."""
+def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) -> pa.Table:
+    """One row for each unit that a step was to move, in the order of the steps and of the moves of each.
+
+    ``records``: of each stage. Steps are numbered through all stages, as they were begun.
+    """
 
     def since(us: float | None) -> float:
         return math.nan if us is None else (us - trigger_us) / SECOND_US
 
-    columns: dict[str, list[Any]] = {name: [] for name in TABLES["migration"].names if name not in PLACE}
-    for number, record in enumerate(records):
+    names = [name for name in TABLES["migration"].names if name != "replica"]
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    begun = [(record, stage) for stage, some in enumerate(records) for record in some]
+    begun.sort(key=lambda each: each[0].published_us)
+    for number, (record, stage) in enumerate(begun):
         for move in record.step.moves:
             released = record.acknowledgements.get(("released", move.source), {"units": []})
             installed = record.acknowledgements.get(("installed", move.destination), {"units": [], "drained_us": None})
@@ -68,18 +83,23 @@ def migration_table(records: Sequence[StepRecord], trigger_us: int) -> pa.Table:
             row = [
                 number, move.unit, move.source, move.destination, out[1],
                 since(record.prepared_us), since(record.switched_us), since(out[2]), since(out[3]),
-                since(into[1]), since(into[2]), since(installed["drained_us"]),
+                since(into[1]), since(into[2]), since(installed["drained_us"]), stage,
             ]  # fmt: skip
             for name, value in zip(columns, row, strict=True):
                 columns[name].append(value)
     return make_table("migration", columns)
 
 
-def decisions_table(decisions: Iterable[tuple[int, Decision]]) -> pa.Table:
-    """Each decision of a plan, with the number of the migration that it was made for."""
-    rows = [(number, d.unit, -1 if d.step is None else d.step, d.reason) for number, d in decisions]
-    migration, unit, step, reason = zip(*rows, strict=True) if rows else ([], [], [], [])
-    return make_table("decisions", {"migration": migration, "unit": unit, "step": step, "reason": reason})
+def decisions_table(decisions: Sequence[Iterable[tuple[int, Decision]]]) -> pa.Table:
+    """Each decision of a plan, with the number of the migration that it was made for. ``decisions``: of each stage."""
+    rows = [
+        (number, d.unit, -1 if d.step is None else d.step, d.reason, stage)
+        for stage, some in enumerate(decisions)
+        for number, d in some
+    ]
+    names = ("migration", "unit", "step", "reason", "stage")
+    columns = zip(*rows, strict=True) if rows else [[] for _ in names]
+    return make_table("decisions", dict(zip(names, columns, strict=True)))
 
 
 def moved_units(migration: pd.DataFrame) -> set[int]:
@@ -87,12 +107,12 @@ def moved_units(migration: pd.DataFrame) -> set[int]:
     return set(migration.loc[migration["source"] != migration["destination"], "unit"].tolist())
 
 
-def nothing_moved(to_move: set[int], migration: pd.DataFrame) -> list[str]:
-    """A line if units were to move and none is known to have arrived."""
+def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:
+    """A line if so many units were to move and none is known to have arrived."""
     arrived = (migration["source"] != migration["destination"]) & migration["installed_s"].notna()
     if not to_move or arrived.any():
         return []
-    return [f"nothing moved: {len(to_move)} units were to move, and none is known to have arrived"]
+    return [f"nothing moved: {to_move} units were to move, and none is known to have arrived"]
 
 
 def hosts(measures: Mapping[int, Mapping[str, Any]]) -> list[str]:

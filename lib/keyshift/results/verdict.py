@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment, units_of
-from keyshift.workloads import KeyedStage, Workload
+from keyshift.workloads import KeyedStage, Workload, due
 from keyshift.workloads.times import Times
 
 Mask = npt.NDArray[np.bool_]
@@ -52,6 +52,18 @@ class Inventory:
     name: str
     assignment: Assignment  # that was in force
     units: Sequence[tuple[int, int]]  # unit, and the slot that wrote it
+
+
+@dataclass(frozen=True)
+class Course:
+    """What became of the units of one stage: every assignment version that was in force, oldest first, at least one;
+    all savepoints, the last of which is the final state; units, and slots that still have keys of them, though they
+    gave all away.
+    """
+
+    assignments: list[Assignment]
+    savepoints: Sequence[Inventory] = ()
+    left_behind: Collection[tuple[int, int]] = ()
 
 
 class _Findings:
@@ -91,24 +103,25 @@ def judge(
     savepoints: Sequence[Inventory] = (),
     left_behind: Collection[tuple[int, int]] = (),
     unread: int = 0,
+    earlier: Sequence[Course] = (),
 ) -> Judgement:
     """How one run compares with the sequential one.
 
     ``events``: router, offset, position and the event columns. ``results``: the collector's columns, rows of one slot
     in the order of their log. Those of timers have router, offset and position -1: no event misses them, so whether
     they are right the workload decides, and here is only seen who gave them. ``final``: parts of the final state,
-    columns unit, slot, key and the state fields. ``assignments``: every version that was in force, oldest first, at
-    least one. ``revoked``: versions whose results count for nothing, as the attempt that gave them died and all since
-    its beginning was done again. ``times``: needed if the operator uses time. ``savepoints``: all that were taken; the
-    last one is the final state. ``left_behind``: units, and slots that still have keys of them, though they gave all
-    away. ``unread``: see ``Judgement``.
+    columns stage (if there are several), unit, slot, key and the state fields. ``assignments``, ``savepoints``,
+    ``left_behind``: see ``Course``; of the last stage, which gives the results. ``revoked``: its versions whose results
+    count for nothing, as the attempt that gave them died and all since its beginning was done again. ``times``: needed
+    if an operator uses time; of the first stage. ``unread``: see ``Judgement``. ``earlier``: of the stages before the
+    last one, in their order.
     Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
     millions of them.
     """
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    [stage] = workload.stages
-    if times is None and stage.operator().uses_time:
+    stages = workload.stages
+    if times is None and any(stage.operator().uses_time for stage in stages):
         raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
     if unread:
@@ -127,7 +140,7 @@ def judge(
         place < 0,
     )
     results, place = results[place >= 0], place[place >= 0]
-    wanted = due(stage, events)
+    wanted = due_in(stages, events)
     found.rows(
         "unexpected",
         "slot {slot} gave a result of router {router} offset {offset} position {position}, for which none is due",
@@ -148,17 +161,18 @@ def judge(
     found.rows("duplicated", text, results, again)
     results, place = results[~again], place[~again]
 
+    keeps = ["key", "t"] if len(stages) == 1 else ["t"]  # a later stage may have other keys
     found.rows(
         "wrong",
         "result of router {router} offset {offset} position {position} has key {key} and t {t}, not those of its event",
         results,
-        _differs(results, events.iloc[place], ["key", "t"]),
+        _differs(results, events.iloc[place], keeps),
     )
     found.rows(
         "reordered",
         "slot {slot}: router {router} offset {offset} position {position} key {key} under version {version}",
         results,
-        _reordered(results, place),
+        _reordered(results, place, events["key"].to_numpy()[place]),
     )
     results = pd.concat([results.drop(columns="row"), timers], ignore_index=True)
     owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), assignments)
@@ -170,26 +184,27 @@ def judge(
     )
 
     homes: set[tuple[int, int]] = set()
-    parts = _watched(final, homes)
+    last = len(stages) - 1
+    parts = _watched(final, homes, last)
     found.lines("wrong", workload.wrong(events, results, parts, times))
     for _ in parts:  # where the state lives counts even if the workload did not look at all of it
         pass
     if times is not None:
         found.lines("wrong", times.wrong())
-        homes |= times.homes()  # of units without keys, too
-    for savepoint in savepoints:
+        homes |= set() if earlier else times.homes()  # of units without keys, too
+    end = Inventory("the final state", assignments[-1], sorted(homes))
+    for savepoint in [each for course in earlier for each in course.savepoints] + list(savepoints):
         found.lines("wrong", _not_once(savepoint))
-    for savepoint in (*savepoints[:-1], Inventory("the final state", assignments[-1], sorted(homes))):
+    for savepoint in [*(each for course in earlier for each in course.savepoints), *savepoints[:-1], end]:
         found.lines("foreign", _not_at_home(savepoint))
-    found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in sorted(left_behind)))
+    for left in (*(course.left_behind for course in earlier), left_behind):
+        found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in sorted(left)))
     return found.verdict()
 
 
-def due(stage: KeyedStage, events: pd.DataFrame) -> Mask:
-    """Which of ``events``, a table with the columns of the stage, must have a result."""
-    if stage.due is None:
-        return np.ones(len(events), bool)
-    return stage.due(pa.RecordBatch.from_pandas(events, stage.events, preserve_index=False))
+def due_in(stages: Sequence[KeyedStage], events: pd.DataFrame) -> Mask:
+    """Which of ``events``, a table with the columns of the first stage, must have a result of the last one."""
+    return due(stages, pa.RecordBatch.from_pandas(events, stages[0].events, preserve_index=False))
 
 
 def _not_once(savepoint: Inventory) -> Iterator[str]:
@@ -235,13 +250,17 @@ def _differs(left: pd.DataFrame, right: pd.DataFrame, columns: list[str]) -> Mas
     return different
 
 
-def _reordered(results: pd.DataFrame, place: npt.NDArray[np.int64]) -> Mask:
+def _reordered(results: pd.DataFrame, place: npt.NDArray[np.int64], event_key: npt.NDArray[np.int64]) -> Mask:
     """Results that come after one of a later event of the same router and key: in a slot's log, or by version.
 
-    Two slots' logs have no common order; versions have: a router's events never go back to an earlier one.
+    Two slots' logs have no common order; versions have: a router's events never go back to an earlier one. Behind
+    other stages, events keep their order only if they had the same key (``event_key``) from the beginning.
     """
-    columns = ("key", "router", "slot", "version", "log_offset", "row")
-    key, router, slot, version, log, row = (results[c].to_numpy() for c in columns)
+    columns = ("router", "slot", "version", "log_offset", "row")
+    router, slot, version, log, row = (results[c].to_numpy() for c in columns)
+    key = results["key"].to_numpy()
+    if (key != event_key).any():
+        key = pd.factorize(pd.MultiIndex.from_arrays([event_key, key]))[0]
     bad = np.zeros(len(results), bool)
 
     by_log = np.lexsort((row, log, slot, router, key))
@@ -268,9 +287,10 @@ def _owners(
     return {"unit": unit, "owner": owner}
 
 
-def _watched(final: Iterable[pd.DataFrame], homes: set[tuple[int, int]]) -> Iterator[pd.DataFrame]:
-    """``final`` as it is; notes which slots hold which units on the way."""
+def _watched(final: Iterable[pd.DataFrame], homes: set[tuple[int, int]], last: int) -> Iterator[pd.DataFrame]:
+    """``final`` as it is; notes which slots of the ``last`` stage hold which units on the way."""
     for part in final:
-        pairs = part[["unit", "slot"]].drop_duplicates()
+        mine = part[part["stage"] == last] if "stage" in part else part
+        pairs = mine[["unit", "slot"]].drop_duplicates()
         homes.update(zip(pairs["unit"].tolist(), pairs["slot"].tolist(), strict=True))
         yield part

@@ -14,10 +14,14 @@ from keyshift.workloads import KeyedStage
 
 
 class ArrowSplit:
-    """Splits a frame by slot: its events, their position in it and their unit, as bytes, in columns of ``schema``."""
+    """Splits a frame by slot: its events, their position in it and their unit, as bytes, in columns of ``schema``.
 
-    def __init__(self, schema: pa.Schema, slots: int, key_groups: int, bins: int) -> None:
+    ``placed``: the events have their position, and the rest of their origin, already.
+    """
+
+    def __init__(self, schema: pa.Schema, slots: int, key_groups: int, bins: int, placed: bool = False) -> None:
         self._schema, self._slots, self._key_groups, self._bins = schema, slots, key_groups, bins
+        self._placed = placed
 
     def __call__(self, events: pa.RecordBatch, assignment: Assignment) -> dict[int, bytes]:
         """By slot; see ``RouterCore``."""
@@ -28,9 +32,8 @@ class ArrowSplit:
         order = np.argsort(slot_of, kind="stable")
         edges = np.searchsorted(slot_of[order], np.arange(self._slots + 1))
         taken = events.take(pa.array(order))
-        ordered = pa.RecordBatch.from_arrays(
-            [*taken.columns, pa.array(order.astype(np.int32)), pa.array(units[order])], schema=self._schema
-        )
+        position = [] if self._placed else [pa.array(order.astype(np.int32))]
+        ordered = pa.RecordBatch.from_arrays([*taken.columns, *position, pa.array(units[order])], schema=self._schema)
         return {
             slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
             for slot in range(self._slots)
@@ -39,10 +42,13 @@ class ArrowSplit:
 
 
 class ArrowOperator:
-    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out."""
+    """See ``FrameOperator``. ``events`` and ``results``: columns of what comes in and goes out. ``placed``: events say
+    themselves where they come from; otherwise their row does.
+    """
 
-    def __init__(self, stage: KeyedStage, events: pa.Schema, results: pa.Schema) -> None:
+    def __init__(self, stage: KeyedStage, events: pa.Schema, results: pa.Schema, placed: bool = False) -> None:
         self._operator, self._due = stage.operator(), stage.due
+        self._placed = placed
         self.uses_time = self._operator.uses_time
         self._events, self._results = events, results
 
@@ -82,6 +88,9 @@ class ArrowOperator:
     def process(  # noqa: D102
         self, events: pa.RecordBatch, origin: Origin, state_of: Callable[[int], UnitState]
     ) -> pa.RecordBatch:
+        if self._placed:
+            _, version, _ = origin
+            origin = [events["router"].to_numpy(), version, events["offset"].to_numpy()]
         if self._due is not None:  # one value for each result, not for each event
             due = self._due(events)
             origin = [column if isinstance(column, int) else column[due] for column in origin]

@@ -35,15 +35,19 @@ class RouterCore(Generic[Events]):
         self._split, self._queue_bytes = split, queue_bytes
         self._kept: list[Routed] = []  # for paused slots
         self._kept_bytes = 0
-        self._last_us = [0] * slots  # the watermark of the last frame that each slot got something of
-        self._awake_us = 0  # until this watermark each slot gets something of every frame
+        self._last_us = [0] * slots  # the time of the last frame that each slot got something of
+        self._awake_us = 0  # until this time each slot gets something of every frame
 
-    def frame(self, router: int, offset: int, events: Events, watermark: int) -> tuple[list[Routed], list[str]]:
+    def frame(
+        self, router: int, offset: int, events: Events, watermark: int, time_us: int | None = None
+    ) -> tuple[list[Routed], list[str]]:
         """Rows for all slots: barriers that are due, then the slot's part of the frame, or a tick.
 
         And the savepoint or snapshot whose barriers are among them, if there is one: this frame is the first behind.
+        ``time_us``: how far time has come, by which ticks are due, if the watermark does not tell it.
         """
         self.watermark = max(self.watermark, watermark)  # a cut frame has it once
+        time_us = self.watermark if time_us is None else time_us
         effects = self.machine.boundary()
         assignment, paused, slots = self.machine.assignment, self.machine.paused, range(len(self._last_us))
         rows: list[Routed] = []
@@ -60,7 +64,7 @@ class RouterCore(Generic[Events]):
                     rows += self.resume()
                 case Barrier(version, snapshot):
                     self.log.note("snapshot" if snapshot else "switch", version=version)
-                    self._awake_us = self.watermark + AWAKE_US
+                    self._awake_us = time_us + AWAKE_US
                     barrier = row(SNAPSHOT if snapshot else BARRIER, payload=snapshot.encode())
                     rows += [(slot, barrier) for slot in slots]
                     reached += [snapshot] if snapshot else []
@@ -72,9 +76,9 @@ class RouterCore(Generic[Events]):
         parts = self._split(events, assignment) if self.machine.stopped_for is None else {}
         tick, bare_tick = row(TICK, self.watermark), row(TICK)
         for slot, last_us in enumerate(self._last_us):
-            if slot not in parts and self.watermark - last_us < TICK_US and self.watermark > self._awake_us:
+            if slot not in parts and time_us - last_us < TICK_US and time_us > self._awake_us:
                 continue
-            self._last_us[slot] = self.watermark
+            self._last_us[slot] = time_us
             said = row(DATA, self.watermark, parts[slot]) if slot in parts else tick
             if slot in paused:  # what it gets is a row to act on, and no time passes
                 self._kept.append((slot, said))

@@ -3,7 +3,8 @@
 from typing import Any, NamedTuple
 
 # Events; nothing but the time; the router has switched; it stops at a savepoint; it has switched, at a snapshot.
-DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT = range(5)
+KINDS = range(5)
+DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT = KINDS
 
 
 class Row(NamedTuple):

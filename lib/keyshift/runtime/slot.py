@@ -47,6 +47,14 @@ class Captured:
     parts: list[Part]
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Among results: those before it belong to the time before the savepoint or ``snapshot`` of this name."""
+
+    name: str
+    snapshot: bool
+
+
 Effect = (
     Leave
     | Captured
@@ -87,7 +95,8 @@ class SlotCore(Generic[Events, Result]):
         self.savepoint = savepoint
         self.modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self.queue_peak_bytes = 0
-        self.results: list[Result] = []  # that were not given out yet
+        self.results: list[Result | Cut] = []  # that were not given out yet
+        self._said = 0  # the watermark of results that was given out last
         self._effects: list[Effect] = []
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
         self._told: set[int] = set()  # routers that have said in this batch how far time has come
@@ -101,10 +110,19 @@ class SlotCore(Generic[Events, Result]):
 
     # -- what comes out -----------------------------------------------------------------------------------------------
 
-    def take_results(self) -> list[Result]:
+    def take_results(self) -> list[Result | Cut]:
         """Results since the last call, in their order."""
         results, self.results = self.results, []
         return results
+
+    @property
+    def watermark(self) -> int:
+        """No result that comes later is of an earlier event, or of a timer that was due earlier."""
+        reached = self.computation.reached if self.operator.uses_time else min(self.watermarks)
+        if not self.keys.waiting_bytes:
+            waiting = (met for _, (*_, met) in self.machine.oldest())
+            self._said = max(self._said, min((reached, *waiting)))
+        return self._said
 
     def take_effects(self) -> list[Effect]:
         """What is to be done since the last call, in its order."""
@@ -291,14 +309,17 @@ class SlotCore(Generic[Events, Result]):
                         self.results += self.computation.timers_due(min(self.watermarks), self._now_us, at_once=True)
                     self.savepoint = savepoint
                     self.computation.checkpoint()
+                    self.results.append(Cut(savepoint, False))
                     self._effects.append(effect)
                 case protocol.Capture(snapshot, version):
                     self.computation.checkpoint()
                     parts = self.snapshots.take(self.states)
                     self._effects.append(Captured(snapshot, version, sorted(self.states), parts))
+                    self.results.append(Cut(snapshot, True))
                     self._go_on()
-                case protocol.Skip():
+                case protocol.Skip(snapshot):
                     self._effects.append(effect)
+                    self.results.append(Cut(snapshot, True))
                     self._go_on()
                 case _:
                     self._effects.append(effect)

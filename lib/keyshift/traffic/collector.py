@@ -86,7 +86,7 @@ def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray) -> None:
 
 def collect(config: CollectorConfig, commands: Commands) -> None:
     """The process: collect until told to stop. Raises ServiceUnavailable, BadInput, ProtocolViolation."""
-    [stage] = config.make_workload().stages
+    *_, stage = config.make_workload().stages
     if not config.output.parent.is_dir():
         raise BadInput(f"output = {config.output}: its folder does not exist; make it first")
     assigned = [TopicPartition(config.topic, partition) for partition in range(config.partitions)]

@@ -33,7 +33,7 @@ from keyshift.trace import Trace
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
-from keyshift.workloads import Partition
+from keyshift.workloads import Partition, results_due
 
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
 TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
@@ -91,7 +91,7 @@ class Generator:
 
     def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
         workload = config.make_workload()
-        [source], [self._stage] = workload.sources, workload.stages
+        [source], self._stages = workload.sources, workload.stages
         self._config, self._producer = config, producer
         self._empty = frames.empty(source.schema)
         self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
@@ -155,7 +155,7 @@ class Generator:
                 end = min(due, sent + TAKE_EVENTS)
                 batch = self._partitions[router].take(self.schedule.times(router, sent, end))
                 self._sent[router] = end
-                self._due += self._stage.results_due(batch)
+                self._due += results_due(self._stages, batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         *pieces, last = frames.cut(batch)

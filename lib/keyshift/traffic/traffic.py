@@ -200,7 +200,7 @@ class Traffic:
     def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Events and frames; see ``topics.read_topic``."""
         endpoints, events = self._endpoints, self._events
-        [source], [stage] = self._workload.sources, self._workload.stages
+        [source], [stage, *_] = self._workload.sources, self._workload.stages
         return topics.read_topic(
             endpoints.kafka, events.name, source.schema, events.partitions, before, endpoints.sign_in, stage
         )

@@ -8,15 +8,28 @@ every strategy; the oracle does not use it. ``contract`` says what each part pro
 from pydantic.fields import FieldInfo
 
 from keyshift.registry import Registry
-from keyshift.workloads.contract import KeyedStage, Operator, Partition, Source, Workload
+from keyshift.workloads.chain import Chain
+from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition, Source, Workload, due, results_due
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windowcount import WindowCount
 
-__all__ = ["KeyedStage", "Operator", "Partition", "Source", "Workload", "parameters", "workloads"]
+__all__ = [
+    "ORIGIN",
+    "KeyedStage",
+    "Operator",
+    "Partition",
+    "Source",
+    "Workload",
+    "due",
+    "parameters",
+    "results_due",
+    "workloads",
+]
 
 workloads: Registry[type[Workload]] = Registry("workload")
 workloads.register(KeyCount.name, KeyCount)
 workloads.register(WindowCount.name, WindowCount)
+workloads.register(Chain.name, Chain)
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:

@@ -1,6 +1,6 @@
 """What a workload consists of: sources, keyed stages, and an oracle. ``keyshift.checks.check_workload`` tries one."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from keyshift.state import UnitState
 from keyshift.workloads.times import Times
+
+# Which event of the input something is the result of: its router, the offset of its frame, its position there.
+ORIGIN = (pa.field("router", pa.int32()), pa.field("offset", pa.int64()), pa.field("position", pa.int32()))
 
 
 class Operator(Protocol):
@@ -72,6 +75,11 @@ class KeyedStage:
 
     ``due``: which of its events must have a result, and exactly one; the others must have none. It looks at each event
     by itself. None: every event.
+
+    Behind the first stage events are results of the stage before. Then ``map`` gets these, runs in the slots of the
+    stage before, and gives the stage's events and ``ORIGIN``: which event of the input each comes of (-1, -1, -1: a
+    timer). It gives one for each result of an event, as many as it likes for one of a timer. None: the events are those
+    columns of the results. And ``due`` is None, or there is no event that must have a result.
     """
 
     name: str
@@ -85,14 +93,27 @@ class KeyedStage:
         """The stage's events from those of a frame of the source."""
         return events if self.map is None else self.map(events)
 
-    def results_due(self, events: pa.RecordBatch) -> int:
-        """How many results these events of the source must have."""
-        events = self.mapped(events)
-        return events.num_rows if self.due is None else int(self.due(events).sum())
+    def from_results(self, results: pa.RecordBatch) -> pa.RecordBatch:
+        """The stage's events, and their ``ORIGIN``, from results of the stage before."""
+        columns = [*self.events.names, *(field.name for field in ORIGIN)]
+        return (results if self.map is None else self.map(results)).select(columns)
+
+
+def due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Which of the first stage's ``events`` must have a result of the last one."""
+    first, *others = stages
+    if any(stage.due is not None for stage in others):
+        return np.zeros(events.num_rows, np.bool_)
+    return np.ones(events.num_rows, np.bool_) if first.due is None else first.due(events)
+
+
+def results_due(stages: Sequence[KeyedStage], events: pa.RecordBatch) -> int:
+    """How many results of the last stage these events of the source must have."""
+    return int(due(stages, stages[0].mapped(events)).sum())
 
 
 class Workload(Protocol):
-    """One workload with its parameters; see ``keycount`` for an example. One source and one stage, for now."""
+    """One workload with its parameters; see ``keycount`` for an example. One source, for now."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -119,8 +140,9 @@ class Workload(Protocol):
 
         ``events``: columns router, offset, position and the event columns, every event offered. ``results``: the
         columns of results and ``slot``, those of events without duplicates, those of timers (router, offset and
-        position -1) as they came. ``final``: parts of the final state, columns unit, slot, key and the state fields;
-        its timers, and what is known of watermarks, are in ``times``, which is there if the operator uses time. Lost,
-        duplicated and reordered results of events are counted elsewhere, and timers that are overdue in the final
-        state; results of timers are judged here alone.
+        position -1) as they came; of the last stage. ``final``: parts of the final state, columns stage (its place in
+        the chain, from 0), unit, slot, key and the state fields; timers of the first stage, and what is known of
+        watermarks, are in ``times``, which is there if an operator uses time. Lost, duplicated and reordered results of
+        events are counted elsewhere, and timers that are overdue in the final state; results of timers are judged here
+        alone.
         """

@@ -1,0 +1,175 @@
+"""Where the results of a slot go: out to Kafka, or on to the next stage, of which the slot is a router."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keyshift import frames
+from keyshift.executor import channel
+from keyshift.executor.config import JobConfig, result_schema
+from keyshift.executor.routing import Routed, Routing, assignment_of
+from keyshift.runtime.row import Row
+from keyshift.runtime.slot import Cut
+from keyshift.workloads import ORIGIN
+
+Results = Sequence[pa.RecordBatch | Cut]
+Marker = dict[str, Any]  # what a slot says to the job, among its results
+CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
+
+
+class Exit(Protocol):
+    """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
+
+    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Any]:
+        """Rows to emit now. ``watermark``: of the results that come later; see ``SlotCore.watermark``."""
+
+    def rest(self) -> list[Any]:
+        """Rows to emit at the end of the batch, when nothing more comes."""
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits here than should: nothing is to be computed meanwhile."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether something waits here that has to go out in this batch, and cannot yet."""
+
+    def batch(self, rows: list[Any]) -> pa.RecordBatch:
+        """Rows as Spark takes them."""
+
+    def report(self) -> None:
+        """The task fails."""
+
+    def close(self) -> None:
+        """Nothing goes out any more."""
+
+
+class Sink:
+    """Behind the last stage: result frames and markers, for the partition of the slot."""
+
+    full = holds = False
+
+    def __init__(self, config: JobConfig) -> None:
+        self._schema = result_schema(config.make_stage())
+
+    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
+        values: list[bytes] = []
+        if some := [result for result in results if not isinstance(result, Cut)]:
+            merged = some[0] if len(some) == 1 else pa.concat_batches(some)
+            values += map(frames.encode, frames.cut(merged))
+        return [*values, *(frames.encode(frames.empty(self._schema), marker) for marker in markers)]
+
+    def rest(self) -> list[bytes]:  # noqa: D102
+        return []
+
+    def batch(self, rows: list[bytes]) -> pa.RecordBatch:  # noqa: D102
+        return channel.answered(rows)
+
+    def report(self) -> None:  # noqa: D102
+        pass
+
+    def close(self) -> None:  # noqa: D102
+        pass
+
+
+class Onward(Routing):
+    """To the stage of ``config``. Results are gathered for ``hop_us``: each row between stages costs more than its
+    bytes do.
+
+    A snapshot's barrier may leave only where the slot's own results are cut. So an assignment that begins a snapshot
+    counts from there; it is published before the stage of the slot begins the same one.
+    """
+
+    def __init__(self, config: JobConfig, slot: int) -> None:
+        self._armed: dict[str, dict[str, Any]] = {}  # by snapshot: assignments that count from its cut
+        super().__init__(config)
+        self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
+        self._pending: list[pa.RecordBatch | Cut] = []
+        self._waits_since = 0.0  # for the assignment of the cut that is pending first
+        self._frames = 0
+        self._given_us = 0
+        self._nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
+
+    def _announced(self, raw: dict[str, Any]) -> None:
+        if raw["snapshot"] and raw["version"] > self._begin["version"]:
+            self._armed = {raw["snapshot"]: raw}
+        else:
+            super()._announced(raw)
+
+    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
+        self._pending += results
+        rows = [(self._slot % self._slots, channel.packed(_said(marker))) for marker in markers]
+        cut = any(isinstance(each, Cut) for each in self._pending)
+        if cut or now_us - self._given_us >= self._hop_us:
+            self._given_us = now_us
+            rows += self._up_to_date(watermark, now_us)
+        return rows
+
+    def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
+        rows: list[Routed] = []
+        while cuts := [n for n, each in enumerate(self._pending) if isinstance(each, Cut)]:
+            first = cuts[0]
+            rows += self._frame(self._pending[:first], 0, now_us)
+            self._pending = self._pending[first:]
+            if not self._cut(self._pending[0]):
+                return rows
+            self._pending = self._pending[1:]
+            rows += self._frame([], 0, now_us)  # what is behind the barriers may have come before, but is said later
+        rows += self._frame(self._pending, watermark, now_us)
+        self._pending = []
+        return rows
+
+    def _cut(self, cut: Cut) -> bool:
+        """The next frame is the first behind it. False if that cannot be said yet."""
+        if not cut.snapshot:
+            self.request_savepoint(cut.name)
+            return True
+        raw = self._armed.pop(cut.name, None)
+        if raw is not None:
+            with self._lock:
+                self._core.machine.announce(*assignment_of(raw), cut.name)
+            self._waits_since = 0.0
+            return True
+        if not self._waits_since:
+            self._waits_since = time.monotonic()
+        given_up = time.monotonic() - self._waits_since > CUT_S or cut.name == self._begin["snapshot"]
+        if given_up:  # the next stage does not take part in it any more
+            self._waits_since = 0.0
+        return given_up
+
+    def _frame(self, results: list[pa.RecordBatch], watermark: int, now_us: int) -> list[Routed]:
+        self._frames += 1
+        events = self._events(results) if results else self._nothing
+        rows, _ = self.routed(self._slot, self._frames, events, watermark, now_us)
+        return rows
+
+    def _events(self, results: list[pa.RecordBatch]) -> pa.RecordBatch:
+        return self.stage.from_results(results[0] if len(results) == 1 else pa.concat_batches(results))
+
+    def rest(self) -> list[Routed]:  # noqa: D102
+        rows = self._up_to_date(0, self._given_us)
+        return rows + self.resume()
+
+    @property
+    def full(self) -> bool:  # noqa: D102
+        return self.stalled()
+
+    @property
+    def holds(self) -> bool:  # noqa: D102
+        return bool(self._waits_since)
+
+    def batch(self, rows: list[Routed]) -> pa.RecordBatch:  # noqa: D102
+        return channel.routed(rows)
+
+
+def make_exit(config: JobConfig, slot: int) -> Exit:
+    """Of a slot of the stage of ``config``."""
+    following = config.next
+    return Onward(following, slot) if following else Sink(config)
+
+
+def _said(marker: Marker) -> Row:
+    return Row(channel.MARKER, 0, 0, 0, 0, json.dumps(marker).encode())

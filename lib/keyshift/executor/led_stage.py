@@ -1,0 +1,200 @@
+"""A keyed stage of a job, seen by whoever leads it: its place in ZooKeeper, its coordinator, what was written down."""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.executor import protocol_logs
+from keyshift.executor.config import JobConfig
+from keyshift.executor.inquiry import answers
+from keyshift.executor.leader import Coordinator, MakeSteps
+from keyshift.executor.zookeeper import Coordination
+from keyshift.keys import Assignment, Move
+from keyshift.protocol.record import StepRecord
+from keyshift.runtime.protocol_log import Event
+from keyshift.waiting import wait_until
+
+SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
+CHECK_S = 0.2  # between two looks at them
+Say = Callable[[str], None]
+
+
+class LedStage:
+    """One stage over all attempts of its job. ``alive()`` raises if the query has died.
+
+    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. ``say`` hears the
+    phase. Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
+    ServiceUnavailable if a service is not there any more.
+    """
+
+    def __init__(self, config: JobConfig, troubles: list[str], alive: Callable[[], None], say: Say) -> None:
+        self.config = config  # of the attempt under way
+        self._alive, self._say = alive, say
+        self._coordinator: Coordinator | None = None
+        self._leader: threading.Thread | None = None
+        self._failure: BaseException | None = None  # what ended the coordinator
+        self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
+        self.coordination: Coordination | None = None  # None between two attempts
+        self.assignments: list[Assignment] = []  # every version that routers were ever told to use
+        self.begins: list[int] = []  # the version that each attempt began with
+        self.records: list[StepRecord] = []  # every step that was begun
+        self.troubles = troubles  # of the job
+        self._ended: Coordinator | None = None  # whose planner may still be at work
+
+    @property
+    def name(self) -> str:
+        """As the workload has it."""
+        return self.config.stage
+
+    @property
+    def assignment(self) -> Assignment:
+        """The newest assignment."""
+        return self._coordinator.assignment if self._coordinator else self.assignments[-1]
+
+    @property
+    def participant(self) -> Coordination:
+        """Its place in ZooKeeper. Raises ServiceUnavailable between two attempts."""
+        if (coordination := self.coordination) is None:
+            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
+        return coordination
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def publish(self, config: JobConfig, assignment: Assignment) -> None:
+        """Let an attempt begin under ``assignment``: from now on its tasks find what they need."""
+        self.config = config
+        self.begins.append(assignment.version)
+        self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
+        self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
+        self._coordinator = self._new_coordinator(assignment)
+        self._failure, self._copying = None, None  # copies do not outlive an attempt
+
+    def start(self) -> None:
+        """Lead, until ``stop``."""
+        self._leader = threading.Thread(target=self._try_to_lead, name=f"keyshift-leader-{self.name}", daemon=True)
+        self._leader.start()
+
+    def _new_coordinator(self, assignment: Assignment) -> Coordinator:
+        config = self.config
+        return Coordinator(self.participant, config.job, assignment, config.deadline_s, config.slots, self._say)
+
+    def _try_to_lead(self) -> None:
+        try:
+            self._lead()
+        except BaseException as error:  # the controlling thread's now
+            self._failure = error
+
+    def _lead(self) -> None:
+        assert self._coordinator is not None
+        self._coordinator.lead(self.participant.check)
+
+    def check(self) -> None:
+        """Raises whatever ended the coordinator."""
+        if self._failure is not None:
+            raise self._failure
+        if self.coordination is not None:
+            self.coordination.check()
+
+    def end(self) -> None:
+        """Lead no more, and write down what came of the attempt. Safe to call twice."""
+        if self._coordinator and self._leader:
+            self._coordinator.end()
+            self._leader.join()
+            self._leader = None
+        self._ended, self._coordinator = self._coordinator, None
+        if self._ended:
+            self.assignments += self._ended.history
+            with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
+                self._ended.read_acknowledgements()
+            self.records += self._ended.records.values()
+            self.troubles += self._ended.troubles
+
+    def leave(self) -> None:
+        """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
+        if self._ended:
+            self._ended.await_planner()  # which sees that the query has ended
+            self._ended = None
+        if self.coordination is not None:
+            self.coordination.close()
+            self.coordination = None
+
+    # -- moving state -------------------------------------------------------------------------------------------------
+
+    def led(self) -> Coordinator:
+        """The coordinator. Raises ServiceUnavailable between two attempts."""
+        if (coordinator := self._coordinator) is None:
+            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
+        return coordinator
+
+    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
+        """Ask for a migration; see ``Coordinator.request``. Raises ServiceUnavailable between two attempts."""
+        self.led().request(make_steps, replace)
+
+    def cancel(self) -> None:
+        """Take back the steps of migrations that have not begun. Raises ServiceUnavailable between two attempts."""
+        self.led().cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything that was requested is not over yet."""
+        return self._coordinator is not None and self._coordinator.busy
+
+    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
+        """Keep copies of units at other slots from now on (unit, owner, holder)."""
+        name = secrets.token_hex(3)
+        rows = [[move.unit, move.source, move.destination] for move in copies]
+        self.tell("copies", {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole})
+        self._copying = name, {move.source for move in copies}
+
+    def await_copies(self) -> dict[int, dict[str, Any]] | None:
+        """Until the copies ordered last are close; what each owner measured. None if there are none."""
+        if self._copying is None:
+            return None
+        name, owners = self._copying
+        return self.by_slot(f"copied/{name}", owners, "copying")
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def measure(self) -> dict[int, dict[str, Any]]:
+        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
+        name = secrets.token_hex(3)
+        self.tell("measure", {"id": name})
+        return self.by_slot(f"measured/{name}", range(self.config.slots), "measure")
+
+    def left_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
+        left: set[tuple[int, int]] = set()
+
+        def settled() -> bool:
+            nonlocal left
+            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured["left_behind"]}
+            return not left
+
+        wait_until(settled, SETTLE_S, CHECK_S)
+        return left
+
+    def tell(self, path: str, value: dict[str, Any]) -> None:
+        """Publish something for the tasks of the stage."""
+        self.participant.publish(path, value)
+
+    def by_slot(self, path: str, slots: Collection[int], what: str) -> dict[int, dict[str, Any]]:
+        """What each of ``slots`` answers below ``path``."""
+        return {int(slot): said for slot, said in sorted(self.answers(path, set(map(str, slots)), what).items())}
+
+    def answers(
+        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[str, Any]:
+        """See ``inquiry.answers``."""
+        return answers(self.participant, path, wanted, what, self.config.deadline_s, self._alive, progress)
+
+    def read_log(self, alive: bool) -> list[Event]:
+        """The last protocol events of the attempt, of slots and routers as far as they answer. ``alive``: the query."""
+        if self.coordination is None or self._coordinator is None:
+            return []
+        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
+            places = self.config.slots + self.config.routers
+            return protocol_logs.gather(self.coordination, places, self._coordinator.records.values(), alive)
+        return []
