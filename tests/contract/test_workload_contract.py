@@ -19,7 +19,7 @@ from keyshift.results.verdict import judge
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
 from keyshift.state.timers import Timers
-from keyshift.workloads import workloads
+from keyshift.workloads import results_due, workloads
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.keycount.operator import KeyCountOperator
 from keyshift.workloads.windowcount import WindowCount
@@ -29,6 +29,7 @@ from keyshift.workloads.windowcount.operator import WindowCountOperator
 COMMON = {"key_groups": 8, "bins": 2, "keys": 40, "skew": 0.5, "state_bytes": 64, "seed": 11}
 PARAMETERS: dict[str, dict] = {
     # Short enough for a sequential run of a tenth of a second, in which an event of a key comes every 40 ms or so.
+    "chain": {"chain": "counter,map,counter"},
     "windowcount": {"window_ms": 20, "delay_ms": 10, "late_share": 0.1, "idle_ms": 15},
 }
 ASSIGNMENTS = [Assignment.contiguous(16, 2), Assignment.contiguous(16, 4, 2), Assignment.contiguous(16, 3, 3)]
@@ -49,7 +50,8 @@ def offline(workload, **changes):
 
 def judged(workload, run, **changes):
     """The verdict on a run, of which some tables may be others."""
-    given = {name: getattr(run, name) for name in ("events", "results", "final", "assignments", "times")}
+    names = ("events", "results", "final", "assignments", "times", "earlier")
+    given = {name: getattr(run, name) for name in names}
     return judge(workload, **(given | changes))
 
 
@@ -272,8 +274,8 @@ def test_a_router_gives_slots_what_was_mapped():
     events = stage.mapped(lines)
     assert events["word"].to_pylist() == ["keys", "to", "keys", "state"]
     assert events["t"].to_pylist() == [7, 7, 7, 9]
-    assert stage.results_due(lines) == 3
-    assert stage.results_due(lines.slice(0, 0)) == 0
+    assert results_due([stage], lines) == 3
+    assert results_due([stage], lines.slice(0, 0)) == 0
     split = ArrowSplit(slot_schema(stage), 2, 8, 2)
     parts = split(events, ASSIGNMENTS[0])
     rows = [row for part in parts.values() for row in pa.ipc.read_record_batch(part, slot_schema(stage)).to_pylist()]

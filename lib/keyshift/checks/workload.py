@@ -7,10 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
 from keyshift.errors import require
+from keyshift.executor.config import result_schema
 from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import SequentialRun, run_sequentially
@@ -18,7 +20,9 @@ from keyshift.results.verdict import Judgement, judge
 from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.workloads import KeyedStage, Workload
+from keyshift.workloads import ORIGIN, KeyedStage, Workload
+
+_FRAME = ("router", "offset")  # which frame of the input an event comes of
 
 
 def check_workload(workload: Workload, frames: int = 12, examples: int = 10, seed: int = 1) -> None:
@@ -30,14 +34,14 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     name, summary = workload.name, workload.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
     require(len(workload.sources) == 1, f"{name} has {len(workload.sources)} sources: a job has one, so far")
-    require(len(workload.stages) == 1, f"{name} has {len(workload.stages)} stages: a job has one, so far")
-    for part in [source.name for source in workload.sources] + [stage.name for stage in workload.stages]:
+    require(len(workload.stages) > 0, f"{name} has no keyed stage")
+    names = [source.name for source in workload.sources] + [stage.name for stage in workload.stages]
+    require(len(set(names)) == len(names), f"{names}: two sources or stages have the same name")
+    for part in names:
         good = re.fullmatch(r"[a-z][a-z0-9-]*", part) is not None
         require(good, f"name {part!r}: must be of lower-case letters, digits and hyphens")
-    [stage] = workload.stages
-    _check_columns(stage)
     _check_source(workload)
-    _check_operator(workload, stage)
+    _check_stages(workload)
     _check_moves(workload, examples, seed)
     assignments = _assignments(workload)
     run = run_sequentially(workload, assignments, frames=frames)
@@ -74,23 +78,45 @@ def _check_source(workload: Workload) -> None:
     require(source.partition(0).take(times) != whole, f"source {source.name} gives two routers the same events")
 
 
-def _check_operator(workload: Workload, stage: KeyedStage) -> None:
-    [source] = workload.sources
+def _check_stages(workload: Workload) -> None:
+    """Each with what the one before gives of some events."""
+    [source], stages = workload.sources, workload.stages
+    given = source.partition(0).take(np.arange(30, dtype=np.int64))
+    for number, stage in enumerate(stages):
+        _check_columns(stage)
+        make = stage.from_results if number else stage.mapped
+        events, again = make(given), make(given)
+        expected = pa.schema([*stage.events, *(ORIGIN if number else ())])
+        require(events.schema == expected, f"slots of stage {stage.name} get {events.schema}, expected {expected}")
+        require(events == again, f"stage {stage.name} maps the same events to others")
+        if number:
+            of_events = [row for row in _origins(given) if row[-1] >= 0]
+            kept = [row for row in _origins(events) if row[-1] >= 0]
+            require(kept == of_events, f"stage {stage.name}: events come of {kept}, expected one each of {of_events}")
+            due = np.zeros(0) if stage.due is None else stage.due(events.select(stage.events.names))
+            require(not due.any(), f"stage {stage.name}: behind another stage all of its events are due, or none")
+        given = _check_operator(workload, stage, events)
+
+
+def _origins(rows: pa.RecordBatch) -> list[tuple[int, ...]]:
+    return list(zip(*(rows[field.name].to_pylist() for field in ORIGIN), strict=True))
+
+
+def _check_operator(workload: Workload, stage: KeyedStage, given: pa.RecordBatch) -> pa.RecordBatch:
+    """Gives all results of the events ``given``, with their origin."""
     operator, states = _begun(workload, stage)
     for unit, state in enumerate(states):
         strange = [key for key in sorted(state.keys()) if _unit_of(workload, key) != unit]
         require(not strange, f"unit {unit} begins with keys {strange[:3]}, which are not of it")
-    given = source.partition(0).take(np.arange(30, dtype=np.int64))
-    events = stage.mapped(given)
-    require(events.schema == stage.events, f"slots of stage {stage.name} get {events.schema}, expected {stage.events}")
-    require(events == stage.mapped(given), f"stage {stage.name} maps the same events to others")
-    events = _placed(workload, events)
+    events = _placed(workload, given)
     answer = operator.process(events, states.__getitem__)
     _check_results(stage, answer)
-    positions, due = answer["position"].to_pylist(), np.arange(events.num_rows)
-    if stage.due is not None:
-        due = due[stage.due(events.select(stage.events.names))]
-    require(positions == due.tolist(), f"results are of positions {positions}, expected {due.tolist()}")
+    positions, expected = answer["position"].to_numpy(), events["position"].to_numpy()
+    due = np.ones(events.num_rows, bool) if stage.due is None else stage.due(events.select(stage.events.names))
+    same = positions.tolist() == expected[due].tolist()
+    require(same, f"results are of positions {positions.tolist()}, expected {expected[due].tolist()}")
+    router, offset = (events[name].to_numpy() if name in events.schema.names else 0 * expected for name in _FRAME)
+    results = [_of(stage, answer, router[due], offset[due])]
     require(operator.uses_time or not any(len(state.timers) for state in states), "there are timers, but no uses_time")
     for unit, state in enumerate(states):
         state.timers.reach(10**9, 10**9)
@@ -100,7 +126,21 @@ def _check_operator(workload: Workload, stage: KeyedStage) -> None:
             require(set(fired["position"].to_pylist()) == {-1}, "the result of a timer has a position other than -1")
             units = {_unit_of(workload, key) for key in fired["key"].to_pylist()}
             require(units == {unit}, f"timers of unit {unit} give results of keys of units {sorted(units)}")
+            nowhere = np.full(fired.num_rows, -1)
+            results.append(_of(stage, fired, nowhere, nowhere))
         require(operator.advance([state]) is None, f"timers of unit {unit} fire twice")
+    return pa.concat_batches(results)
+
+
+def _of(
+    stage: KeyedStage, answer: pa.RecordBatch, router: npt.NDArray[Any], offset: npt.NDArray[Any]
+) -> pa.RecordBatch:
+    """What the next stage gets of an operator's ``answer``."""
+    more = {"router": router, "offset": offset, "version": np.ones(len(router))}
+    columns = [
+        pa.array(more[f.name].astype(int), f.type) if f.name in more else answer[f.name] for f in result_schema(stage)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=result_schema(stage))
 
 
 def _check_results(stage: KeyedStage, results: pa.RecordBatch) -> None:
@@ -120,7 +160,8 @@ def _begun(workload: Workload, stage: KeyedStage) -> tuple[Any, list[UnitState]]
 
 def _placed(workload: Workload, events: pa.RecordBatch) -> pa.RecordBatch:
     units = units_of(events["key"].to_numpy(), workload.key_groups, workload.bins)
-    events = events.append_column("position", pa.array(np.arange(events.num_rows, dtype=np.int32)))
+    if "position" not in events.schema.names:
+        events = events.append_column("position", pa.array(np.arange(events.num_rows, dtype=np.int32)))
     return events.append_column("unit", pa.array(units))
 
 
@@ -130,7 +171,8 @@ def _unit_of(workload: Workload, key: int) -> int:
 
 def _judged(workload: Workload, run: SequentialRun, **changes: Any) -> Judgement:
     """The verdict on a run, of which some tables may be others."""
-    given = {name: getattr(run, name) for name in ("events", "results", "final", "assignments", "times")}
+    names = ("events", "results", "final", "assignments", "times", "earlier")
+    given = {name: getattr(run, name) for name in names}
     return judge(workload, **(given | changes))
 
 
@@ -153,7 +195,7 @@ def _spoilt(
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "the state of a unit was lost", "wrong", {"final": run.final[1:]}
     yield "the state is that before the last frame", "wrong", {"final": shorter.final}
-    for field in workload.stages[0].result_fields:
+    for field in workload.stages[-1].result_fields:
         exchanged = run.results.assign(**{field.name: run.results[field.name].to_numpy()[::-1]})
         if not exchanged.equals(run.results):
             yield f"the values of {field.name} were exchanged between results", "wrong", {"results": exchanged}
@@ -174,12 +216,12 @@ Frame = tuple[int, int, int, int, Collection[int], Collection[int]]
 
 
 def answers(workload: Workload, frames: Iterable[Frame], move: bool = False, together: bool = True) -> tuple[Any, ...]:
-    """Everything a slot gives for ``frames``, the values it is left with, and the timers.
+    """Everything a slot of the first stage gives for ``frames``, the values it is left with, and the timers.
 
     ``move``: whether units leave and come back at all; ``together``: the timers of all units in one call, or those of
     each in its own. Neither may make a difference. Raises ContractBroken if timers fire twice.
     """
-    [source], [stage] = workload.sources, workload.stages
+    [source], (stage, *_) = workload.sources, workload.stages
     operator, states = _begun(workload, stage)
     partitions = [source.partition(router) for router in range(2)]
     given: list[dict[str, Any]] = []

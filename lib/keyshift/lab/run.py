@@ -183,7 +183,7 @@ class Lab:
             self._endpoints,
             spec.workload,
             Topic(config.events_topic, config.routers),
-            Topic(config.results_topic, config.chain()[-1].slots),
+            Topic(config.results_topic, [*spec.tasks.values()][-1]),
             self._work / f"{run_id}.parquet",
             display.second,
         )

@@ -13,7 +13,7 @@ What a new workload is tried with before it meets a cluster, and what the tests 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +25,13 @@ from keyshift.executor.cores import ArrowCore, Shape, make_core
 from keyshift.frames import RESULT_FIELDS, empty
 from keyshift.keys import Assignment, Step
 from keyshift.protocol.router import RouterMachine
+from keyshift.results.verdict import Course
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.router import RouterCore
-from keyshift.runtime.slot import Leave
+from keyshift.runtime.slot import Cut, Leave
 from keyshift.state import Store, backends
 from keyshift.traffic.topics import positions
-from keyshift.workloads import KeyedStage, Workload
+from keyshift.workloads import ORIGIN, KeyedStage, Workload
 from keyshift.workloads.times import Times
 
 _FRAME_US = 10_000
@@ -52,7 +53,8 @@ class SequentialRun:
     final: list[pd.DataFrame]
     assignments: list[Assignment]
     frames: pd.DataFrame
-    timers: list[pd.DataFrame]
+    timers: list[pd.DataFrame]  # of the first stage
+    earlier: list[Course]
 
     @property
     def times(self) -> Times:
@@ -74,51 +76,101 @@ def run_sequentially(
     timers are handed over by export and install. At the end all routers stand at a savepoint: timers that are not due
     by then stay. Raises BadInput for an unknown backend.
     """
-    [source], [stage] = workload.sources, workload.stages
-    operator, kind = stage.operator(), backends.get(backend)
-    store = kind.open("sequential", operator.state_schema, kind.settings())
-    job = _Job(workload, stage, store, assignments, routers)
+    [source], (stage, *_) = workload.sources, workload.stages
+    kind = backends.get(backend)
+    stores = [
+        kind.open(f"sequential/{each.name}", each.operator().state_schema, kind.settings()) for each in workload.stages
+    ]
+    chain = _chain(workload, workload.stages, stores, assignments, routers)
     partitions = [source.partition(router) for router in range(routers)]
     events: list[pd.DataFrame] = []
     ends: list[tuple[int, int, int]] = []  # of frames: router, offset, watermark
     now_us = 0
     for offset in range(frames):
-        job.migrate(assignments[offset * len(assignments) // frames])
+        for each in chain:
+            each.migrate(assignments[offset * len(assignments) // frames])
         times = offset * _FRAME_US + np.arange(events_per_frame, dtype=np.int64) * _FRAME_US // events_per_frame
         now_us, watermark = int(times[-1]) + 1, int(times[-1])
         for router, partition in enumerate(partitions):
             batch = stage.mapped(partition.take(times))
             position = positions(np.array([batch.num_rows]))
             events.append(batch.to_pandas().assign(router=np.int32(router), offset=offset, position=position))
-            job.frame(router, offset, batch, watermark, now_us)
+            chain[0].frame(router, offset, batch, watermark, now_us)
             ends.append((router, offset, watermark))
-    job.end(frames, now_us)
-    store.checkpoint()
-    units = [(unit, slot, state) for slot, core in enumerate(job.slots) for unit, state in sorted(core.states.items())]
+    chain[0].end(now_us)
+    for store in stores:
+        store.checkpoint()
+    units = [
+        (number, unit, slot, state)
+        for number, each in enumerate(chain)
+        for slot, core in enumerate(each.slots)
+        for unit, state in sorted(core.states.items())
+    ]
+    *_, last = workload.stages
     run = SequentialRun(
         pd.concat(events, ignore_index=True),
-        job.results.table([*RESULT_FIELDS, *stage.result_fields]),
-        [part.to_pandas().assign(unit=unit, slot=slot) for unit, slot, state in units for part in state.export(_BYTES)],
+        chain[-1].results.table([*RESULT_FIELDS, *last.result_fields]),
+        [
+            part.to_pandas().assign(stage=number, unit=unit, slot=slot)
+            for number, unit, slot, state in units
+            for part in state.export(_BYTES)
+        ],
         assignments,
         pd.DataFrame(ends, columns=["router", "offset", "watermark"]),
-        [state.timers.export().to_pandas().assign(unit=unit, slot=slot) for unit, slot, state in units],
+        [
+            state.timers.export().to_pandas().assign(unit=unit, slot=slot)
+            for number, unit, slot, state in units
+            if number == 0
+        ],
+        [Course(assignments)] * (len(chain) - 1),
     )
-    store.close()
+    for store in stores:
+        store.close()
     return run
 
 
-class _Job:
-    """Drives the cores of all routers and slots: what one of them says to another has arrived before anything else."""
+def _chain(
+    workload: Workload,
+    stages: Sequence[KeyedStage],
+    stores: Sequence[Store],
+    assignments: list[Assignment],
+    routers: int,
+) -> list["_Stage"]:
+    """The stages, each of which knows the next one."""
+    chain: list[_Stage] = []
+    slots = 1 + max(max(each.owner) for each in assignments)
+    for number in reversed(range(len(stages))):
+        senders = slots if number else routers
+        following = chain[0] if chain else None
+        chain.insert(
+            0, _Stage(workload, stages[number], stores[number], assignments[0], senders, slots, following, number)
+        )
+    return chain
+
+
+class _Stage:
+    """Drives the cores of all routers and slots of a stage: what one of them says to another has arrived before
+    anything else.
+    """
 
     def __init__(
-        self, workload: Workload, stage: KeyedStage, store: Store, assignments: list[Assignment], routers: int
+        self,
+        workload: Workload,
+        stage: KeyedStage,
+        store: Store,
+        first: Assignment,
+        routers: int,
+        slots: int,
+        following: "_Stage | None",
+        number: int,
     ) -> None:
-        first, slots = assignments[0], 1 + max(max(each.owner) for each in assignments)
-        split = ArrowSplit(slot_schema(stage), slots, workload.key_groups, workload.bins)
-        self._assignment, self._store = first, store
+        placed = number > 0
+        split = ArrowSplit(slot_schema(stage, not placed), slots, workload.key_groups, workload.bins, placed)
+        self._assignment, self._store, self._stage = first, store, stage
+        self._following, self._frames = following, 0
         self._routers = [RouterCore(RouterMachine(first), slots, _QUEUE_BYTES, split) for _ in range(routers)]
-        self._nothing = empty(stage.events)
-        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES)
+        self.nothing = empty(pa.schema([*stage.events, *(ORIGIN if placed else ())]))
+        shape = Shape(routers, workload.key_groups * workload.bins, _QUEUE_BYTES, not placed)
         self.slots = [
             make_core(slot, stage, store, shape, {}, first.units_of(slot), [], first.version) for slot in range(slots)
         ]
@@ -143,8 +195,31 @@ class _Job:
             while any(self._carry_out(core, now_us) for core in self.slots):
                 pass
         for slot, core in enumerate(self.slots):
-            for result in core.take_results():
+            self._give(slot, core, now_us)
+
+    def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
+        """The results of a slot: to the next stage, or to those who read them."""
+        for result in core.take_results():
+            if isinstance(result, Cut):
+                if self._following:
+                    self._following.stop(slot, result.name, now_us)
+            elif self._following:
+                self._following.from_slot(slot, result, 0, now_us)
+            else:
                 self.results.add(result, slot, now_us)
+        if self._following:
+            self._following.from_slot(slot, None, core.watermark, now_us)
+
+    def from_slot(self, slot: int, results: pa.RecordBatch | None, watermark: int, now_us: int) -> None:
+        """Results of a slot of the stage before, or only how far time has come there."""
+        self._frames += 1
+        events = self.nothing if results is None else self._stage.from_results(results)
+        self.frame(slot, self._frames, events, watermark, now_us)
+
+    def stop(self, router: int, savepoint: str, now_us: int) -> None:
+        """A router comes to a savepoint."""
+        self._routers[router].machine.request_savepoint(savepoint)
+        self.frame(router, self._frames, self.nothing, 0, now_us)
 
     def _carry_out(self, core: ArrowCore, now_us: int) -> bool:
         """What follows for other slots, and for records that have waited. False if nothing did."""
@@ -159,11 +234,10 @@ class _Job:
         core.drain(now_us, _in_time)
         return bool(effects)
 
-    def end(self, offset: int, now_us: int) -> None:
+    def end(self, now_us: int) -> None:
         """All routers come to a savepoint, and no event follows."""
-        for number, router in enumerate(self._routers):
-            router.machine.request_savepoint("end")
-            self.frame(number, offset, self._nothing, router.watermark, now_us)
+        for number in range(len(self._routers)):
+            self.stop(number, "end", now_us)
 
 
 class _Results:

@@ -33,10 +33,10 @@ def test_where_slots_were_is_told_if_it_was_not_one_host():
 
 
 def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
-    assert nothing_moved({3, 4}, migration((0, 1, 0.5), (0, 1, math.nan))) == []
-    assert nothing_moved(set(), migration((1, 1, 0.5))) == []
+    assert nothing_moved(2, migration((0, 1, 0.5), (0, 1, math.nan))) == []
+    assert nothing_moved(0, migration((1, 1, 0.5))) == []
     for nothing in (migration((0, 1, math.nan)), migration((1, 1, 0.5)), migration()):
-        (line,) = nothing_moved({3, 4}, nothing)
+        (line,) = nothing_moved(2, nothing)
         assert line.startswith("nothing moved: 2 units were to move")
 
 
@@ -49,7 +49,7 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger
             "drained_us": TRIGGER_US + 700_000,
         },
     }
-    table = migration_table([complete, StepRecord(3, step((0, 1, 0)), 0)], TRIGGER_US).to_pandas()
+    table = migration_table([[complete, StepRecord(3, step((0, 1, 0)), 0)]], TRIGGER_US).to_pandas()
     assert table[["step", "unit", "source", "destination", "bytes"]].to_numpy().tolist() == [
         [0, 3, 0, 1, 50],
         [0, 1, 0, 2, 70],
@@ -61,6 +61,12 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger
     assert table.loc[0, times[2:]].isna().all()
     assert table.loc[2, times].isna().all()
     assert moved_units(table) == {0, 1, 3}
+
+
+def test_steps_of_several_stages_are_numbered_as_they_were_begun():
+    records = [[StepRecord(2, step((3, 0, 1)), 5), StepRecord(3, step((4, 0, 1)), 9)], [StepRecord(2, step((3, 1, 0)), 7)]]
+    table = migration_table(records, TRIGGER_US).to_pandas()
+    assert table[["step", "unit", "stage"]].to_numpy().tolist() == [[0, 3, 0], [1, 3, 1], [2, 4, 0]]
 
 
 def test_without_steps_the_table_of_a_migration_is_empty():
@@ -92,19 +98,19 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
         ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes"), 7
     )
     samples = [(9.0, "rss_mib", "spark_jvm", 100.0)]
-    table = metrics_table(samples, {3: measured}, 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
+    table = metrics_table(samples, [{3: measured}], 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
     assert table.iloc[0].tolist()[:4] == [-1.0, "rss_mib", "spark_jvm", 100.0]
     of_slot = table[table["instance"] == "slot-3"]
     assert set(of_slot["metric"]) == set(measured) and set(of_slot["value"]) == {7.0}
     assert set(of_slot["t_s"]) == {2.5} and set(of_slot["stage"]) == {0}
     assert table.iloc[-1].tolist()[:4] == [1.0, "throughput_per_s", "collector", 40.0]
     assert table.iloc[-1]["stage"] == -1
-    assert len(metrics_table([], {}, 0.0, [], TRIGGER_US)) == 0
+    assert len(metrics_table([], [{}], 0.0, [], TRIGGER_US)) == 0
 
 
 def test_decisions_keep_their_order_and_have_no_step_if_they_put_something_off():
     decisions = [(0, Decision(UnitId(4), 2, "first")), (1, Decision(UnitId(3), None, "put off"))]
-    table = decisions_table(decisions).to_pandas()
+    table = decisions_table([decisions]).to_pandas()
     assert table[["migration", "unit", "step", "reason"]].to_numpy().tolist() == [
         [0, 4, 2, "first"],
         [1, 3, -1, "put off"],
