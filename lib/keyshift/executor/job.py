@@ -117,9 +117,9 @@ class Job:
             stage.end()
         if self._query is not None:
             self._query.stop()
-        self._query = None
         for stage in self.stages:
             stage.leave()
+        self._query = None
 
     def restart(self, name: str, target: Assignment) -> None:
         """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has.

@@ -139,8 +139,8 @@ class Store:
             self.failing.remove(what)
             raise ServiceUnavailable(f"{what} cannot be read")
 
-    def places(self, savepoint):
-        assert savepoint == "one"
+    def places(self, savepoint, stage):
+        assert (savepoint, stage) == ("one", "counter")
         self._fail("manifest")
         return {unit: [Location(unit, "segment", 0, 1, 0)] for unit in range(9)}
 
@@ -152,5 +152,5 @@ class Store:
 
 def test_a_savepoint_that_cannot_be_read_at_first_is_read_again():
     slot, store = Slot(4, 5, 6), Store()
-    slot.units.restore(store, "one")
+    slot.units.restore(store, "one", "counter")
     assert slot.got == store.read_so_far == [6, 5, 4]

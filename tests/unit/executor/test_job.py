@@ -13,6 +13,7 @@ from small_job import CONFIG
 from keyshift import objects
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
+from keyshift.executor import led_stage
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
@@ -108,7 +109,7 @@ def job(monkeypatch):
     queries = []
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
-    monkeypatch.setattr(module, "Coordination", lambda _, root, *more: Nodes(all_of, root))
+    monkeypatch.setattr(led_stage, "Coordination", lambda _, root, *more: Nodes(all_of, root))
     offsets = []
 
     def start_query(*arguments):
@@ -119,7 +120,8 @@ def job(monkeypatch):
     monkeypatch.setattr(module, "start_query", start_query)
     made = Job(None, replace(CONFIG, deadline_s=1.0), Path("nowhere"), 1.0, Output())
     made.all_of, made.queries, made.offsets = all_of, queries, offsets
-    made.start(START)
+    made.start([START])
+    (made.counter,) = made.stages
     yield made
     made.stop()
 
@@ -144,34 +146,34 @@ def test_what_ends_the_coordinator_is_the_controlling_threads(job):
         planned.set()
         raise RuntimeError("no such plan")
 
-    job.request(impossible)
+    job.counter.request(impossible)
     assert planned.wait(10)
     with pytest.raises(RuntimeError, match="no such plan"):
         for _ in range(1000):
             job.check()
             threading.Event().wait(0.01)
-    assert job.busy
+    assert job.counter.busy
 
 
 def test_a_job_is_busy_until_what_was_requested_is_over(job):
     goes_on = threading.Event()
-    job.request(lambda current: () if goes_on.wait(10) else None)
-    assert job.busy
+    job.counter.request(lambda current: () if goes_on.wait(10) else None)
+    assert job.counter.busy
     goes_on.set()
     for _ in range(1000):
-        if not job.busy:
+        if not job.counter.busy:
             break
         threading.Event().wait(0.01)
-    assert not job.busy
+    assert not job.counter.busy
     job.check()
 
 
 def test_a_job_that_has_stopped_takes_no_request(job):
     job.stop()
     with pytest.raises(ServiceUnavailable, match="is not running"):
-        job.request(lambda current: ())
+        job.counter.request(lambda current: ())
     with pytest.raises(ServiceUnavailable, match="is not running"):
-        job.cancel()
+        job.counter.cancel()
 
 
 def test_a_plan_that_waits_ends_with_the_query(job):
@@ -188,7 +190,7 @@ def test_a_plan_that_waits_ends_with_the_query(job):
             said.append(str(death))
             raise
 
-    job.request(waits)
+    job.counter.request(waits)
     assert waiting.wait(10)
     job.stop()
     assert said == ["the Spark query has ended: stopped"]
@@ -196,10 +198,10 @@ def test_a_plan_that_waits_ends_with_the_query(job):
 
 def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(job):
     target = Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1)))
-    job.restart(target)
+    job.restart("counter", target)
     assert job.config.attempt == 1 and job.config.slots == 2
-    assert job.assignment == Assignment(START.version + 1, target.owner)
-    (record,) = job.records
+    assert job.counter.assignment == Assignment(START.version + 1, target.owner)
+    (record,) = job.counter.records
     assert record.step.moves == tuple(
         Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
     )
@@ -214,13 +216,13 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
-    job.restart(Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
     job.queries[-1].stop()
     job.recover()
     assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
     assert job.revoked == {START.version + 1}
-    assert job.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
-    assert job.begins == [START.version, START.version + 1, START.version + 2]
+    assert job.counter.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
+    assert job.counter.begins == [START.version, START.version + 1, START.version + 2]
     assert job._output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
     job.check()
 
@@ -230,8 +232,8 @@ def snapshot(version, offset):
 
 
 def switch_to(job, *versions):
-    job._coordinator.history += [Assignment(version, START.owner) for version in versions]
-    job._coordinator._machine.assignment = job._coordinator.history[-1]
+    job.counter._coordinator.history += [Assignment(version, START.owner) for version in versions]
+    job.counter._coordinator._machine.assignment = job.counter._coordinator.history[-1]
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
@@ -252,7 +254,7 @@ def test_a_snapshot_that_could_not_be_read_counts_no_more(job):
     job.all_of.below["restored"] = {"0": {"units": []}}
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
-    assert job.revoked == {first + 2, first + 4, job.begins[1]}
+    assert job.revoked == {first + 2, first + 4, job.counter.begins[1]}
     job.recover()
     assert job.config.restore is None and job.offsets[-1] is None
     assert {first, first + 2} < job.revoked
@@ -286,21 +288,21 @@ def test_a_job_asks_one_slot_to_die(job):
 
 
 def test_copies_do_not_outlive_an_attempt(job):
-    job.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
+    job.counter.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
     name = job.all_of.published[-1][1]["id"]
     job.all_of.below[f"copied/{name}"] = {"0": {"bytes": 7}}
-    assert job.await_copies() == {0: {"bytes": 7}}
+    assert job.counter.await_copies() == {0: {"bytes": 7}}
     job.recover()
-    assert job.await_copies() is None
+    assert job.counter.await_copies() is None
 
 
 def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):
     job.all_of.left = [[], [3], [3]]
-    assert job.left_behind() == set()
+    assert job.counter.left_behind() == set()
     assert Counter(path for path, _ in job.all_of.published)["measure"] == 3
     job.all_of.left = [[3]] * 1000
-    monkeypatch.setattr(module, "SETTLE_S", 0.5)
-    assert job.left_behind() == {(3, 0)}
+    monkeypatch.setattr(led_stage, "SETTLE_S", 0.5)
+    assert job.counter.left_behind() == {(3, 0)}
 
 
 def test_steps_are_led_as_long_as_the_job_runs(job):
@@ -311,11 +313,11 @@ def test_steps_are_led_as_long_as_the_job_runs(job):
         seen.append(current)
         return (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),)
 
-    threading.Thread(target=job.request, args=(plan,)).start()
+    threading.Thread(target=job.counter.request, args=(plan,)).start()
     for _ in range(1000):
         if any(path == "steps" for path, _ in job.all_of.published):
             break
         threading.Event().wait(0.01)
     job.stop()
     assert seen == [START]
-    assert [record.version for record in job.records] == [START.version + 1]
+    assert [record.version for record in job.counter.records] == [START.version + 1]

@@ -9,9 +9,10 @@ from small_job import CONFIG
 
 from keyshift import frames
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor import tasks
+from keyshift.executor import routing, tasks
 from keyshift.executor.channel import PRIMER, received
 from keyshift.executor.channel import answered as batch_of
+from keyshift.executor.config import slot_schema
 from keyshift.executor.tasks import RouterTask
 from keyshift.keys import Assignment, SlotId, units_of
 from keyshift.runtime.router import AWAKE_US, TICK_US
@@ -50,7 +51,7 @@ def said(monkeypatch):
         def acknowledge(self, path: str, value: dict) -> None:
             self.acknowledged.append((path, value))
 
-    monkeypatch.setattr(tasks, "Coordination", Coordination)
+    monkeypatch.setattr(routing, "Coordination", Coordination)
     return RouterTask(CONFIG)
 
 
@@ -92,7 +93,7 @@ def test_every_slot_gets_its_events_and_only_those(said):
     assert kinds(rows) == [[DATA], [TICK], [DATA]]
     for slot, positions in ((0, [1]), (2, [0, 2])):
         (row,) = rows[slot]
-        events = pa.ipc.read_record_batch(row.payload, tasks.slot_schema(CONFIG.make_stage()))
+        events = pa.ipc.read_record_batch(row.payload, slot_schema(CONFIG.make_stage()))
         assert events["position"].to_pylist() == positions
         assert events["key"].to_pylist() == [keys[position] for position in positions]
         assert (row.router, row.version, row.offset, row.watermark) == (0, 1, 1, BEGIN_US + FRAME_US)
@@ -107,7 +108,7 @@ def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_an
     assert np.diff(heard).tolist() == [every] * (len(heard) - 1)
     assert len(heard) == 30 // every
 
-    said._coordination.watched["assignment"](assignment(2))
+    said.coordination.watched["assignment"](assignment(2))
     assert kinds(frame(said, awake + 31))[1] == [BARRIER, TICK]
     assert kinds(frame(said, awake + 32))[1] == [TICK]
 
@@ -115,11 +116,11 @@ def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_an
 def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(said):
     mine, others = keys_of(1)[:1], keys_of(0)[:1]
     frame(said, 0)
-    said._coordination.watched["assignment"](assignment(2, paused=(1,)))
+    said.coordination.watched["assignment"](assignment(2, paused=(1,)))
     rows = frame(said, 1, mine + others)
     assert kinds(rows) == [[BARRIER, DATA], [BARRIER, TICK], [BARRIER, TICK]]
     assert rows[1][-1].watermark == 0, "no time passes in a slot whose records are kept back"
-    said._coordination.watched["assignment"](assignment(2))
+    said.coordination.watched["assignment"](assignment(2))
     rows = frame(said, 2, mine)
     assert kinds(rows)[1] == [DATA, DATA]
     assert [row.offset for row in rows[1]] == [1, 2]
@@ -127,20 +128,20 @@ def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(sai
 
 def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     frame(said, 0)
-    said._coordination.watched["savepoint"]({"id": "s"})
+    said.coordination.watched["savepoint"]({"id": "s"})
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
-    assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert said.coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
 
 
 def test_behind_a_snapshot_events_go_on(said):
     frame(said, 0)
-    said._coordination.watched["assignment"](assignment(2) | {"snapshot": "s"})
+    said.coordination.watched["assignment"](assignment(2) | {"snapshot": "s"})
     key = keys_of(1)[:1]
     assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
-    assert said._coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert said.coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
     assert DATA in kinds(frame(said, 2, key))[1]
 
 
@@ -153,14 +154,14 @@ def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
 
 
 def test_a_router_tells_what_it_has_done_when_it_is_asked(said):
-    said._coordination.watched["log"]({"id": "early"})
-    assert said._coordination.acknowledged == [], "it does not know yet who it is"
+    said.coordination.watched["log"]({"id": "early"})
+    assert said.coordination.acknowledged == [], "it does not know yet who it is"
     frame(said, 0, router=3)
     frame(said, 1, router=3)
-    said._coordination.watched["assignment"](assignment(2))
+    said.coordination.watched["assignment"](assignment(2))
     frame(said, 2, router=3)
-    said._coordination.watched["log"]({"id": "one"})
-    ((path, events),) = said._coordination.acknowledged
+    said.coordination.watched["log"]({"id": "one"})
+    ((path, events),) = said.coordination.acknowledged
     assert path == "logs/one/router-3"
     assert [(e.event, e.version) for e in events] == [("switch", 1), ("switch", 2)]
     assert 0 < events[0].at_us <= events[1].at_us
@@ -168,7 +169,7 @@ def test_a_router_tells_what_it_has_done_when_it_is_asked(said):
 
 def test_a_router_that_would_not_hear_of_a_switch_ends(said):
     frame(said, 0)
-    said._coordination.lost = True
+    said.coordination.lost = True
     with pytest.raises(ServiceUnavailable):
         frame(said, 1)
 

@@ -15,6 +15,8 @@ from small_bucket import VALUE, state, store_of
 
 from keyshift.errors import ProtocolViolation, ServiceUnavailable
 from keyshift.executor import savepoint
+from keyshift.executor.savepoint import Manifest
+from keyshift.keys import Assignment
 from keyshift.runtime.snapshots import Part
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
@@ -88,8 +90,10 @@ def test_what_a_slot_writes_again_does_not_spoil_what_it_acknowledged_before():
 
 def manifest(places, units):
     """As the job makes it of what the slots have acknowledged; ``units``: how many there are."""
-    rows = {str(slot): [list(astuple(place)) for place in of] for slot, of in places.items()}
-    return {"places": rows, "assignment": {"version": 1, "owner": [0] * units}}
+    said = {f"slot-{slot}": {"places": [list(astuple(place)) for place in of]} for slot, of in places.items()}
+    made = Manifest()
+    made.add("counter", said | {"router-0": {"offset": 7}}, Assignment(1, (0,) * units))
+    return made
 
 
 def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_unit_is():
@@ -100,9 +104,9 @@ def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_uni
     with pytest.raises(
         ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"
     ):
-        store.places("one")
+        store.places("one", "counter")
     store.commit("one", manifest(places, 4))
-    found = store.places("one")
+    found = store.places("one", "counter")
     assert sorted(found) == [0, 1, 2, 3]
     assert everything(restored(store, *found[3])) == everything(state(3))
 
@@ -114,7 +118,9 @@ def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_sl
         slot: store.write("one", slot, [(unit, state(unit)) for unit in units], 100)
         for slot, units in ((0, [0, 2]), (1, of_slot_1))
     }
-    with pytest.raises(ProtocolViolation, match=re.escape(f"savepoint one: units {wrong} are missing, or in it more")):
+    with pytest.raises(
+        ProtocolViolation, match=re.escape(f"savepoint one: units {wrong} of counter are missing, or in it more")
+    ):
         store.commit("one", manifest(places, 4))
     with pytest.raises(ServiceUnavailable, match="does not exist"):
         store.manifest("one")
@@ -128,7 +134,7 @@ def test_a_unit_that_is_not_as_it_was_written_is_named(where):
     spoiled = bytearray(data)
     spoiled[places[1].offset + int(places[1].length * where)] ^= 1
     store._bucket._client.objects[name] = bytes(spoiled)
-    with pytest.raises(ServiceUnavailable, match=r"segment one/slot-2-\w+-0: unit 5 does not have its checksum"):
+    with pytest.raises(ServiceUnavailable, match=r"segment one/2-\w+-0: unit 5 does not have its checksum"):
         store.read(places[1])
     assert everything(restored(store, places[0])) == everything(state(1))
 
@@ -149,9 +155,9 @@ def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
     store = store_of()
     (place,) = store.write("one", 2, [(1, state(1))], 100)
     store._bucket._client.error = error
-    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/slot-2-\w+-0 cannot be written: MinIO at m:1"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/2-\w+-0 cannot be written: MinIO at m:1"):
         store.write("two", 2, [(1, state(1))], 100)
-    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/slot-2-\w+-0 cannot be read: MinIO at m:1"):
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/2-\w+-0 cannot be read: MinIO at m:1"):
         store.read(place)
     with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read"):
         store.manifest("one")
@@ -203,7 +209,7 @@ def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
     left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
     segments = {place.segment for places in written.values() for place in places}
     assert left == segments | {"snapshot-1/manifest.json", "snapshot-2/manifest.json"}, "a part of the first is needed"
-    assert everything(restored(store, *store.places("snapshot-2")[1]))[0][0] == (2, b"")
+    assert everything(restored(store, *store.places("snapshot-2", "counter")[1]))[0][0] == (2, b"")
     store.commit("snapshot-4", manifest({0: [*written["snapshot-3"], part_of(written["snapshot-3"][0], 1)]}, 2))
     store.keep_only(["snapshot-4"], "snapshot-")
     left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}

@@ -20,9 +20,9 @@ from keyshift.executor.config import result_schema
 from keyshift.executor.faults import Fault
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.savepoint import Location
+from keyshift.executor.savepoint import Location, Manifest
 from keyshift.executor.slot_host import Sealed
-from keyshift.keys import Move, Step
+from keyshift.keys import Assignment, Move, Step
 from keyshift.runtime import computation
 from keyshift.runtime.protocol_log import event_of
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
@@ -369,8 +369,10 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     job.data(task, KEYS)
     job.savepoint(task)
     until(lambda: acknowledged(job))
-    manifest = {"places": {"0": job.nodes.get("savepoints/sp/slot-0")["places"]}}
-    job.store().commit("sp", manifest | {"assignment": job.nodes.get("assignment")})
+    manifest = Manifest()
+    said = {"slot-0": job.nodes.get("savepoints/sp/slot-0")}
+    manifest.add("counter", said, Assignment.from_json(job.nodes.get("assignment")))
+    job.store().commit("sp", manifest)
     job.end(task)
     job.nodes.remove("handover/0")
     job.config = replace(job.config, restore="sp")

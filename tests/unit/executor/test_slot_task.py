@@ -7,6 +7,7 @@ from small_job import CONFIG
 
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor import slot_task
+from keyshift.executor.exits import Sink
 from keyshift.executor.slot_task import SlotTask
 
 
@@ -15,7 +16,7 @@ class Core(SimpleNamespace):
 
     def __init__(self):
         machine = SimpleNamespace(expected={0}, wanted=[0])
-        super().__init__(machine=machine, queued_bytes=0, waits=True, full=False, settled=False, done=[])
+        super().__init__(machine=machine, queued_bytes=0, waits=True, full=False, settled=False, watermark=0, done=[])
 
     def __getattr__(self, name):
         if name not in ("on_rows", "drain", "end_of_input"):
@@ -34,7 +35,7 @@ def slot():
     made._snapshots = SimpleNamespace(busy=False)
     made._coordination = SimpleNamespace(check=lambda: None)
     made._clients, made._host = SimpleNamespace(moved_at=0.0), SimpleNamespace(server=SimpleNamespace(moved_at=0.0))
-    made._config, made._core = CONFIG, Core()
+    made._config, made._core, made.exit = CONFIG, Core(), Sink(CONFIG)
     made._effects = SimpleNamespace(carry_out=lambda: None)
     made._waits, made._closed = threading.Event(), threading.Event()
     return made

@@ -40,7 +40,7 @@ class Batches:
         nodes = self.nodes = Nodes()
         nodes.put("assignment", Assignment.contiguous(4, 1).to_json() | {"paused": []})
         self.store = store_of()
-        monkeypatch.setattr(slot_host, "_host", None)
+        monkeypatch.setattr(slot_host, "_hosts", {})
         monkeypatch.setattr(slot_task, "Coordination", lambda *_: Session(nodes))
         monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store)
         self.offset, self.results, self.markers = 0, [], []
@@ -104,8 +104,8 @@ def slot(monkeypatch):
     yield batches
     if batches.task is not None:
         batches.task.close()
-    if slot_host._host is not None:
-        slot_host._host.server.shutdown()
+    for host in slot_host._hosts.values():
+        host.server.shutdown()
 
 
 def test_time_goes_on_in_the_next_batch_where_it_was(slot):

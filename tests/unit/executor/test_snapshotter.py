@@ -64,7 +64,8 @@ def made(monkeypatch):
 
     def begin(deadline_s=10.0):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s)
-        snapshotter = Snapshotter(config, one.job, lambda: one.job, one.job, one.complete, one.troubles.append)
+        stage = SimpleNamespace(config=config, name="counter", participant=one.job, led=lambda: one.job)
+        snapshotter = Snapshotter(config, [stage], one.job, one.complete, one.troubles.append)
         one.snapshotters.append(snapshotter)
         return snapshotter
 
@@ -88,8 +89,13 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     assert snapshot.version == 10 and snapshot.offsets == {0: 10}
     assert snapshot.state_bytes == snapshot.bytes > 0
     manifest = made.store.manifest(made.complete[-1].name)
-    assert manifest["workload"] == CONFIG.workload and manifest["assignment"]["owner"] == [0, 0, 1, 1]
-    assert sorted(made.store.places(made.complete[-1].name)) == [0, 1, 2, 3]
+    assert manifest["workload"] == CONFIG.workload and manifest["stages"]["counter"]["assignment"]["owner"] == [
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert sorted(made.store.places(made.complete[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.troubles == []
 
 
@@ -119,7 +125,7 @@ def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
     made.job.failing = {"slot-1": "MinIO is away"}
     made.begin()
     until(lambda: made.troubles)
-    assert made.troubles[0] == "snapshot 1: slot-1: MinIO is away; the job goes on, the one before counts"
+    assert made.troubles[0] == "snapshot 1: slot-1 of counter: MinIO is away; the job goes on, the one before counts"
     made.job.failing = {}
     until(lambda: made.complete)
 
@@ -130,7 +136,7 @@ def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):
     until(lambda: made.job.snapshots)
     made.job.late_snapshots = set(made.job.snapshots)
     until(lambda: made.troubles)
-    assert "snapshot 1: not every slot was ready within 10 s" in made.troubles[0]
+    assert "snapshot 1: not every slot of counter was ready within 10 s" in made.troubles[0]
     made.job.silent = set()
     until(lambda: made.complete)
 
@@ -139,7 +145,7 @@ def test_who_does_not_answer_is_named(made):
     made.job.silent = {"slot-1"}
     made.begin(deadline_s=0.1)
     until(lambda: made.troubles)
-    assert made.troubles[0].startswith("snapshot 1: snapshot 1: slot-1 did not answer within 0.1 s")
+    assert made.troubles[0].startswith("snapshot 1: snapshot 1 of counter: slot-1 did not answer within 0.1 s")
 
 
 def test_behind_the_end_nothing_becomes_complete(made):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from small_bucket import ENDPOINTS, state, store_of
 
-from keyshift.executor.savepoint import Savepoint
+from keyshift.executor.savepoint import Manifest, Savepoint
 from keyshift.keys import Assignment
 from keyshift.lab import final_state
 from keyshift.state.timers import EVENT
@@ -22,17 +22,18 @@ def final(monkeypatch):
             str(slot): [list(astuple(place)) for place in store.write(name, slot, units, 10_000)]
             for slot, units in ((1, [(1, state(1)), (2, state(2, keys=0))]), (2, [(0, state(0, timers=1))]))
         }
-        store.commit(name, {"offsets": {}, "assignment": assignment.to_json(), "places": rows})
+        manifest = Manifest()
+        manifest.add("counter", {f"slot-{slot}": {"places": of} for slot, of in rows.items()}, assignment)
+        store.commit(name, manifest)
+    sizes = {"counter": {0: 10, 1: 20, 2: 0}}
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job"),
-        savepoints=[Savepoint("first", {0: 5}, 10, {}), Savepoint("last", {0: 9}, 30, {0: 10, 1: 20, 2: 0})],
-        assignments=[AFTER],
-        begins=[1],
+        savepoints=[Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)],
+        stages=[SimpleNamespace(name="counter", assignments=[AFTER], begins=[1], records=[])],
         revoked={2},
-        records=[],
         troubles=["late"],
     )
-    return final_state.of_job(job, {(1, 0)}, planned_s=0.5)
+    return final_state.of_job(job, {"counter": {(1, 0)}}, {"counter": {"to_move": {1}}}, planned_s=0.5)
 
 
 def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it(final):
@@ -48,9 +49,11 @@ def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_sl
 
 
 def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the_final_state(final):
-    first, last = final.savepoints
+    (counter,) = final.stages
+    first, last = counter.course.savepoints
     assert (first.name, last.name) == ("savepoint first", "savepoint last")
     assert (last.assignment, sorted(last.units)) == (AFTER, [(0, 2), (1, 1), (2, 1)])
-    assert final.offsets == {0: 9} and final.unit_bytes == {0: 10, 1: 20, 2: 0}
-    assert (final.left_behind, final.revoked, final.troubles) == ({(1, 0)}, {2}, ["late"])
+    assert final.offsets == {0: 9} and counter.unit_bytes == {0: 10, 1: 20, 2: 0}
+    assert counter.to_move == {1}
+    assert (counter.course.left_behind, final.revoked, final.troubles) == ({(1, 0)}, {2}, ["late"])
     assert final.planned_s == 0.5

@@ -81,7 +81,7 @@ def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
 def test_several_reconfigurations_need_room_for_the_largest():
     spec = make_spec({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2})
     assert spec.scenario.reconfigurations == [2, 6, 3]
-    assert spec.tasks == 6
+    assert spec.tasks == {"counter": 6}
     assert set(spec.target(spec.start(), spec.changes[1]).owner) == set(range(6))
 
 
@@ -246,7 +246,17 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
     assert spec.parameters().items() >= {"backend": "shelf", "shelves": 4}.items()
     workload, backend = spec.workload, spec.backend
     config = JobConfig(
-        "job", 0, None, workload.name, workload.model_dump(), "counter", 1, 1, 128, 1, backend.name, backend.settings
+        "job",
+        0,
+        None,
+        workload.name,
+        workload.model_dump(),
+        "counter",
+        1,
+        1,
+        128,
+        backend=backend.name,
+        backend_settings=backend.settings,
     )
     config.open_store(1, config.make_stage().operator().state_schema)
     assert made == [("job/0/counter/1", 4)]

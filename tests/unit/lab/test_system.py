@@ -14,11 +14,18 @@ ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 
 
 class Job:
-    """Keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
+    """Of one stage, which keeps what it is asked for. ``requests`` can be planned by whoever wants to."""
+
+    name = "counter"
 
     def __init__(self, spec):
+        self.stages = [self]
         self.assignment, self.copied, self.requests, self.restarted, self.troubles = spec.start(), [], [], [], []
         self.busy, self.cancelled = False, 0
+
+    def stage(self, name):
+        assert name == self.name
+        return self
 
     def check(self):
         pass
@@ -35,7 +42,8 @@ class Job:
     def cancel(self):
         self.cancelled += 1
 
-    def restart(self, target):
+    def restart(self, name, target):
+        assert name == self.name
         self.restarted.append(target)
         self.assignment = Assignment(self.assignment.version + 1, target.owner)
 
@@ -75,11 +83,12 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
 def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
     made = system_of(strategy="fluid")
     made.system.request(made.spec.changes[0])
-    assert made.system._to_move is None, "nothing is planned before its turn"
+    migrations = made.system._stages["counter"]
+    assert migrations.to_move == set(), "nothing is planned before its turn"
     ((make_steps, replace),) = made.job.requests
     assert replace is False
     wanted = {move.unit for step in make_steps(made.spec.start()) for move in step.moves}
-    assert made.system._to_move == wanted != set()
+    assert migrations.to_move == wanted != set()
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():

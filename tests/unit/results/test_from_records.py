@@ -64,7 +64,10 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger
 
 
 def test_steps_of_several_stages_are_numbered_as_they_were_begun():
-    records = [[StepRecord(2, step((3, 0, 1)), 5), StepRecord(3, step((4, 0, 1)), 9)], [StepRecord(2, step((3, 1, 0)), 7)]]
+    records = [
+        [StepRecord(2, step((3, 0, 1)), 5), StepRecord(3, step((4, 0, 1)), 9)],
+        [StepRecord(2, step((3, 1, 0)), 7)],
+    ]
     table = migration_table(records, TRIGGER_US).to_pandas()
     assert table[["step", "unit", "stage"]].to_numpy().tolist() == [[0, 3, 0], [1, 3, 1], [2, 4, 0]]
 
