@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ GRACE_S, KILLED_S = 0.5, 10.0  # until tasks of a query that is over are killed,
 HERE = threading.local()  # ``process`` and ``context`` of the thread's task
 
 _END = None
+Shuffle = list["queue.Queue[bytes | None]"]  # to each slot of a stage
 
 
 class Killed(BaseException):
@@ -86,22 +88,23 @@ class Process:
     """A Python worker; ``slot_host.host_for`` is a method here, as there are many in this process."""
 
     def __init__(self) -> None:
-        self._host: SlotHost | None = None
+        self._hosts: dict[str, SlotHost] = {}
         self._lock = threading.Lock()
 
     def host_for(self, config: JobConfig) -> SlotHost:
         with self._lock:
-            if self._host is None or self._host.key != (config.job, config.attempt):
+            if any(host.key != (config.job, config.attempt) for host in self._hosts.values()):
                 self.end()
-                self._host = SlotHost(config)
-                self._host.warm = True  # calls to ourselves would fail by chance, as in truth they do not
-            return self._host
+            if config.stage not in self._hosts:
+                host = self._hosts[config.stage] = SlotHost(config)
+                host.warm = True  # calls to ourselves would fail by chance, as in truth they do not
+            return self._hosts[config.stage]
 
     def end(self) -> None:
         """Nobody reaches it any more."""
-        if self._host is not None:
-            threading.Thread(target=self._host.close, name="harness-shutdown", daemon=True).start()
-            self._host = None
+        for host in self._hosts.values():
+            threading.Thread(target=host.close, name="harness-shutdown", daemon=True).start()
+        self._hosts = {}
 
 
 @dataclass
@@ -158,7 +161,8 @@ class Query:
 
     def __init__(self, engine: Engine, config: JobConfig, offsets: list[int]) -> None:
         self._engine, self._config, self.offsets = engine, config, offsets
-        self._schema = result_schema(engine.workload.stages[0])
+        self._schema = result_schema(engine.workload.stages[-1])
+        self._chain = config.chain()
         self._error: BaseException | None = None
         self._over = threading.Event()  # tasks are killed then
         self.isActive = True
@@ -195,25 +199,30 @@ class Query:
         number, engine.batches = engine.batches, engine.batches + 1
         homes = self._homes()
         ending = threading.Event()
-        shuffle: list[queue.Queue[bytes | None]] = [queue.Queue(ROWS_ON_THE_WAY) for _ in range(config.slots)]
+        shuffles: list[Shuffle] = [[queue.Queue(ROWS_ON_THE_WAY) for _ in range(each.slots)] for each in self._chain]
         routers = [
-            self._task(f"router {n}", homes[0], n, number, lambda n=n: self._route(n, ending, shuffle))
+            self._task(f"router {n}", homes[0], n, number, lambda n=n: self._route(n, ending, shuffles[0]))
             for n in range(config.routers)
         ]
-        slots = [
-            self._task(f"slot {n}", homes[n], n, number, lambda n=n: self._serve(n, shuffle[n]))
-            for n in range(config.slots)
-        ]
+        stages: list[list[threading.Thread]] = []
+        homes_left = iter(homes)
+        for stage, each in enumerate(self._chain):
+            serve = partial(self._serve, each, shuffles[stage], shuffles[stage + 1] if each.next else None)
+            slots = range(each.slots)
+            stages.append(
+                [self._task(f"slot {n} of {each.stage}", next(homes_left), n, number, partial(serve, n)) for n in slots]
+            )
         self._over.wait(None if engine.batch_s is None else engine.batch_s * (0.5 + rng.random()))
         ending.set()
         self._await(routers)
-        for rows in shuffle:
-            self._put(rows, _END)
-        self._await(slots)
+        for shuffle, threads in zip(shuffles, stages, strict=True):
+            for rows in shuffle:
+                self._put(rows, _END)
+            self._await(threads)
 
     def _homes(self) -> list[Process]:
         """The process of each slot. Some that had none in the batch before have ended, as Spark ends idle ones."""
-        engine, slots = self._engine, self._config.slots
+        engine, slots = self._engine, sum(each.slots for each in self._chain)
         known = engine.processes
         for process in known[slots:]:
             if engine.rng.random() < 0.3:
@@ -259,7 +268,7 @@ class Query:
 
     # -- what tasks get and give ---------------------------------------------------------------------------------------
 
-    def _route(self, number: int, ending: threading.Event, shuffle: "list[queue.Queue[bytes | None]]") -> None:
+    def _route(self, number: int, ending: threading.Event, shuffle: Shuffle) -> None:
         rng = random.Random(f"router {number} {self._engine.seed} {self.offsets[number]}")
         slow_s = self._engine.slow_s[number % len(self._engine.slow_s)]
         partition = self._engine.topic.partitions[number]
@@ -283,9 +292,13 @@ class Query:
             yield pa.RecordBatch.from_arrays(columns, ["partition", "offset", "value"])
             self.offsets[router] += 1
 
-    def _serve(self, number: int, rows: "queue.Queue[bytes | None]") -> None:
-        for answered in tasks.slot(self._config)(self._rows(rows)):
-            self._engine.collect(number, answered.column("value"), self._schema)
+    def _serve(self, config: JobConfig, shuffle: Shuffle, following: Shuffle | None, number: int) -> None:
+        for given in tasks.slot(config, self._engine.batch_s or math.inf)(self._rows(shuffle[number])):
+            if following is None:
+                self._engine.collect(number, given.column("value"), self._schema)
+                continue
+            for slot, value in zip(*given.columns, strict=True):
+                self._put(following[slot.as_py()], value.as_py())
 
     def _rows(self, rows: "queue.Queue[bytes | None]") -> Iterator[pa.RecordBatch]:
         """As Spark's shuffle: a few rows at a time, until the routers have ended."""

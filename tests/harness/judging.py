@@ -1,6 +1,6 @@
 """The verdict on a run, as ``lab.outcome`` asks for it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ def problems(
     offered: int,
     results: pd.DataFrame,
     job: Job,
-    left_behind: Collection[tuple[int, int]],
+    left_behind: Mapping[str, Collection[tuple[int, int]]],
 ) -> Iterator[tuple[str, str]]:
     """The kinds of mistakes that were found, and what. The last savepoint of the job is the final state."""
     events, frames = topic

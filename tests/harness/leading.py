@@ -8,8 +8,10 @@ from typing import Any
 from nodes import Ensemble, Session
 
 from keyshift.errors import QueryDied, ServiceUnavailable
+from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job
 from keyshift.executor.leader import Coordinator
+from keyshift.executor.led_stage import LedStage
 from keyshift.keys import Assignment
 
 
@@ -51,8 +53,8 @@ class MortalSession(Session):
             raise Died
 
 
-class LedJob(Job):
-    """``Job``, with coordinators that have sessions of their own, and successors."""
+class MortalStage(LedStage):
+    """``LedStage``, with coordinators that have sessions of their own, and successors."""
 
     def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -61,20 +63,18 @@ class LedJob(Job):
         self._stopping = False
         self.deaths = self.plans_lost = 0
 
-    def start(self, assignment: Assignment, offsets: dict[int, int] | None = None) -> None:
+    def start(self) -> None:
         self._stopping = False
-        super().start(assignment, offsets)
+        super().start()
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._stopping = True  # before anything else: the coordinator that is told may have a successor by then
-        super().stop()
+        super().end()
+
+    def leave(self) -> None:
+        super().leave()
         if self._session is not None:
             self._session.close()
-
-    @property
-    def session(self) -> Any:
-        """The job's own."""
-        return self._coordination
 
     def planning(self) -> None:
         """A plan is made: it is lost if the coordinator dies before it has published a step."""
@@ -109,3 +109,31 @@ class LedJob(Job):
         self._coordinator = successor
         if self._stopping:
             successor.end()
+
+
+class LedJob(Job):
+    """``Job``, with mortal coordinators."""
+
+    stages: list[MortalStage]
+
+    def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
+        self._ensemble, self._dies = ensemble, dies
+        super().__init__(*arguments)
+
+    def _new_stage(self, config: JobConfig) -> MortalStage:
+        return MortalStage(self._ensemble, self._dies, config, self.troubles, self.check, self._say)
+
+    @property
+    def sessions(self) -> list[Any]:
+        """The job's own."""
+        return [stage.coordination for stage in self.stages]
+
+    @property
+    def deaths(self) -> int:
+        """Of coordinators."""
+        return sum(stage.deaths for stage in self.stages)
+
+    @property
+    def plans_lost(self) -> int:
+        """With coordinators."""
+        return sum(stage.plans_lost for stage in self.stages)

@@ -24,14 +24,14 @@ import pyarrow.flight as flight
 import pyspark
 from engine import HERE, Bucket, Engine, Topic
 from flaky_flight import Failures
-from leading import LedJob
+from leading import LedJob, MortalStage
 from nodes import Ensemble, Session
 from shape import Shape, draw
 
 from keyshift import frames, objects
 from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
-from keyshift.executor import job, protocol_logs, slot_task, tasks
+from keyshift.executor import job, led_stage, protocol_logs, routing, slot_task
 from keyshift.executor.config import JobConfig
 from keyshift.executor.snapshotter import MARK
 from keyshift.keys import Assignment, SlotId, Step
@@ -85,7 +85,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
 def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
-        for module in (job, slot_task, tasks):
+        for module in (job, led_stage, slot_task, routing):
             patches.enter_context(patch.object(module, "Coordination", lambda _, root, *more: Session(ensemble, root)))
         for where, name, instead in (
             (flight, "FlightClient", failures),
@@ -116,15 +116,18 @@ class Run:
         self._ensemble = ensemble
         shape = self.shape
         self._rng = random.Random(f"run {self.seed}")
+        first, *behind = [stage.name for stage in workloads.get(shape.workload)(**shape.parameters).stages]
         config = JobConfig(
             job=f"job-{self.seed}",
             attempt=0,
             endpoints=Endpoints("kafka:1", "zookeeper:1", "minio:1", access_key="a", secret_key="s"),
             workload=shape.workload,
             parameters=shape.parameters,
-            stage=workloads.get(shape.workload)(**shape.parameters).stages[0].name,
+            stage=first,
             routers=shape.routers,
             slots=shape.slots,
+            onward=tuple((name, shape.slots) for name in behind),
+            hop_us=round(shape.frame_s * 750_000),
             key_groups=shape.parameters["key_groups"],
             bins=shape.point.bins,
             token="token",
@@ -140,9 +143,10 @@ class Run:
         self._job = LedJob(ensemble, shape.leader_dies, self._engine, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
         self._loaded, self._offered = False, 0  # whether the load has ended, and events so far
-        self._target: Assignment | None = None  # of the last plan, as long as nothing may keep it from being reached
+        # Of the last plan for each stage, as long as nothing may keep it from being reached.
+        self._targets: dict[str, Assignment] = {}
         self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
-        self._left_behind: set[tuple[int, int]] = set()
+        self._left_behind: dict[str, set[tuple[int, int]]] = {}
         self._asked = 0  # migrations that were requested and not planned
 
     def go(self) -> None:
@@ -175,13 +179,14 @@ class Run:
     def _execute(self) -> None:
         shape = self.shape
         begin = Assignment.contiguous(shape.parameters["key_groups"], shape.begin_slots)
-        self._job.start(in_units(shape.point, begin))
+        self._job.start([in_units(shape.point, begin)] * len(self._job.stages))
         if shape.dies_at_s is not None:
             threading.Timer(shape.dies_at_s, self._kill_query).start()
         if (ahead := shape.point.phase(0)).replicas == "periodic":
-            self._first = self._draw_target(self._job.assignment)
-            copies = make_plan(ahead, self._job.assignment, self._first).copies
-            self._surviving(lambda: self._copy(copies, ahead))
+            stage = self._job.stages[0]
+            self._first = self._draw_target(stage.assignment)
+            copies = make_plan(ahead, stage.assignment, self._first).copies
+            self._surviving(lambda: self._copy(stage, copies, ahead))
         now = time.monotonic()
         end, gap = now + shape.seconds, shape.seconds / (MIGRATIONS + 1)
         requests = deque(self._request(now + (n + 0.5) * gap, n) for n in range(MIGRATIONS))
@@ -196,53 +201,57 @@ class Run:
     def _finish(self) -> None:
         self._await("every event has its result", lambda: not self._unanswered(), self._unanswered, fatal=False)
         self._job.savepoint()
-        self._await("nothing is left behind", lambda: not self._look_behind(), fatal=False)
+        self._await("nothing is left behind", lambda: not any(self._look_behind().values()), fatal=False)
         self._job.read_log()
 
-    def _look_behind(self) -> set[tuple[int, int]]:
-        """Units, and slots that have keys of them which are elsewhere, too."""
-        measured = self._job.measure()
-        self._left_behind = {(unit, slot) for slot, answer in measured.items() for unit in answer["left_behind"]}
+    def _look_behind(self) -> dict[str, set[tuple[int, int]]]:
+        """By stage: units, and slots that have keys of them which are elsewhere, too."""
+        for stage in self._job.stages:
+            answers = stage.measure().items()
+            left = {(unit, slot) for slot, answer in answers for unit in answer["left_behind"]}
+            self._left_behind[stage.name] = left
         return self._left_behind
 
     def _restart(self) -> None:
-        self._job.restart(scale(self._job.assignment, self._rng.randint(1, self.shape.slots)))
-        self._target = None
+        stage = self._rng.choice(self._job.stages)
+        self._job.restart(stage.name, scale(stage.assignment, self._rng.randint(1, self.shape.slots)))
+        self._targets.clear()
         self.seen["restarts"] += 1
 
     def _request(self, at_s: float, number: int) -> Request:
         drawn = self._rng.random()
+        stage = self._job.stages[0 if self._first else self._rng.randrange(len(self._job.stages))]
         if number and drawn < self.shape.overlaps / 2:
-            return Request(at_s, self._job.cancel, cancels=True)
+            return Request(at_s, stage.cancel, cancels=True)
 
         def plan(current: Assignment) -> tuple[Step, ...]:
             self._asked -= 1
-            return self._plan(number, current)
+            return self._plan(stage, number, current)
 
-        return Request(at_s, lambda: self._job.request(plan, replace=drawn < self.shape.overlaps))
+        return Request(at_s, lambda: stage.request(plan, replace=drawn < self.shape.overlaps))
 
-    def _plan(self, number: int, current: Assignment) -> tuple[Step, ...]:
+    def _plan(self, stage: MortalStage, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
         point = self.shape.point.phase(number)
-        self._job.planning()
+        stage.planning()
         if self._rng.random() < 0.3:
-            self.seen["measured"] += len(self._job.measure())
+            self.seen["measured"] += len(stage.measure())
         heat = [self._rng.random() for _ in current.owner]
-        self._target, known = self._first or self._draw_target(current), self._first is not None
-        self._first = None
-        plan = make_plan(point, current, self._target, heat, self.seed)
+        target, known = self._first or self._draw_target(current), self._first is not None
+        self._targets[stage.name], self._first = target, None
+        plan = make_plan(point, current, target, heat, self.seed)
         if plan.copies and not known:
-            self._copy(plan.copies, point)
+            self._copy(stage, plan.copies, point)
             time.sleep(0.2 * self._rng.random())
         if self.shape.mode is None:
             return plan.steps
         return tuple(replace(step, mode=self.shape.mode) for step in plan.steps)
 
-    def _copy(self, copies: Any, point: Any) -> None:
+    def _copy(self, stage: MortalStage, copies: Any, point: Any) -> None:
         if copies:
-            self._job.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
+            stage.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
             if self._rng.random() < 0.5:
-                answers = self._job.await_copies() or {}
+                answers = stage.await_copies() or {}
                 self.seen["copied"] += sum(answer["units"] for answer in answers.values())
 
     def _draw_target(self, current: Assignment) -> Assignment:
@@ -266,12 +275,12 @@ class Run:
                 self._pass_until(requests[0].at_s)
                 requests.popleft().make()
             self._pass_until(until_s)
-            while self._job.busy:
+            while any(stage.busy for stage in self._job.stages):
                 self._pass_until(time.monotonic() + LOOK_S)
 
         self._surviving(play)
         if cancelling or (self._asked and self._job.deaths):  # a request dies with its coordinator, if it was not begun
-            self._target = None
+            self._targets.clear()
 
     def _surviving(self, step: Callable[[], T]) -> T:
         """``step``, and once more behind the death of the query that the shape has."""
@@ -281,7 +290,7 @@ class Run:
             if "injected" not in str(death):
                 raise
             self._job.recover()
-            self._target = None  # a plan that was being made has ended by now
+            self._targets.clear()  # a plan that was being made has ended by now
             return step()
 
     # -- what happens to it --------------------------------------------------------------------------------------------
@@ -316,7 +325,7 @@ class Run:
             return
         with self._ensemble.lock:
             sessions = [each for each in self._ensemble.sessions if type(each) is Session]
-        of_tasks = [each for each in sessions if each is not self._job.session]
+        of_tasks = [each for each in sessions if each not in self._job.sessions]
         if self.shape.dies_by == "worker" or not of_tasks:
             self._engine.query.die(RuntimeError("injected: a worker was killed"))
         else:
@@ -377,17 +386,19 @@ class Run:
         found = judging.problems(self._workload, topic, self._offered, results, job, self._left_behind)
         for check, what in found:
             self._problem(check, what)
-        last = job.assignments[-1]
-        if self._target and not job.troubles and not job.plans_lost and self._target.owner != last.owner:
-            self._problem("target", f"{self._target.owner} was wanted, {last.owner} came of it")
-        self._judge_log()
-        for record in job.records:
+        for name, target in self._targets.items():
+            last = job.stage(name).assignments[-1]
+            if not job.troubles and not job.plans_lost and target.owner != last.owner:
+                self._problem("target", f"{target.owner} was wanted in {name}, {last.owner} came of it")
+        if len(job.stages) == 1:
+            self._judge_log(job.stages[0])
+        for record in [record for stage in job.stages for record in stage.records]:
             self.seen[f"steps {record.outcome}"] += 1
             if record.outcome in ("late", "rolled back"):
                 self._problem("late", f"{record.outcome}: {record.step}; {job.troubles}")
         self.seen["events"] += self._offered
 
-    def _judge_log(self) -> None:
+    def _judge_log(self, stage: MortalStage) -> None:
         """Whether the log of the last attempt, if it is whole, has all that arrived, and its cause before it."""
         job, events = self._job, Counter(event.place for event in self._job.log)
         if {f"slot-{slot}" for slot in range(job.config.slots)} - events.keys() or max(events.values()) >= EVENTS:
@@ -400,10 +411,10 @@ class Run:
                     sent.add(event[3:6])
                 case "installed":
                     installed.add((event.version, event.place))
-                case "arrived" if event.version > job.begins[-1] and event[3:6] not in sent:
+                case "arrived" if event.version > stage.begins[-1] and event[3:6] not in sent:
                     self._problem("log", f"{event} came from nowhere")
-        for record in job.records:
-            if record.outcome == "complete" and record.version > job.begins[-1]:
+        for record in stage.records:
+            if record.outcome == "complete" and record.version > stage.begins[-1]:
                 ends = {(record.version, f"slot-{move.destination}") for move in record.step.moves}
                 if missing := ends - installed:
                     self._problem("log", f"it does not know that {sorted(missing)} was installed")

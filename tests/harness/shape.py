@@ -9,6 +9,7 @@ from keyshift.planner import Strategy, strategies
 
 KINDS = ("push", "fetch", "access", "replicated")
 WORKLOADS = ("keycount", "windowcount")  # without and with time
+CHAIN = "chain"  # of two stages
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
@@ -67,8 +68,11 @@ class Shape:
     def parameters(self) -> dict[str, Any]:
         """The workload's own."""
         given = {"key_groups": 8, "bins": self.point.bins, "keys": self.keys, "skew": 0.3, "state_bytes": 40, "seed": 0}
-        times = {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80}
-        return given | (times if self.workload == "windowcount" else {})
+        more: dict[str, dict[str, Any]] = {
+            "windowcount": {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80},
+            "chain": {"chain": "counter,counter"},
+        }
+        return given | more.get(self.workload, {})
 
 
 def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinned: Any) -> Shape:

@@ -14,7 +14,7 @@ from keyshift.protocol import SlotMachine, slot
 from keyshift.protocol.slot.phases import ON_LOAN
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
 from keyshift.runtime.row import BARRIER, DATA, SNAPSHOT, Row
-from keyshift.runtime.slot import Captured, Leave
+from keyshift.runtime.slot import Captured, Cut, Leave, Moved
 from keyshift.runtime.snapshots import Part, Snapshots
 
 if TYPE_CHECKING:
@@ -466,7 +466,8 @@ class SlotShell:
     def carry_out(self) -> None:
         sim = self.sim
         for result in self.core.take_results():
-            sim.results += result
+            if not isinstance(result, Cut | Moved):
+                sim.results += result
         for effect in self.core.take_effects():
             sim.log("slot", self.slot, effect)
             match effect:

@@ -33,7 +33,8 @@ class Arrivals:
                     self._shared.faults.reached("install", parcel.version)
                     if (state := states[parcel.unit]) is not None and self._awaits(parcel):
                         home = parcel.home if parcel.partial else None
-                        core.arrived(parcel.unit, parcel.version, parcel.hop, parcel.routers, state, home)
+                        about = parcel.unit, parcel.version, parcel.hop, parcel.routers
+                        core.arrived(*about, state, home, parcel.routed)
                         self._times[parcel.unit] = [received, now_us()]
                 for parcel in awaited:
                     self._shared.faults.reached("drain", parcel.version)

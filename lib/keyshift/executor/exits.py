@@ -10,12 +10,12 @@ import pyarrow as pa
 from keyshift import frames
 from keyshift.executor import channel
 from keyshift.executor.config import JobConfig, result_schema
-from keyshift.executor.routing import Routed, Routing, assignment_of
+from keyshift.executor.routing import Routed, Routing
 from keyshift.runtime.row import Row
-from keyshift.runtime.slot import Cut
+from keyshift.runtime.slot import Cut, Mark, Moved
 from keyshift.workloads import ORIGIN
 
-Results = Sequence[pa.RecordBatch | Cut]
+Results = Sequence[pa.RecordBatch | Mark]
 Marker = dict[str, Any]  # what a slot says to the job, among its results
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
@@ -28,6 +28,9 @@ class Exit(Protocol):
 
     def rest(self) -> list[Any]:
         """Rows to emit at the end of the batch, when nothing more comes."""
+
+    def promise(self) -> int:
+        """A unit leaves: the newest version under which results of it go on from here. Under the slot's lock."""
 
     @property
     def full(self) -> bool:
@@ -57,13 +60,16 @@ class Sink:
 
     def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
         values: list[bytes] = []
-        if some := [result for result in results if not isinstance(result, Cut)]:
+        if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
             merged = some[0] if len(some) == 1 else pa.concat_batches(some)
             values += map(frames.encode, frames.cut(merged))
         return [*values, *(frames.encode(frames.empty(self._schema), marker) for marker in markers)]
 
     def rest(self) -> list[bytes]:  # noqa: D102
         return []
+
+    def promise(self) -> int:  # noqa: D102
+        return 0
 
     def batch(self, rows: list[bytes]) -> pa.RecordBatch:  # noqa: D102
         return channel.answered(rows)
@@ -81,61 +87,86 @@ class Onward(Routing):
 
     A snapshot's barrier may leave only where the slot's own results are cut. So an assignment that begins a snapshot
     counts from there; it is published before the stage of the slot begins the same one.
+
+    Results of a unit that moves keep their order. Where they end, and where they begin, is told to all slots of the
+    next stage. And the new slot sends none on under an older assignment of that stage than the old one did, which may
+    therefore not switch to one that the new one was not told of.
     """
 
     def __init__(self, config: JobConfig, slot: int) -> None:
         self._armed: dict[str, dict[str, Any]] = {}  # by snapshot: assignments that count from its cut
+        self._promised = 0  # no result of a unit that has left goes on under a later version; 0: of none has to
+        self._later: dict[str, Any] | None = None  # an assignment that comes behind what was promised
         super().__init__(config)
         self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
-        self._pending: list[pa.RecordBatch | Cut] = []
-        self._waits_since = 0.0  # for the assignment of the cut that is pending first
+        self._pending: list[pa.RecordBatch | Mark] = []
+        self._waits_since = 0.0  # for the assignment that the mark which is pending first needs
         self._frames = 0
         self._given_us = 0
         self._nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
 
     def _announced(self, raw: dict[str, Any]) -> None:
-        if raw["snapshot"] and raw["version"] > self._begin["version"]:
-            self._armed = {raw["snapshot"]: raw}
-        else:
-            super()._announced(raw)
+        with self._lock:
+            if raw["snapshot"] and raw["version"] > self._begin["version"]:
+                self._armed = {raw["snapshot"]: raw}
+            elif self._promised and raw["version"] > self._promised:
+                self._later = raw
+            else:
+                self._announce(raw)
+
+    def promise(self) -> int:  # noqa: D102
+        with self._lock:
+            wanted = (each.routed for each in self._pending if isinstance(each, Moved))
+            self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
+            return self._promised
 
     def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
         self._pending += results
         rows = [(self._slot % self._slots, channel.packed(_said(marker))) for marker in markers]
-        cut = any(isinstance(each, Cut) for each in self._pending)
-        if cut or now_us - self._given_us >= self._hop_us:
+        marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
+        if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
             rows += self._up_to_date(watermark, now_us)
         return rows
 
     def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
         rows: list[Routed] = []
-        while cuts := [n for n, each in enumerate(self._pending) if isinstance(each, Cut)]:
-            first = cuts[0]
-            rows += self._frame(self._pending[:first], 0, now_us)
-            self._pending = self._pending[first:]
-            if not self._cut(self._pending[0]):
+        while marks := [n for n, each in enumerate(self._pending) if not isinstance(each, pa.RecordBatch)]:
+            first = marks[0]
+            if first:
+                rows += self._frame(self._pending[:first], 0, now_us)
+                self._pending = self._pending[first:]
+            if not self._may_say(self._pending[0]):
                 return rows
-            self._pending = self._pending[1:]
-            rows += self._frame([], 0, now_us)  # what is behind the barriers may have come before, but is said later
+            rows += self._frame([], 0, now_us)  # barriers, and what is behind them; its time is said later
+            if isinstance(mark := self._pending.pop(0), Moved):
+                rows += self.moved(self._slot, self._frames, [(mark.unit, mark.version, mark.hop, mark.left)])
         rows += self._frame(self._pending, watermark, now_us)
         self._pending = []
+        self._keep_no_promise()
         return rows
 
-    def _cut(self, cut: Cut) -> bool:
-        """The next frame is the first behind it. False if that cannot be said yet."""
-        if not cut.snapshot:
-            self.request_savepoint(cut.name)
+    def _keep_no_promise(self) -> None:
+        """All results of units that have left are on their way."""
+        with self._lock:
+            self._promised, later, self._later = 0, self._later, None
+            if later is not None:
+                self._announce(later)
+
+    def _may_say(self, mark: Mark) -> bool:
+        """Whether what ``mark`` needs is known here; then the next frame is the first behind it."""
+        if isinstance(mark, Cut) and not mark.snapshot:
+            self.request_savepoint(mark.name)
             return True
-        raw = self._armed.pop(cut.name, None)
-        if raw is not None:
-            with self._lock:
-                self._core.machine.announce(*assignment_of(raw), cut.name)
-            self._waits_since = 0.0
-            return True
-        if not self._waits_since:
-            self._waits_since = time.monotonic()
-        given_up = time.monotonic() - self._waits_since > CUT_S or cut.name == self._begin["snapshot"]
+        with self._lock:
+            if isinstance(mark, Moved):
+                known = self._core.machine.newest >= mark.routed
+            elif known := mark.name in self._armed:
+                self._announce(self._armed.pop(mark.name))
+        self._waits_since = 0.0 if known else self._waits_since or time.monotonic()
+        if known or isinstance(mark, Moved):
+            return known
+        given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin["snapshot"]
         if given_up:  # the next stage does not take part in it any more
             self._waits_since = 0.0
         return given_up

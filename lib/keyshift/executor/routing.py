@@ -3,7 +3,9 @@
 A task of the query routes what it reads from Kafka (``tasks``), and a slot what it gives to the next stage (``exits``).
 """
 
+import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -43,7 +45,11 @@ class Routing:
 
     def _announced(self, raw: dict[str, Any]) -> None:
         with self._lock:
-            self._core.machine.announce(*assignment_of(raw), raw["snapshot"])
+            self._announce(raw)
+
+    def _announce(self, raw: dict[str, Any]) -> None:
+        """Under the lock."""
+        self._core.machine.announce(*assignment_of(raw), raw["snapshot"])
 
     def _log_wanted(self, raw: dict[str, Any]) -> None:
         with self._lock:
@@ -79,6 +85,11 @@ class Routing:
         if router == 0 and self._primers:
             rows, self._primers = self._primers + rows, []
         return _packed(rows), savepoints
+
+    def moved(self, router: int, offset: int, changes: Sequence[tuple[int, int, int, bool]]) -> list[Routed]:
+        """Rows for all slots about units that move in the stage before: unit, version, hop, and whether it has left."""
+        with self._lock:
+            return _packed(self._core.moved(router, offset, json.dumps(changes).encode()))
 
     def resume(self) -> list[Routed]:
         """What was kept back, in its order."""

@@ -17,12 +17,19 @@ from keyshift.runtime.slot import Captured, Leave
 
 
 class SlotEffects:
-    """With a courier for each kind of thing that leaves. ``freeze(savepoint)`` begins to write all state down."""
+    """With a courier for each kind of thing that leaves. ``freeze(savepoint)`` begins to write all state down.
+    ``promise()``: see ``Exit.promise``.
+    """
 
     def __init__(
-        self, shared: Shared, addresses: Addresses, freeze: Callable[[str], None], snapshots: SlotSnapshots
+        self,
+        shared: Shared,
+        addresses: Addresses,
+        freeze: Callable[[str], None],
+        snapshots: SlotSnapshots,
+        promise: Callable[[], int],
     ) -> None:
-        self._shared, self._freeze, self._snapshots = shared, freeze, snapshots
+        self._shared, self._freeze, self._snapshots, self._promise = shared, freeze, snapshots, promise
         core, host, clients, turn, failed = shared.core, shared.host, shared.clients, shared.turn, shared.failed
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
@@ -85,7 +92,10 @@ class SlotEffects:
     def _parcel(self, leave: Leave) -> Parcel:
         send = leave.send
         self._aligned_us[send.unit] = now_us()
-        parcel = Parcel(send.unit, send.version, send.hop, send.routers, leave.keys_stay, state=leave.state)
+        routed = self._promise()
+        parcel = Parcel(
+            send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
+        )
         if leave.keys_stay:  # for whoever asks
             self._shared.host.lent[send.unit, send.version] = leave.state
         return self.replicator.shrink(parcel, send.destination)

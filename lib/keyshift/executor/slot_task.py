@@ -134,7 +134,7 @@ class SlotTask:
         )
         self._core.snapshots, places = self._host.snapshots.setdefault(self.slot, (Snapshots(), {}))
         self._snapshots = SlotSnapshots(shared, self._savepoints, places, self._say)
-        self._effects = SlotEffects(shared, self._addresses, self._freeze, self._snapshots)
+        self._effects = SlotEffects(shared, self._addresses, self._freeze, self._snapshots, self.exit.promise)
         self._arrivals = Arrivals(shared, self._effects.incoming, self._slice_of_time)
         self._answers = SlotAnswers(shared, self._effects.replicator, self._measured)
 

@@ -28,7 +28,7 @@ from keyshift.protocol.router import RouterMachine
 from keyshift.results.verdict import Course
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.router import RouterCore
-from keyshift.runtime.slot import Cut, Leave
+from keyshift.runtime.slot import Cut, Leave, Moved
 from keyshift.state import Store, backends
 from keyshift.traffic.topics import positions
 from keyshift.workloads import ORIGIN, KeyedStage, Workload
@@ -200,6 +200,8 @@ class _Stage:
     def _give(self, slot: int, core: ArrowCore, now_us: int) -> None:
         """The results of a slot: to the next stage, or to those who read them."""
         for result in core.take_results():
+            if isinstance(result, Moved):
+                continue  # what its old slot has sent has arrived
             if isinstance(result, Cut):
                 if self._following:
                     self._following.stop(slot, result.name, now_us)

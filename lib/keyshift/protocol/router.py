@@ -54,7 +54,7 @@ class RouterMachine:
 
         Older versions are ignored. ``snapshot``: what the switch is for, if it moves nothing.
         """
-        newest = (self._next or self.assignment).version
+        newest = self.newest
         if assignment.version > newest:
             self._next, self._next_snapshot = assignment, snapshot
         if assignment.version >= newest:
@@ -64,6 +64,11 @@ class RouterMachine:
         """Ask for a savepoint barrier at the next boundary. Asking again changes nothing."""
         if self.stopped_for is None:
             self._savepoint = savepoint
+
+    @property
+    def newest(self) -> int:
+        """The version of the newest assignment that was announced."""
+        return (self._next or self.assignment).version
 
     @property
     def may_resume(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from keyshift.keys import Assignment
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
 from keyshift.runtime.protocol_log import ProtocolLog
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row
 
 Events = TypeVar("Events")
 Routed = tuple[int, Row]  # a row, and the slot it goes to
@@ -86,6 +86,13 @@ class RouterCore(Generic[Events]):
                 said = bare_tick
             rows.append((slot, said))
         return rows, reached
+
+    def moved(self, router: int, offset: int, payload: bytes) -> list[Routed]:
+        """Rows for all slots about units that move in the stage before; behind what is kept back for a slot."""
+        row = Row(MOVED, router, self.machine.assignment.version, offset, 0, payload)
+        paused = self.machine.paused
+        self._kept += [(slot, row) for slot in sorted(paused)]
+        return [(slot, row) for slot in range(len(self._last_us)) if slot not in paused]
 
     def resume(self) -> list[Routed]:
         """What was kept back, in its order."""

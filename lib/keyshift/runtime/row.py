@@ -2,16 +2,17 @@
 
 from typing import Any, NamedTuple
 
-# Events; nothing but the time; the router has switched; it stops at a savepoint; it has switched, at a snapshot.
-KINDS = range(5)
-DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT = KINDS
+# Events; nothing but the time; the router has switched; it stops at a savepoint; it has switched, at a snapshot; units
+# whose results end here, or begin (only a slot says that, to the next stage).
+KINDS = range(6)
+DATA, TICK, BARRIER, SAVEPOINT, SNAPSHOT, MOVED = KINDS
 
 
 class Row(NamedTuple):
     """One row: of ``router``, routed under ``version``, made from the frame at ``offset`` of its partition.
 
-    ``watermark``: microseconds, of that frame; 0 says nothing. ``payload``: events, or the name of
-    the savepoint or snapshot as bytes.
+    ``watermark``: microseconds, of that frame; 0 says nothing. ``payload``: events, the name of the savepoint or
+    snapshot as bytes, or JSON: rows of unit, version, hop, and whether it has left.
     """
 
     kind: int

@@ -4,9 +4,10 @@ After each call its driver carries out ``take_effects()``, stamps what is new in
 ``take_results()`` when it can.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from keyshift.runtime.computation import Computation
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
-from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, Row
+from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
 from keyshift.runtime.snapshots import Part, Snapshots
 from keyshift.state import UnitState
 
@@ -55,6 +56,20 @@ class Cut:
     snapshot: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Among results: those of ``unit`` end here (``left``), or begin. Of the ``hop``-th change of hands in the step of
+    ``version``. ``routed``: the slot that it comes from has sent none on under a later assignment of the next stage.
+    """
+
+    unit: int
+    version: int
+    hop: int
+    left: bool
+    routed: int = 0
+
+
+Mark = Cut | Moved
 Effect = (
     Leave
     | Captured
@@ -95,7 +110,7 @@ class SlotCore(Generic[Events, Result]):
         self.savepoint = savepoint
         self.modes: dict[int, Mode] = {}  # of the steps that were published, by version
         self.queue_peak_bytes = 0
-        self.results: list[Result | Cut] = []  # that were not given out yet
+        self.results: list[Result | Mark] = []  # that were not given out yet
         self._said = 0  # the watermark of results that was given out last
         self._effects: list[Effect] = []
         self.operator, self._queue_bytes, self._slices = operator, queue_bytes, slices
@@ -104,13 +119,18 @@ class SlotCore(Generic[Events, Result]):
         self.snapshots = Snapshots()
         self._behind: list[Row] = []  # a snapshot that has not come to all routers
         self._behind_bytes = 0
+        # A unit that moves in the stage before keeps the order of its results: what comes from its new slot waits until
+        # the old one has said that nothing more comes. By router: changes of hands that are waited for, and its rows.
+        self._left: set[tuple[int, ...]] = set()
+        self._awaited: dict[int, set[tuple[int, ...]]] = {}
+        self._held: dict[int, list[Row]] = {}
         self._now_us = 0  # as it was told last
         self.log = ProtocolLog(f"slot-{machine.slot}")
         self.log.note("begin", version=machine.version)
 
     # -- what comes out -----------------------------------------------------------------------------------------------
 
-    def take_results(self) -> list[Result | Cut]:
+    def take_results(self) -> list[Result | Mark]:
         """Results since the last call, in their order."""
         results, self.results = self.results, []
         return results
@@ -178,7 +198,11 @@ class SlotCore(Generic[Events, Result]):
     def _take(self, row: Row) -> None:
         kind, router, version, offset, watermark, payload = row
         machine = self.machine
-        if machine.standing(router):
+        if router in self._held:
+            self._held[router].append(row)
+        elif kind == MOVED:
+            self._moved(router, payload)
+        elif machine.standing(router):
             self._behind.append(row)
             self._behind_bytes += len(payload) + RECORD_BYTES
         elif kind == BARRIER:
@@ -197,6 +221,27 @@ class SlotCore(Generic[Events, Result]):
             self.watermarks[router] = max(self.watermarks[router], watermark)  # for what comes behind
             if watermark:
                 self._told.add(router)
+
+    def _moved(self, router: int, payload: Any) -> None:
+        for *change, left in json.loads(bytes(payload)):
+            if left:
+                self._left.add(tuple(change))
+            else:
+                self._awaited.setdefault(router, set()).add(tuple(change))
+        for awaited in self._awaited.values():
+            came = awaited & self._left
+            self._left -= came
+            awaited -= came
+        self._let_go()
+        for waiting in self._awaited:
+            self._held.setdefault(waiting, [])
+
+    def _let_go(self) -> None:
+        """What was held of routers that nothing is waited for any more, in its order."""
+        for router in [router for router, awaited in self._awaited.items() if not awaited]:
+            del self._awaited[router]
+            for row in self._held.pop(router, []):
+                self._take(row)
 
     def _go_on(self) -> None:
         """What was kept back behind a snapshot, in its order."""
@@ -235,6 +280,9 @@ class SlotCore(Generic[Events, Result]):
     def end_of_input(self) -> None:
         """No row will come any more in this batch."""
         self.log.note("end of input")
+        for awaited in self._awaited.values():
+            awaited.clear()
+        self._let_go()
         self.machine.forget_snapshot()
         self._go_on()
         self._follow(self.machine.end_of_input())
@@ -266,10 +314,17 @@ class SlotCore(Generic[Events, Result]):
         return new
 
     def arrived(
-        self, unit: int, version: int, hop: int, routers: frozenset[int] | None, state: UnitState, home: object
+        self,
+        unit: int,
+        version: int,
+        hop: int,
+        routers: frozenset[int] | None,
+        state: UnitState,
+        home: object,
+        routed: int = 0,
     ) -> None:
         """The state of ``unit``, which the machine awaits; see ``SlotMachine.arrived``. ``home``: where its keys are,
-        None if it has them.
+        None if it has them. ``routed``: see ``Moved``.
         """
         self.log.note("arrived", [unit], version, hop)
         effects = self.machine.arrived(unit, routers, home is not None)
@@ -277,6 +332,8 @@ class SlotCore(Generic[Events, Result]):
         if home is not None:
             self.keys.open(Home(home, self.modes[version], (unit, version)))
         self.computation.came(unit)
+        if version in self.modes:  # otherwise from this slot in the batch before, or a savepoint
+            self.results.append(Moved(unit, version, hop, False, routed))
         self._follow(effects)
 
     def acknowledged(self, unit: int) -> None:
@@ -326,4 +383,5 @@ class SlotCore(Generic[Events, Result]):
 
     def _leave(self, send: protocol.Send) -> Leave:
         self.computation.left(send.unit)
+        self.results.append(Moved(send.unit, send.version, send.hop, True))
         return Leave(send, self.states.pop(send.unit), self.modes[send.version].transfer in KEYS_STAY)

@@ -24,6 +24,7 @@ class Parcel:
     """One unit on its way, or what changed in it since its copy was brought up to ``delta_of``.
 
     ``routers``: whose records a lent unit may meet (None: it comes for good). ``partial``: its keys stay at ``home``.
+    ``routed``: see ``runtime.slot.Moved``.
     """
 
     unit: int
@@ -34,6 +35,7 @@ class Parcel:
     delta_of: CopyPart | None = None
     deleted: tuple[int, ...] = ()
     home: str = ""
+    routed: int = 0
     # Where it comes from, and where it goes to.
     state: UnitState | None = None
     changed: frozenset[int] = frozenset()  # keys
@@ -51,6 +53,7 @@ class Parcel:
             "partial": self.partial,
             "delta_of": self.delta_of,
             "home": home,
+            "routed": self.routed,
         }
 
     def values(self, schema: pa.Schema, chunk_bytes: int) -> tuple[Iterable[pa.RecordBatch], list[int]]:
