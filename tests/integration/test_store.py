@@ -16,6 +16,7 @@ from minio import Minio
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.results.from_records import scaling_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
 from keyshift.results.tables import make_table
@@ -31,6 +32,7 @@ TABLES = {
         | {name: [float("nan")] for name in MOMENTS},
     ),
     "decisions": make_table("decisions", {"migration": [0], "unit": [3], "step": [-1], "reason": ["put off"]}),
+    "scaling": scaling_table([], 0.0),
 }
 
 

@@ -301,9 +301,7 @@ class Job:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def measure(self) -> dict[int, dict[str, Any]]:
-        """What each slot has seen since the attempt began: ``seconds``, ``busy_s`` of them at work, ``records`` (rows of
-        unit, count), bytes.
-        """
+        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
         name = secrets.token_hex(3)
         self._publish("measure", {"id": name})
         return self._by_slot(f"measured/{name}", set(range(self.config.slots)), "measure")

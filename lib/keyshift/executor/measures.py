@@ -37,7 +37,7 @@ class Measures:
             self._busy_s += time.monotonic() - begin
 
     def so_far(self, heat: npt.NDArray[np.int64], queue_peak_bytes: int, sent: Mapping[str, int]) -> dict[str, Any]:
-        """``seconds``, ``busy_s`` of them at work, ``records`` (rows of unit, count), peaks in bytes, what was ``sent``.
+        """``seconds``, ``busy_s`` of them at work, ``records`` (rows of unit, count), peaks in bytes, and ``sent``.
 
         Of this batch: ``heat``, records of each unit; the longest queue; ``sent``, other counts by name.
         """

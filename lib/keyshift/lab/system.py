@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections import deque
+from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -45,6 +46,13 @@ class SystemUnderTest(Protocol):
 
     def cancel(self) -> None:
         """Take back what has not begun."""
+
+    def measure(self) -> Mapping[int, Mapping[str, Any]]:
+        """What each slot has measured since the system started or was recovered; see ``Job.measure``."""
+
+    @property
+    def owners(self) -> Collection[int]:
+        """The slots that own state now."""
 
     @property
     def busy(self) -> bool:
@@ -148,6 +156,15 @@ class KeyshiftJob:
         """Whether a restart or a migration is to come or under way."""
         return bool(self._restarts) or self._job.busy
 
+    def measure(self) -> Mapping[int, Mapping[str, Any]]:
+        """The job's."""
+        return self._job.measure()
+
+    @property
+    def owners(self) -> Collection[int]:
+        """By the newest assignment."""
+        return set(self._job.assignment.owner)
+
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
         self._job.hit(fault)
@@ -166,7 +183,7 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        if self._to_move is None:
+        if self._to_move is None and self._spec.changes:
             self._wants(self._spec.start(), self._spec.target(self._spec.start()))
         return of_job(
             self._job,
