@@ -51,6 +51,7 @@ TABLES: dict[str, pa.Schema] = {
         slots=pa.int32(),
         wanted=pa.int32(),
         target=pa.int32(),
+        migrating=pa.bool_(),
         reason=pa.string(),
         offered_per_s=pa.float64(),
         demand_per_s=pa.float64(),

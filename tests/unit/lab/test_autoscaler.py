@@ -180,6 +180,7 @@ def test_every_decision_is_said_and_stored_with_its_numbers(driven):
     assert table["t_s"].tolist() == [2, 4, 6, 8, 10]
     row = table[table["target"] != table["slots"]].iloc[0]
     assert (row["slots"], row["target"], row["reason"]) == (1, moved.stages[0].target, moved.reason)
+    assert table["migrating"].any() and not row["migrating"]
     assert row["move_cost"] < row["stay_cost"]
     assert math.isnan(table["stay_cost"].iloc[0])
     assert len(scaling_table([], BEGIN)) == 0
