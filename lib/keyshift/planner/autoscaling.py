@@ -114,7 +114,7 @@ class ScalingPolicy:
             self._seen = False
             return "a migration is under way"
         if move is not None and move.ended_s is None:
-            move.ended_s = look.at_s if look.migrated_at_s is None else look.migrated_at_s
+            move.ended_s = look.at_s if look.migrated_at_s is None else max(move.at_s, look.migrated_at_s)
             self.takes_s = self._mean(0, self.takes_s, (move.ended_s - move.at_s) / move.share)
             self._seen = False
             for stage in self._stages:  # how fast it is now shows from here on
@@ -189,7 +189,8 @@ class ScalingPolicy:
         price = self._goals.miss_cost * max(sum(slots), sum(targets))  # slot-seconds, of a second over the objective
         stay = self._cost(look, slots, slots, price)
         move = self._cost(look, slots, targets, price, takes_s, share)
-        costs = {"stay_cost": stay, "move_cost": move, "migration_s": takes_s}
+        costs = {"stay_cost": stay, "move_cost": move}
+        costs |= {"migration_s": takes_s, "migration_missed_s": self.misses_s * share}
         if move >= stay:
             return self._stay(look, "a move would cost more than it brings", **costs)
         grows = any(target > now for now, target in zip(slots, targets, strict=True))
@@ -236,12 +237,18 @@ class ScalingPolicy:
         return most
 
     def _numbers(self, look: Look, targets: Sequence[int]) -> tuple[StageScaling, ...]:
-        each = zip(self._stages, look.stages, self._demands(look), self._wanted(look), targets, strict=True)
+        each = zip(self._stages, look.stages, self._wanted(look), targets, self._demands(look), strict=True)
         return tuple(
             StageScaling(
-                seen.slots, wanted, target, stage.true_per_s, demand, demand / stage.true_per_s / max(1, seen.slots)
+                slots=seen.slots,
+                wanted=wanted,
+                target=target,
+                true_per_s=stage.true_per_s,
+                demand_per_s=demand,
+                utilisation=demand / stage.true_per_s / max(1, seen.slots),
+                worth=stage.worth,
             )
-            for stage, seen, demand, wanted, target in each
+            for stage, seen, wanted, target, demand in each
         )
 
     def _stay(self, look: Look, reason: str, **costs: float) -> Scaling:

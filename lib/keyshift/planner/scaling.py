@@ -48,6 +48,7 @@ class StageScaling:
     true_per_s: float  # records per second at work, of one slot; NaN: not known yet
     demand_per_s: float  # records per second that the stage should take, with its part of the backlog
     utilisation: float  # demand by what all slots can take; NaN: not known yet
+    worth: float  # the part of the capacity that more slots promise, and that came when it was tried, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class Scaling:
     stages: tuple[StageScaling, ...]
     stay_cost: float = math.nan  # slot-seconds until the horizon, seconds over the objective included
     move_cost: float = math.nan
-    migration_s: float = math.nan  # how long the migration is expected to take
+    migration_s: float = math.nan  # how long the migration is expected to take,
+    migration_missed_s: float = math.nan  # and in how many seconds the objective is missed because of it
 
     @property
     def moves(self) -> bool:

@@ -91,7 +91,9 @@ def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
         for number, stage in enumerate(made.stages):
             row = {"t_s": made.look.at_s - trigger, "stage": number, "reason": made.reason}
             row |= {name: getattr(made.look, name) for name in ("migrating", "offered_per_s", "backlog", "missed_s")}
-            row |= {name: getattr(made, name) for name in ("stay_cost", "move_cost", "migration_s")}
+            row |= {
+                name: getattr(made, name) for name in ("stay_cost", "move_cost", "migration_s", "migration_missed_s")
+            }
             row |= asdict(stage)
             for name, column in columns.items():
                 column.append(row[name])

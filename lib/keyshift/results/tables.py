@@ -57,11 +57,13 @@ TABLES: dict[str, pa.Schema] = {
         demand_per_s=pa.float64(),
         true_per_s=pa.float64(),
         utilisation=pa.float64(),
+        worth=pa.float64(),
         backlog=pa.float64(),
         missed_s=pa.float64(),
         stay_cost=pa.float64(),
         move_cost=pa.float64(),
         migration_s=pa.float64(),
+        migration_missed_s=pa.float64(),
         stage=PLACE["stage"],
     ),
 }
