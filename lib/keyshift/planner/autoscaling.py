@@ -183,7 +183,7 @@ class ScalingPolicy:
             targets.append(target)
         slots = [seen.slots for seen in look.stages]
         if targets == slots:
-            return self._stay(look, self._why_not(slots))
+            return self._stay(look, self._why_not(look))
         share = max(1 - min(pair) / max(pair) for pair in zip(slots, targets, strict=True))
         takes_s = min(self._goals.horizon_s, self.takes_s * share)
         price = self._goals.miss_cost * max(sum(slots), sum(targets))  # slot-seconds, of a second over the objective
@@ -201,11 +201,14 @@ class ScalingPolicy:
         reason = "more is to be done than the slots can" if grows else "fewer slots can do what is to be done"
         return Scaling(look, reason, self._numbers(look, targets), **costs)
 
-    def _why_not(self, slots: Sequence[int]) -> str:
-        wants = [stage.wanted[-1] for stage in self._stages]
-        if wants == list(slots):
-            return "so many are wanted"
-        return "other looks have to agree"
+    def _why_not(self, look: Look) -> str:
+        most = self._goals.slots_max
+        for stage, seen, demand in zip(self._stages, look.stages, self._demands(look), strict=True):
+            if stage.wanted[-1] != seen.slots:
+                return "other looks have to agree"
+            if stage.busy_s and seen.slots >= most and demand > UP * most * stage.true_per_s:
+                return f"more is to be done than {most} slots can, and no more are allowed"
+        return "so many are wanted"
 
     def _cost(
         self,

@@ -102,6 +102,7 @@ def test_it_sees_what_is_offered_what_is_left_and_how_long_slots_were_at_work(dr
     assert look.missed_s == 2.0, "both seconds since the look before"
     (stage,) = look.stages
     assert (stage.slots, stage.records, stage.busy_s) == (2, 2000.0, 4.0)
+    assert made.driver.decisions[-1].reason == "more is to be done than 2 slots can, and no more are allowed"
 
 
 def test_it_requests_what_is_decided_and_nothing_while_that_is_under_way(driven):
