@@ -12,52 +12,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from keyshift.planner.scaling import Goals, Look, Scaling, StageLook, StageScaling
+from keyshift.planner.scaling import Goals, Look, Scaling, StageScaling
+from keyshift.planner.true_rate import TrueRate
 
 UP, GOAL, DOWN = 0.85, 0.75, 0.6  # shares of time at work: more slots above UP, so many that it is GOAL, or DOWN
 LOOKS_UP, LOOKS_DOWN = 2, 3  # looks in a row that have to agree: a backlog grows, idle slots only cost
 ON_THE_WAY_S = 0.5  # of the offered rate: so much is always between source and results, and is no backlog
 COOL_DOWN_S, COOL_DOWN_TIMES = 4.0, 2.0  # after a migration: at least so long, and so often the time that it disturbs
-MEMORY_S = 1.0  # at work, of each slot: older measurements weigh no more than that
-TELLING = 1.5  # ratio of slots before and after, from which on the change of capacity is more than noise
-RELAX_S = 120.0  # in which the belief that more slots bring nothing is forgotten, all but a third of it
 
 
 @dataclass(slots=True)
-class _Stage:
-    """What is remembered of a stage."""
+class _Stage(TrueRate):
+    """And how many slots the last looks wanted."""
 
-    records: float = 0.0
-    busy_s: float = 0.0
-    passes_on: float = 1.0  # records emitted for each processed
-    worth: float = 1.0  # the share of the capacity that more slots promised, and that came
-    before: tuple[int, float] | None = None  # slots and true rate when the last migration was decided
     wanted: deque[int] = field(default_factory=lambda: deque(maxlen=max(LOOKS_UP, LOOKS_DOWN)))
-
-    @property
-    def true_per_s(self) -> float:
-        return self.records / self.busy_s if self.busy_s else math.nan
-
-    def measure(self, look: StageLook) -> None:
-        if look.records <= 0 or look.busy_s <= 0:  # work without a record says nothing about records
-            return
-        keep = min(1.0, MEMORY_S * look.slots / self.busy_s) if self.busy_s else 0.0
-        self.records = self.records * keep + look.records
-        self.busy_s = self.busy_s * keep + look.busy_s
-        if look.emitted is not None:
-            self.passes_on = look.emitted / look.records
-
-    def capacity(self, slots: int, now: int) -> float:
-        """Records per second of so many slots, as far as the last migrations tell. ``now``: slots there are."""
-        more = slots - now
-        return self.true_per_s * (now + (more * self.worth if more > 0 else more))
-
-    def compare(self, slots: int) -> None:
-        """After a migration: has the capacity come that was expected of it?"""
-        (had, rate), self.before = self.before or (slots, math.nan), None
-        if max(slots, had) >= TELLING * min(slots, had) and self.busy_s and rate > 0:
-            came = (slots * self.true_per_s - had * rate) / (slots * rate - had * rate)
-            self.worth = (self.worth + min(1.0, max(0.0, came))) / 2
 
 
 @dataclass(slots=True)
@@ -86,8 +54,8 @@ class ScalingPolicy:
 
     def look(self, look: Look) -> Scaling:
         """The decision, which is to be carried out at once."""
-        for stage in self._stages:  # what was true may not be so for ever
-            stage.worth += (1.0 - stage.worth) * -math.expm1(-max(0.0, look.at_s - self._at_s) / RELAX_S)
+        for stage in self._stages:
+            stage.relax(look.at_s - self._at_s)
         self._at_s = look.at_s
         if why := self._disturbed(look):
             return self._stay(look, why)
@@ -117,9 +85,8 @@ class ScalingPolicy:
             move.ended_s = look.at_s if look.migrated_at_s is None else max(move.at_s, look.migrated_at_s)
             self.takes_s = self._mean(0, self.takes_s, (move.ended_s - move.at_s) / move.share)
             self._seen = False
-            for stage in self._stages:  # how fast it is now shows from here on
-                stage.records *= 1e-3
-                stage.busy_s *= 1e-3
+            for stage in self._stages:
+                stage.fade()
         if not self._seen:
             self._seen = True
             return "a measurement begins"
