@@ -51,7 +51,7 @@ class Feed(JsonProcess):
     def _heard(self, report: dict[str, Any]) -> None:
         if "state" in report:
             self._said[report["state"]] = report
-        else:
+        elif "sent_events" in report:
             self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
 
     def begin(self, start: float, seconds: float) -> None:
