@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from keyshift.errors import QueryDied
+from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sampler
@@ -33,6 +34,7 @@ class OneRun:
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
         self._deaths = 0
+        self._autoscaler: Autoscaler | None = None
 
     def execute(self) -> Outcome:
         """From the topics to the verdict. Raises KeyshiftError if the run dies."""
@@ -49,8 +51,11 @@ class OneRun:
             with display.bar(end - start, spec.strategy.name):
                 self._surviving(lambda: self._pass_until(measured))
                 display.enter("steady")
-                system.announce(spec.changes[0])
+                for first in spec.changes[:1]:
+                    system.announce(first)
                 self._trigger = measured + spec.scenario.trigger_s
+                if spec.scenario.trigger == "auto":
+                    self._autoscaler = Autoscaler(spec, system, traffic, feed, self._trigger, display.say)
                 to_come = deque(spec.scenario.actions(spec.changes))
                 self._surviving(lambda: self._play(to_come, measured))
                 self._surviving(lambda: self._pass_until(end))
@@ -62,7 +67,8 @@ class OneRun:
             system.note(f"{text}, the query died {self._deaths} times and not {len(kills)}")
         traffic.stop()
         final, span = system.final_state(), Span(start, end, self._trigger)
-        return outcome(spec.workload, span, traffic, feed, final, sampler.rows, self._overloaded, display.say)
+        decided = self._autoscaler.decisions if self._autoscaler else []
+        return outcome(spec.workload, span, traffic, feed, final, sampler.rows, self._overloaded, display.say, decided)
 
     def _play(self, to_come: deque[Action], measured: float) -> None:
         """Request what is ``to_come``, and take it from there. ``measured``: the beginning of the measured time."""
@@ -104,6 +110,8 @@ class OneRun:
     def _pass_until(self, moment: float) -> None:
         while (left := moment - time.time()) > 0:
             self._check()
+            if self._autoscaler:
+                self._autoscaler.go_on()
             time.sleep(min(left, LOOK_S))
 
     def _check(self) -> None:

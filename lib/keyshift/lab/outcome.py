@@ -1,6 +1,6 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,6 +9,7 @@ import pyarrow as pa
 from keyshift.analysis.metrics import Load
 from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
+from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
 from keyshift.results.manifest import Verdict
@@ -43,6 +44,7 @@ def outcome(
     samples: Iterable[tuple[float, str, str, float]],
     overloaded: bool,
     say: Say,
+    scalings: Sequence[Scaling] = (),
 ) -> Outcome:
     """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
     say("comparing every result and the final state with the oracle")
@@ -61,6 +63,7 @@ def outcome(
         "metrics": from_records.metrics_table(samples, measures, final.measured_at, traffic.seconds, trigger_us),
         "migration": from_records.migration_table([stage.records for stage in stages], trigger_us),
         "decisions": from_records.decisions_table([stage.decisions for stage in stages]),
+        "scaling": from_records.scaling_table(scalings, span.trigger),
     }
     migration: pd.DataFrame = tables["migration"].to_pandas()
     moved = [from_records.moved_units(migration[migration["stage"] == number]) for number in range(len(stages))]

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import Change, ScenarioPart, Text, target_of
+from keyshift.lab.scenario import AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -90,6 +90,9 @@ class JobPart(Part):
 
     routers: int = Field(default=2, ge=1, le=64, description="routers, one per Kafka partition")
     slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
+    slots_max: int = Field(
+        default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
+    )
     batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
     deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
     chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
@@ -120,12 +123,14 @@ class RunSpec:
     strategy: Choice
     backend: Choice
     scenario: ScenarioPart
+    autoscaler: AutoscalerPart
 
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
         point = self.point()
         later = [("then_slots", slots) for slots in scenario.reconfigurations[1:]]
-        for name, slots in [("slots", job.slots), ("to_slots", scenario.to_slots), *later]:
+        first = [("slots", job.slots), ("slots_max", job.slots_max), ("to_slots", scenario.to_slots)]
+        for name, slots in [*first, *later]:
             if slots > key_groups:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
@@ -145,6 +150,7 @@ class RunSpec:
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
+        self._check_autoscaler()
         self._check_faults()
         tasks = [job.routers, *self.tasks.values()]
         rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
@@ -157,6 +163,13 @@ class RunSpec:
         for requested in self.changes:
             groups = target_of(requested, groups, [1.0] * key_groups)
         self.start()
+
+    def _check_autoscaler(self) -> None:
+        least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most
+        if self.scenario.trigger == "auto" and not least <= slots <= most:
+            raise BadInput(
+                f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
+            )
 
     def _check_faults(self) -> None:
         run, job, text = self.run, self.job, self.scenario.fault
@@ -199,10 +212,23 @@ class RunSpec:
     @cached_property
     def tasks(self) -> dict[str, int]:
         """Tasks of each keyed stage: the slots that are needed at any time. Raises BadInput."""
-        most = max(self.job.slots, *self.scenario.reconfigurations) if self.scenario.trigger == "scale" else 0
+        match self.scenario.trigger:
+            case "scale":
+                later = self.scenario.reconfigurations
+            case "auto":
+                later = [self.slots_most]
+            case _:
+                later = []
+        least = max(self.job.slots, self.job.slots_max)
         return {
-            stage.name: max(self.job.slots, most if stage.name in self.moving else 0) for stage in self.workload.stages
+            stage.name: max(least, *later) if later and stage.name in self.moving else least
+            for stage in self.workload.stages
         }
+
+    @property
+    def slots_most(self) -> int:
+        """The most slots that the autoscaler may ask for."""
+        return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
 
     @property
     def cores(self) -> int:
@@ -243,6 +269,7 @@ class RunSpec:
             "strategy": self.strategy.settings,
             "backend": self.backend.settings,
             "scenario": self.scenario.model_dump(),
+            "autoscaler": self.autoscaler.model_dump(),
         }
         declared = _declared(type(self.workload), backends.get(self.backend.name))
         common = Counter(name for fields in declared.values() for name in fields)
@@ -277,6 +304,7 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         Choice(name=names["strategy"], settings=settings),
         Choice(name=names["backend"], settings=_made(backend.settings, given["backend"]).model_dump()),
         _made(ScenarioPart, given["scenario"]),
+        _made(AutoscalerPart, given["autoscaler"]),
     )
 
 
@@ -304,6 +332,7 @@ def _declared(workload: type[Workload], backend: Backend) -> dict[str, Mapping[s
         "strategy": coordinates,
         "backend": backend.settings.model_fields,
         "scenario": ScenarioPart.model_fields,
+        "autoscaler": AutoscalerPart.model_fields,
     }
 
 

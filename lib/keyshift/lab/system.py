@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -53,6 +53,13 @@ class SystemUnderTest(Protocol):
 
     def cancel(self) -> None:
         """Take back what has not begun."""
+
+    def measure(self) -> Mapping[int, Mapping[str, Any]]:
+        """What each slot has measured since the system started or was recovered; see ``Job.measure``."""
+
+    @property
+    def owners(self) -> Collection[int]:
+        """The slots that own state now."""
 
     @property
     def busy(self) -> bool:
@@ -162,6 +169,15 @@ class KeyshiftJob:
         """Whether a restart or a migration is to come or under way."""
         return bool(self._restarts) or any(stage.busy for stage in self._job.stages)
 
+    def measure(self) -> Mapping[int, Mapping[str, Any]]:
+        """Of the stage that migrates, the first of several."""
+        return self._job.stage(self._spec.moving[0]).measure()
+
+    @property
+    def owners(self) -> Collection[int]:
+        """By the newest assignment of that stage."""
+        return set(self._job.stage(self._spec.moving[0]).assignment.owner)
+
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
         self._job.hit(fault)
@@ -182,7 +198,7 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        if self._planned_s is None:  # nothing was
+        if self._planned_s is None and self._spec.changes:  # nothing was planned
             for name in self._spec.moving:
                 self._wants(name, self._spec.start(), self._spec.target(self._spec.start()))
         return of_job(

@@ -8,8 +8,8 @@ may be: then it is late, and no more than that. Frames and what is on its way to
 after the load has ended, what is left of it is never offered.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
-(once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "late_ms": ...}``
-(all events so far, largest lag behind the schedule within the second);
+(once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "due": ...,
+"late_ms": ...}`` (all events so far, results that they must have, largest lag behind the schedule within the second);
 ``{"state": "done", "events": ..., "due": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``due``:
 results that the events must have; ``took_s``: since the start of the load), after which ticks go on until told to stop
 (a stop before the end says done, too).
@@ -108,6 +108,11 @@ class Generator:
     def events(self) -> int:
         """Events sent so far."""
         return sum(self._sent)
+
+    @property
+    def results(self) -> int:
+        """Results that the events sent so far must have."""
+        return self._due
 
     @property
     def finished(self) -> bool:
@@ -248,7 +253,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             done = True
             say(generator.done(now_us()))
         if passed_us >= report_us:
-            say({"sent_events": generator.events, "late_ms": round(late_us / 1000, 3)})
+            say({"sent_events": generator.events, "due": generator.results, "late_ms": round(late_us / 1000, 3)})
             late_us, report_us = 0.0, report_us + SECOND_US
     generator.flush()
     if not done:

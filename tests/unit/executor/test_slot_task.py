@@ -8,6 +8,7 @@ from small_job import CONFIG
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor import slot_task
 from keyshift.executor.exits import Sink
+from keyshift.executor.measures import Measures
 from keyshift.executor.slot_task import SlotTask
 
 
@@ -38,6 +39,7 @@ def slot():
     made._config, made._core, made.exit = CONFIG, Core(), Sink(CONFIG)
     made._effects = SimpleNamespace(carry_out=lambda: None)
     made._waits, made._closed = threading.Event(), threading.Event()
+    made._measures = Measures(1, None)
     return made
 
 
