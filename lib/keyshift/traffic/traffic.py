@@ -34,21 +34,37 @@ class Feed(JsonProcess):
     """One generator: ticks from the beginning, a load when it is told to."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        self.sent = 0  # events so far, as it said last
         self._said: dict[str, dict[str, Any]] = {}  # by state
         super().__init__("keyshift.traffic.generator", config, self._heard)
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "state" in report:
             self._said[report["state"]] = report
+        else:
+            self.sent = report["sent_events"]
 
-    def begin(self, start: float, seconds: float) -> None:
-        """Offer the load from ``start`` (seconds since the epoch), for ``seconds``."""
+    def begin(self, start: float, seconds: float | None) -> None:
+        """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""
         self.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
+
+    def change_rate(self, rate: float) -> None:
+        """Another rate from now on, in events per second, above 0. The load must be one without an end."""
+        self.tell({"rate": rate})
+
+    def end_load(self) -> None:
+        """The load, which had no end, is over now."""
+        self.tell({"end": True})
 
     @property
     def offered(self) -> int | None:
         """Events of the load, None before its end."""
         return self._said["done"]["events"] if "done" in self._said else None
+
+    @property
+    def planned(self) -> int:
+        """Events that the load was to have; to be asked after its end."""
+        return int(self._said["done"]["planned"])
 
     @property
     def due(self) -> int | None:
