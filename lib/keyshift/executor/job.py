@@ -49,9 +49,9 @@ class Output(Said, Protocol):
 class Job:
     """Starts and stops queries and moves their state.
 
-    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. ``say`` hears the
-    phase. Methods that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and
-    ServiceUnavailable if a service is not there any more.
+    ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
+    ``say`` hears the phase. Methods that wait raise QueryDied if the query dies, MigrationFailed if a slot does not
+    answer in time, and ServiceUnavailable if a service is not there any more.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Job:
         self._begun_from: Savepoint | None = None
         self._first_version = 0  # of the attempt that began from there
         self._snapshotter: Snapshotter | None = None
+        self._measuring = threading.Lock()  # a question hides the one before it
         self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
@@ -85,8 +86,22 @@ class Job:
 
     @property
     def assignment(self) -> Assignment:
-        """The newest assignment."""
-        return self._coordinator.assignment if self._coordinator else self.assignments[-1]
+        """The newest assignment; for any thread."""
+        coordinator = self._coordinator
+        return coordinator.assignment if coordinator else self.assignments[-1]
+
+    @property
+    def troubles_so_far(self) -> list[str]:
+        """``troubles``, with those of the attempt under way; for any thread."""
+        coordinator = self._coordinator
+        return [*self.troubles, *(coordinator.troubles if coordinator else ())]
+
+    @property
+    def under_way(self) -> list[StepRecord]:
+        """The steps that have begun and are not over; for any thread."""
+        coordinator = self._coordinator
+        records = list(coordinator.records.values()) if coordinator else []
+        return [record for record in records if record.outcome == "under way"]
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -159,8 +174,8 @@ class Job:
             self._coordination.close()
             self._coordination = None
 
-    def restart(self, target: Assignment) -> None:
-        """Savepoint, stop, start anew under ``target``, with as many slots as it has.
+    def restart(self, target: Assignment, slots: int = 0) -> None:
+        """Savepoint, stop, start anew under ``target``, with as many slots as it has, and at least ``slots``.
 
         Every unit is written and read again, whether it moves or not: it is one step in ``records``.
         """
@@ -171,7 +186,7 @@ class Job:
         self.stop()
         stopped_us = now_us()
         self._say("starting anew")
-        attempt, slots = self.config.attempt + 1, len(set(target.owner))
+        attempt, slots = self.config.attempt + 1, max(slots, *(owner + 1 for owner in target.owner))
         self.config = dataclasses.replace(self.config, attempt=attempt, slots=slots, restore=savepoint.name)
         self._begun_from, self._first_version, self.snapshots = savepoint, current.version + 1, []
         self.start(Assignment(self._first_version, target.owner), savepoint.offsets)
@@ -254,7 +269,7 @@ class Job:
 
     @property
     def busy(self) -> bool:
-        """Whether anything that was requested is not over yet."""
+        """Whether anything that was requested is not over yet; for any thread."""
         return self._coordinator is not None and self._coordinator.busy
 
     def _led(self) -> Coordinator:
@@ -302,9 +317,13 @@ class Job:
 
     def measure(self) -> dict[int, dict[str, Any]]:
         """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
-        name = secrets.token_hex(3)
-        self._publish("measure", {"id": name})
-        return self._by_slot(f"measured/{name}", set(range(self.config.slots)), "measure")
+        with self._measuring:
+            name = secrets.token_hex(3)
+            self._publish("measure", {"id": name})
+            measured = self._by_slot(f"measured/{name}", set(range(self.config.slots)), "measure")
+            assert self._coordination is not None
+            self._coordination.withdraw(f"measured/{name}")  # a job that lasts is asked often
+            return measured
 
     def left_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""

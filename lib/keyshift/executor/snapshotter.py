@@ -2,8 +2,9 @@
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from keyshift.errors import MigrationFailed, ServiceUnavailable
@@ -21,13 +22,16 @@ MARK = "snapshot-"  # names begin so, and those of savepoints do not
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written."""
+    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
+    ``unit_bytes``: those that make the state of each unit.
+    """
 
     name: str
     version: int
     offsets: dict[int, int]
     state_bytes: int
     bytes: int
+    unit_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 class Said(Protocol):
@@ -95,12 +99,16 @@ class Snapshotter:
         manifest = manifest_of(said, self._led().assignment_of(version))
         made_by = {"workload": config.workload, "parameters": config.parameters, "stage": config.stage}
         self._store.commit(name, manifest | made_by)
-        lengths = [row[3] for rows in manifest["places"].values() for row in rows]
+        unit_bytes: Counter[int] = Counter()
+        for rows in manifest["places"].values():
+            for unit, _, _, length, *_ in rows:
+                unit_bytes[unit] += length
         written = sum(said[f"slot-{n}"]["bytes"] for n in range(config.slots))
         with self._committing:
             if self._over.is_set():
                 return
-            self._complete.append(Snapshot(name, version, manifest["offsets"], sum(lengths), written))
+            of_all = unit_bytes.total()
+            self._complete.append(Snapshot(name, version, manifest["offsets"], of_all, written, unit_bytes))
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         self._coordination.withdraw(path)
         self._coordination.withdraw(f"acks/{version}")

@@ -2,10 +2,12 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import service_errors
+from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live_spec import room
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec
 from keyshift.place.profile import load_profile
@@ -48,14 +50,16 @@ def _reach(name: str, address: str) -> None:
 
 
 @contextmanager
-def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None) -> Iterator[Lab]:
+def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None, cores: int = 0) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
+    ``cores``: logical ones, if the specs need less.
     Raises KeyshiftError before anything is started if Java is missing, the profile is not right, or a run does not fit
     into it.
     """
-    place, cores = load_profile(profile), max(spec.cores for spec in specs)
-    place.require_cores(cores)
+    place, needed = load_profile(profile), max(spec.cores for spec in specs)
+    place.require_cores(needed)
+    cores = max(needed, cores)
     require_java()
     with (
         progress(say) as shown,
@@ -63,3 +67,16 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
         Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark) as lab,
     ):
         yield lab
+
+
+def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> LiveJob:
+    """A job in a lab of its own, which is closed when the job has ended; see ``open_lab`` and ``Lab.start``."""
+    with ExitStack() as stack:
+        lab = stack.enter_context(open_job_lab(spec, profile, say))
+        return lab.start(spec, stack.pop_all().close)
+    raise AssertionError  # for mypy: no exit of the stack swallows an error
+
+
+def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
+    """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
+    return open_lab([spec], profile, say, spec.job.routers + room(spec))

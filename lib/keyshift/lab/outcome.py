@@ -9,6 +9,7 @@ import pyarrow as pa
 from keyshift.analysis.metrics import Load
 from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
+from keyshift.lab.sampler import Sample
 from keyshift.progress import Say
 from keyshift.results import from_records
 from keyshift.results.manifest import Verdict
@@ -27,9 +28,10 @@ class Outcome(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Of a run, in seconds since the epoch: of its load, and of the trigger, which is 0 in tables."""
+    """Of a run, in seconds since the epoch: load and measured time, and the trigger, which is 0 in tables."""
 
     start: float
+    measured: float
     end: float
     trigger: float
 
@@ -40,7 +42,7 @@ def outcome(
     traffic: Traffic,
     feed: Feed,
     final: FinalState,
-    samples: Iterable[tuple[float, str, str, float]],
+    samples: Iterable[Sample],
     overloaded: bool,
     say: Say,
 ) -> Outcome:
@@ -68,6 +70,7 @@ def outcome(
         "bytes_minimum": sum(final.unit_bytes[unit] for unit in from_records.moved_units(migration)),
         "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for m in final.measures.values()),
         "bytes_copied": final.bytes_copied,
+        "since_s": span.measured - span.trigger,
         "load": Load(
             begin_s=span.start - span.trigger,
             end_s=span.end - span.trigger,
@@ -75,6 +78,7 @@ def outcome(
             events=offered,
             unprocessed=offered - int(processed["events"].sum()),
             due=int(due(workload.stages[0], events).sum()),
+            planned=feed.planned,
         ),
     }
     notes = [*from_records.hosts(final.measures), *final.troubles, *nothing]

@@ -89,6 +89,9 @@ class JobPart(Part):
 
     routers: int = Field(default=2, ge=1, le=64, description="routers, one per Kafka partition")
     slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
+    slots_max: int = Field(
+        default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
+    )
     batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
     deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
     chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
@@ -124,7 +127,8 @@ class RunSpec:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
         point = self.point()
         later = [("then_slots", slots) for slots in scenario.reconfigurations[1:]]
-        for name, slots in [("slots", job.slots), ("to_slots", scenario.to_slots), *later]:
+        first = [("slots", job.slots), ("slots_max", job.slots_max), ("to_slots", scenario.to_slots)]
+        for name, slots in [*first, *later]:
             if slots > key_groups:
                 raise BadInput(
                     f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
@@ -187,8 +191,8 @@ class RunSpec:
     @property
     def tasks(self) -> int:
         """Tasks of the keyed stage: the slots that are needed at any time."""
-        scales = self.scenario.trigger == "scale"
-        return max(self.job.slots, *self.scenario.reconfigurations) if scales else self.job.slots
+        later = self.scenario.reconfigurations if self.scenario.trigger == "scale" else []
+        return max(self.job.slots, self.job.slots_max, *later)
 
     @property
     def cores(self) -> int:

@@ -3,8 +3,9 @@
 import secrets
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, Protocol
 
 from keyshift.clock import SECOND_US
@@ -13,11 +14,11 @@ from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.leader import MakeSteps
-from keyshift.keys import Assignment, Move, Step
+from keyshift.keys import Assignment, Move, SlotId, Step
 from keyshift.lab.final_state import FinalState, of_job
 from keyshift.lab.scenario import Balance, Change
 from keyshift.lab.spec import RunSpec
-from keyshift.planner import Decision, Strategy, make_plan
+from keyshift.planner import Decision, Plan, Strategy, make_plan
 from keyshift.progress import Say
 
 
@@ -46,6 +47,9 @@ class SystemUnderTest(Protocol):
     def cancel(self) -> None:
         """Take back what has not begun."""
 
+    def measure(self) -> Mapping[int, Mapping[str, Any]]:
+        """What each slot has measured since the system started or was recovered; see ``Job.measure``."""
+
     @property
     def busy(self) -> bool:
         """Whether anything that was requested is not over yet."""
@@ -61,6 +65,29 @@ class SystemUnderTest(Protocol):
 
     def final_state(self) -> FinalState:
         """End the job, after ``stop``, and tell what came of it."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan from where the units were: it is carried out if they still are there, else another one is made."""
+
+    point: Strategy
+    begin: Assignment
+    target: Assignment
+    plan: Plan
+
+
+class LiveSystem(SystemUnderTest, Protocol):
+    """A system that can be asked for plans, and how it is, while it runs."""
+
+    def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
+        """The plan for a change, which is not requested. ``point``: instead of the system's own strategy."""
+
+    def request(self, change: Change, replace: bool = False, proposal: Proposal | None = None) -> None:
+        """As in ``SystemUnderTest``; with what was proposed for the change."""
+
+    def status(self) -> dict[str, Any]:
+        """What is known of each stage and of snapshots, without asking anybody; for any thread."""
 
 
 def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None) -> JobConfig:
@@ -94,8 +121,9 @@ class KeyshiftJob:
     def __init__(self, spec: RunSpec, job: Job, say: Say) -> None:
         self._spec, self._job, self._say = spec, job, say
         self._point = spec.point()
-        self._numbers = count()  # of the migrations
+        self._requested = 0  # migrations
         self._restarts: deque[MakeSteps] = deque()  # that were requested
+        self._announced = False  # copies for the first migration are there already, if it wants some
         self._decisions: list[tuple[int, Decision]] = []
         self._to_move: set[int] | None = None  # None: nobody has planned yet
         self._planned_s = 0.0
@@ -107,13 +135,13 @@ class KeyshiftJob:
         self._job.start(self._spec.start())
 
     def check(self) -> None:
-        """Restarts are made here."""
+        """Restarts are made here, when no migration is under way."""
         self._job.check()
-        if self._restarts:
+        if self._restarts and not self._job.busy:
             make_steps, target = self._restarts.popleft(), self._job.assignment
             for step in make_steps(target):
                 target = target.after(step)
-            self._job.restart(target)
+            self._job.restart(target, 0 if self._point.restarts else self._job.config.slots)
 
     def recover(self) -> str:
         """The job's next attempt."""
@@ -124,16 +152,21 @@ class KeyshiftJob:
 
     def announce(self, change: Change) -> None:
         """Copies that are kept all the time are begun, if the target is where they go."""
-        point = self._point.phase(0)
+        point, self._announced = self._point.phase(0), True
         if point.replicas == "periodic":
             current, heat = self._job.assignment, self._heat()
             target = self._spec.target(current, change)
             self._copy(make_plan(point, current, target, heat, self._spec.workload.seed).copies, point)
 
-    def request(self, change: Change, replace: bool = False) -> None:
+    def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
+        """As the next migration would be planned now."""
+        return self._proposed(point or self._point.phase(self._requested), change, self._job.assignment)
+
+    def request(self, change: Change, replace: bool = False, proposal: Proposal | None = None) -> None:
         """It is planned when its turn comes."""
-        make_steps = partial(self._plan, next(self._numbers), change)
-        if self._point.restarts:
+        make_steps = partial(self._plan, self._requested, change, proposal=proposal)
+        self._requested += 1
+        if (proposal.point if proposal else self._point).restarts:
             self._restarts.append(make_steps)
         else:
             self._job.request(make_steps, replace)
@@ -147,6 +180,33 @@ class KeyshiftJob:
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way."""
         return bool(self._restarts) or self._job.busy
+
+    def measure(self) -> dict[int, dict[str, Any]]:
+        """Asks the slots."""
+        return self._job.measure()
+
+    def status(self) -> dict[str, Any]:
+        """There is one stage."""
+        job, owner = self._job, self._job.assignment.owner
+        moving = {slot for record in job.under_way for m in record.step.moves for slot in (m.source, m.destination)}
+        newest = job.snapshots[-1] if job.snapshots else None
+        of_unit = newest.unit_bytes if newest else {}
+        slots = {
+            slot: {
+                "units": owner.count(SlotId(slot)),
+                "moving": slot in moving,
+                "state_bytes": sum(of_unit.get(u, 0) for u, of in enumerate(owner) if of == slot) if newest else None,
+            }
+            for slot in range(job.config.slots)
+        }
+        stage = {"slots": len(set(owner)), "provisioned": job.config.slots, "owners": list(owner), "of_slot": slots}
+        return {
+            "stages": {job.config.stage: stage},
+            "attempt": job.config.attempt,
+            "snapshots": len(job.snapshots),
+            "snapshot_bytes": newest.bytes if newest else None,
+            "troubles": job.troubles_so_far,
+        }
 
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
@@ -179,14 +239,15 @@ class KeyshiftJob:
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    def _plan(self, number: int, change: Change, current: Assignment) -> tuple[Step, ...]:
+    def _plan(
+        self, number: int, change: Change, current: Assignment, proposal: Proposal | None = None
+    ) -> tuple[Step, ...]:
         """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
         begin = time.perf_counter()
-        point = self._point.phase(number)
-        heat = self._heat() if point.order == "hottest" or isinstance(change, Balance) else []
-        target = self._spec.target(current, change, heat)
-        self._wants(current, target)
-        plan = make_plan(point, current, target, heat, self._spec.workload.seed)
+        if proposal is None or proposal.begin.owner != current.owner:
+            proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+        point, plan = proposal.point, proposal.plan
+        self._wants(current, proposal.target)
         self._decisions += [(number, decision) for decision in plan.decisions]
         if number == 0:
             self._planned_s = time.perf_counter() - begin
@@ -196,9 +257,14 @@ class KeyshiftJob:
             self._copy(plan.copies, point)
             self._job.await_copies()
             self._replicate_s = (self._replicate_s or 0.0) + time.perf_counter() - copying
-        elif number and plan.copies:
+        elif plan.copies and (number or not self._announced):
             self._copy(plan.copies, point)
         return plan.steps
+
+    def _proposed(self, point: Strategy, change: Change, current: Assignment) -> Proposal:
+        heat = self._heat() if point.order == "hottest" or isinstance(change, Balance) else []
+        target = self._spec.target(current, change, heat)
+        return Proposal(point, current, target, make_plan(point, current, target, heat, self._spec.workload.seed))
 
     def _wants(self, current: Assignment, target: Assignment) -> None:
         self._to_move = (self._to_move or set()) | {move.unit for move in current.moves_to(target)}

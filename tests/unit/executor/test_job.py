@@ -75,6 +75,9 @@ class Nodes:
                 "1": {"left_behind": []},
             }
 
+    def withdraw(self, path):
+        self._all.below.pop(path, None)
+
     def lead(self, name, act):
         act()
 

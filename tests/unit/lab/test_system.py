@@ -35,8 +35,8 @@ class Job:
     def cancel(self):
         self.cancelled += 1
 
-    def restart(self, target):
-        self.restarted.append(target)
+    def restart(self, target, slots):
+        self.restarted.append((target, slots))
         self.assignment = Assignment(self.assignment.version + 1, target.owner)
 
     def measure(self):
@@ -105,7 +105,8 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     made.system.request(change)
     made.system.check()
     made.system.check()
-    (target,) = made.job.restarted
+    ((target, slots),) = made.job.restarted
+    assert slots == 0, "as many as the target has"
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert not made.job.requests
     assert not made.system.busy

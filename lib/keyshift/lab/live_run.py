@@ -1,0 +1,194 @@
+"""A run that lasts until it is stopped: what is done with it comes from other threads while it goes on."""
+
+import math
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.lab.course import LEAD_S, LOOK_S, Course
+from keyshift.lab.display import Display
+from keyshift.lab.outcome import Outcome
+from keyshift.lab.sampler import Sampler
+from keyshift.lab.scenario import Change
+from keyshift.lab.spec import RunSpec
+from keyshift.lab.system import LiveSystem, Proposal
+from keyshift.traffic.traffic import Traffic
+
+WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
+LONGEST_PAUSE_S = 30.0
+T = TypeVar("T")
+
+
+class Unwanted(KeyshiftError):
+    """Nobody wants the job any more, nor its verdict."""
+
+
+@dataclass
+class Migration:
+    """One that was requested. Times in seconds since the epoch; ``outcome``: empty until it is over."""
+
+    number: int
+    proposal: Proposal
+    requested_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+
+
+class LiveRun(Course):
+    """``execute`` makes the thread that calls it the controlling one; ``ask`` is for any other thread."""
+
+    def __init__(
+        self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
+    ) -> None:
+        super().__init__(spec, system, traffic, display, ready)
+        self.system, self.traffic, self.display = system, traffic, display
+        self._inbox: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self.each_second.append(self._measure)
+        self.state = "starting"  # running, stopping
+        self.began_at = math.nan  # seconds since the epoch
+        self.rate = spec.run.rate
+        self.measured: dict[int, dict[str, Any]] = {}  # of each slot, as it said last
+        self.migrations: list[Migration] = []
+        self.unwanted = False
+        self.on_ready: Callable[[], None] = lambda: None
+
+    @property
+    def deaths(self) -> int:
+        """How often the query has died."""
+        return len(self._deaths)
+
+    @property
+    def offered(self) -> int:
+        """Events so far."""
+        return self._feed.sent if self._feed else 0
+
+    def execute(self) -> Outcome:
+        """Until ``stop``, and then from the last events to the verdict. Raises KeyshiftError if the job dies."""
+        feed = self._open()
+        with Sampler(ignore=self._traffic.pids) as sampler:
+            start = self.began_at = time.time() + LEAD_S
+            feed.begin(start, None)
+            self._display.enter("steady")
+            self.state = "running"
+            self.on_ready()
+            self._surviving(self._serve)
+            self.state = "stopping"
+            end = self._idle_since = time.time()
+            self._trigger = self._trigger or end
+            feed.end_load()
+            self._surviving(self._await_migrations)
+            self._surviving(self._finish)
+        self._settle()
+        return self._outcome(start, start + self._spec.run.warmup_s, end, sampler.rows)
+
+    # -- from other threads -------------------------------------------------------------------------------------------
+
+    def ask(self, act: Callable[[], T]) -> T:
+        """What ``act`` gives or raises, called by the controlling thread at its next look."""
+        answer: Future[T] = Future()
+        self._inbox.put((answer, act))
+        if self.state != "running":
+            self.refuse()
+        return answer.result()
+
+    def refuse(self) -> None:
+        """Nobody looks any more: whoever still asks is told so."""
+        for answer, _ in self._waiting():
+            answer.set_exception(BadInput(f"the job is not running: it is {self.state}"))
+
+    def _waiting(self) -> list[tuple[Future[Any], Callable[[], Any]]]:
+        found = []
+        while True:
+            try:
+                found.append(self._inbox.get_nowait())
+            except queue.Empty:
+                return found
+
+    # -- of the controlling thread ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The load ends now."""
+        self.state = "stopping"
+
+    def migrate(self, change: Change, proposal: Proposal) -> Migration:
+        """Request what was proposed for ``change``."""
+        self.system.request(change, proposal=proposal)
+        migration = Migration(len(self.migrations), proposal, time.time())
+        self._trigger = self._trigger or migration.requested_at
+        self.migrations.append(migration)
+        return migration
+
+    def change_rate(self, rate: float) -> None:
+        """Another rate from now on, events per second."""
+        assert self._feed is not None
+        self._feed.change_rate(rate)
+        self.rate = rate
+
+    def _serve(self) -> None:
+        while self.state == "running":
+            self._look()
+            for answer, act in self._waiting():
+                self._answer(answer, act)
+            self._settle()
+            time.sleep(LOOK_S)
+        self.refuse()
+
+    def _answer(self, answer: Future[Any], act: Callable[[], Any]) -> None:
+        try:
+            answer.set_result(act())
+        except Exception as error:
+            answer.set_exception(error)
+            if isinstance(error, QueryDied):
+                raise
+
+    def _settle(self) -> None:
+        """What was requested is over when nothing is under way any more."""
+        if self.system.busy:
+            return
+        told = self.system.status()
+        [stage] = told["stages"].values()
+        for migration in self.migrations:
+            if not migration.outcome:
+                reached = tuple(stage["owners"]) == migration.proposal.target.owner
+                why = told["troubles"][-1] if told["troubles"] else "other requests came behind it"
+                migration.outcome = "complete" if reached else f"incomplete: {why}"
+                migration.ended_at = time.time()
+
+    def _measure(self) -> None:
+        try:
+            self.measured = {slot: dict(said) for slot, said in self.system.measure().items()}
+        except MigrationFailed as error:  # a slot that hangs is not dead
+            self._display.say(f"not measured: {error}")
+
+    def _check(self) -> None:
+        if self.unwanted:
+            raise Unwanted("the job was given up before it was stopped: it has no verdict")
+        super()._check()
+
+    def _allow_another(self, death: QueryDied) -> None:
+        most = self._spec.run.recoveries
+        pause_s = pause_before(self._deaths, most)
+        if pause_s is None:
+            raise QueryDied(f"{death}; it died {most + 1} times within {WINDOW_S:g} s (recoveries = {most})") from death
+        if pause_s:
+            self._display.enter("recovering")
+            self._display.say(f"{death}; the next attempt begins in {pause_s:g} s")
+            time.sleep(pause_s)
+
+    def _moment(self) -> str:
+        return f"{max(0.0, time.time() - self.began_at):.1f} s after the load began"
+
+
+def pause_before(deaths: list[float], most: int) -> float | None:
+    """Seconds until the next attempt, or None if there is none: ``most`` deaths are allowed within ``WINDOW_S``.
+
+    ``deaths``: when each was, the last one now. The first has no pause, and each pause is twice the one before.
+    """
+    recent = sum(death > deaths[-1] - WINDOW_S for death in deaths)
+    if recent > most:
+        return None
+    return 0.0 if recent == 1 else min(LONGEST_PAUSE_S, 2.0 ** (recent - 2))
