@@ -20,7 +20,8 @@ ANSWER_S = 5.0
 
 @contextmanager
 def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpoints]:
-    """The services of a profile (see ``load_profile``); embedded ones that were down are stopped again at the end.
+    """The services of a profile (see ``load_profile``). Embedded ones that were down stop again when the last command
+    that uses them ends.
 
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
     """
@@ -28,13 +29,8 @@ def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpo
     if place.services != "embedded":
         yield _reached(place.endpoints())
         return
-    stack = Stack()
-    mine = not stack.running()
-    try:
-        yield stack.up(say)
-    finally:
-        if mine:
-            stack.down(say=say)
+    with Stack().used(say) as endpoints:
+        yield endpoints
 
 
 def _reached(endpoints: Endpoints) -> Endpoints:
