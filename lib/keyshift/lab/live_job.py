@@ -10,21 +10,35 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor.faults import Fault
 from keyshift.keys import Step
-from keyshift.lab.live_run import LiveRun, Migration
+from keyshift.lab.live_run import LiveRun, Migration, NotRunning
 from keyshift.lab.live_spec import parameters, room
 from keyshift.lab.scenario import Change, Map, Scale
 from keyshift.lab.spec import RunSpec
+from keyshift.lab.system import Proposal
 from keyshift.planner import Strategy, change, strategies
 from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, new_run_id
 
 Target = int | Mapping[int, int]
 Record = Callable[..., Manifest]  # see ``Lab.record``
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A migration that was planned and not requested."""
+
+    change: Change
+    proposal: Proposal
+
+    def as_json(self) -> dict[str, Any]:
+        """With ``steps``."""
+        return _of_proposal(self.proposal) | {"steps": [_step(step) for step in self.proposal.plan.steps]}
 
 
 class LiveJob:
@@ -63,6 +77,12 @@ class LiveJob:
                 stack.callback(self.ended.set)
                 stack.callback(self._on_end)
 
+    def fail(self, error: BaseException) -> None:
+        """What the job needs does not come: it never executes."""
+        if self.manifest is None and self.error is None:
+            self.error = error
+        self.ended.set()
+
     def keep(self) -> None:
         """``execute``, for a thread that nobody waits for: ``error`` has what it raises."""
         with contextlib.suppress(KeyshiftError):
@@ -90,7 +110,7 @@ class LiveJob:
 
     def stop(self) -> Manifest:
         """End the load, wait for all results and the verdict. Whoever asks again gets the same."""
-        with contextlib.suppress(BadInput):  # it stops already
+        with contextlib.suppress(NotRunning):  # it stops already
             run = self._running()
             run.ask(run.stop)
         self.ended.wait()
@@ -147,7 +167,7 @@ class LiveJob:
             "p50_ms": last.get("p50_ms"),
             "p99_ms": last.get("p99_ms"),
             "migrating": any(not migration.outcome for migration in run.migrations),
-            "migrations": [_as_json(migration) for migration in list(run.migrations)],
+            "migrations": [_of_migration(migration) for migration in list(run.migrations)],
             "deaths": run.deaths,
         }
         measured = run.measured
@@ -168,7 +188,12 @@ class LiveJob:
 
         ``stage``: may be left out if there is one. ``wait``: until it is over.
         """
-        return self._migrate(stage, slots, None, wait)
+        run = self._running()
+        self._require_stage(stage)
+        migration = run.ask(lambda: self._start(run, self._proposed(run, slots, None)))
+        while wait and not migration.outcome and not self.ended.wait(0.1):
+            pass
+        return _of_migration(migration)
 
     def plan(
         self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
@@ -177,7 +202,22 @@ class LiveJob:
 
         ``target``: a number of slots, or key groups and the slots they go to.
         """
-        return self._migrate(stage, target, self._point(strategy, settings or {}), wait=False)
+        proposed = self.propose(strategy, target, settings, stage)
+        self.begin(proposed)
+        return proposed.as_json()
+
+    def propose(
+        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
+    ) -> Proposed:
+        """What ``plan`` would do, for ``begin``."""
+        run, point = self._running(), self._point(strategy, settings or {})
+        self._require_stage(stage)
+        return run.ask(lambda: self._proposed(run, target, point))
+
+    def begin(self, proposed: Proposed) -> None:
+        """Do it; if the state is elsewhere by now, or when its turn comes, with steps from there."""
+        run = self._running()
+        run.ask(lambda: self._start(run, proposed))
 
     def cancel(self) -> None:
         """Take back the steps and migrations that have not begun."""
@@ -196,21 +236,15 @@ class LiveJob:
         run = self._running()
         run.ask(lambda: run.system.hit(Fault("kill", "slot", "", None)))
 
-    def _migrate(self, stage: str | None, target: Target, point: Strategy | None, wait: bool) -> dict[str, Any]:
-        run = self._running()
-        self._require_stage(stage)
-        migration = run.ask(lambda: self._begin(run, target, point))
-        answer = _as_json(migration) | {"steps": [_step(step) for step in migration.proposal.plan.steps]}
-        while wait and not migration.outcome and not self.ended.wait(0.1):
-            pass
-        return answer | _as_json(migration)
-
-    def _begin(self, run: LiveRun, target: Target, point: Strategy | None) -> Migration:
-        """The controlling thread's: nothing changes between what is checked and what is requested."""
+    def _proposed(self, run: LiveRun, target: Target, point: Strategy | None) -> Proposed:
+        """The controlling thread's: nothing changes between what is checked and what is planned."""
         restarts = (point or self.spec.point()).restarts
         [stage] = run.system.status()["stages"].values()
         change = self._change(target, stage["provisioned"], restarts)
-        return run.migrate(change, run.system.propose(change, point))
+        return Proposed(change, run.system.propose(change, point))
+
+    def _start(self, run: LiveRun, proposed: Proposed) -> Migration:
+        return run.migrate(proposed.change, proposed.proposal)
 
     def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
         most = room(self.spec) if restarts else provisioned
@@ -243,21 +277,27 @@ class LiveJob:
 
     def _running(self) -> LiveRun:
         if self._run is None or self.state != "running":
-            raise BadInput(f"job {self.run_id} is {self.state}, not running")
+            raise NotRunning(f"job {self.run_id} is {self.state}, not running")
         return self._run
 
 
-def _as_json(migration: Migration) -> dict[str, Any]:
-    point, plan = migration.proposal.point, migration.proposal.plan
+def _of_migration(migration: Migration) -> dict[str, Any]:
+    took_s = None if migration.ended_at is None else round(migration.ended_at - migration.requested_at, 3)
     return {
         "number": migration.number,
-        "what": point.summary,
-        "slots": len(set(migration.proposal.target.owner)),
-        "planned_steps": len(plan.steps),
-        "planned_moves": plan.moves,
         "requested_at": migration.requested_at,
-        "took_s": None if migration.ended_at is None else round(migration.ended_at - migration.requested_at, 3),
+        "took_s": took_s,
         "outcome": migration.outcome or "under way",
+        **_of_proposal(migration.proposal),
+    }
+
+
+def _of_proposal(proposal: Proposal) -> dict[str, Any]:
+    return {
+        "what": proposal.point.summary,
+        "slots": len(set(proposal.target.owner)),
+        "planned_steps": len(proposal.plan.steps),
+        "planned_moves": proposal.plan.moves,
     }
 
 

@@ -23,6 +23,10 @@ LONGEST_PAUSE_S = 30.0
 T = TypeVar("T")
 
 
+class NotRunning(BadInput):
+    """The job does not run yet, or any more: nothing can be done with it."""
+
+
 class Unwanted(KeyshiftError):
     """Nobody wants the job any more, nor its verdict."""
 
@@ -98,7 +102,7 @@ class LiveRun(Course):
     def refuse(self) -> None:
         """Nobody looks any more: whoever still asks is told so."""
         for answer, _ in self._waiting():
-            answer.set_exception(BadInput(f"the job is not running: it is {self.state}"))
+            answer.set_exception(NotRunning(f"the job is not running: it is {self.state}"))
 
     def _waiting(self) -> list[tuple[Future[Any], Callable[[], Any]]]:
         found = []
