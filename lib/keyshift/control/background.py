@@ -27,6 +27,7 @@ LOOK_S = 0.3
 ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
 END_S = 120.0  # for its process to stop what it has started
 RELEASE = b"release\n"
+TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
 
 
 class Client:
@@ -73,11 +74,11 @@ def start(
     spec, place, jobs = live_spec(values), load_profile(profile), Jobs()
     place.require_cores(spec.cores)
     require_java()
-    with listen(port) as listener, jobs.naming():
+    with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
         name = jobs.free_name(name, spec.workload.name)
         log = jobs.home / "logs" / f"job-{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        token = secrets.token_urlsafe(32)
+        token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
         process = _launched(listener, log)
         job = JobFile(
             name=name,
