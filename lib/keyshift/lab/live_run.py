@@ -120,8 +120,7 @@ class LiveRun(Course):
 
     def migrate(self, change: Change, proposal: Proposal) -> Migration:
         """Request what was proposed for ``change``."""
-        self.system.request(change, proposal=proposal)
-        migration = Migration(len(self.migrations), proposal, time.time())
+        migration = Migration(self.system.request(change, proposal=proposal), proposal, time.time())
         self._trigger = self._trigger or migration.requested_at
         self.migrations.append(migration)
         return migration
@@ -150,15 +149,11 @@ class LiveRun(Course):
                 raise
 
     def _settle(self) -> None:
-        """What was requested is over when nothing is under way any more."""
-        if self.system.busy:
-            return
-        told = self.system.status()
-        [stage] = told["stages"].values()
+        """See which migrations are over."""
         for migration in self.migrations:
-            if not migration.outcome:
-                reached = tuple(stage["owners"]) == migration.proposal.target.owner
-                why = told["troubles"][-1] if told["troubles"] else "other requests came behind it"
+            if not migration.outcome and (reached := self.system.ended(migration.number)) is not None:
+                troubles = self.system.status()["troubles"]
+                why = troubles[-1] if troubles else "it was taken back"
                 migration.outcome = "complete" if reached else f"incomplete: {why}"
                 migration.ended_at = time.time()
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
@@ -41,8 +42,8 @@ class SystemUnderTest(Protocol):
     def announce(self, change: Change) -> None:
         """A change that will be requested: what can be done ahead may be done."""
 
-    def request(self, change: Change, replace: bool = False) -> None:
-        """Ask for a migration, behind all others or instead of what has not begun of them."""
+    def request(self, change: Change, replace: bool = False) -> int:
+        """Ask for a migration, behind all others or instead of what has not begun of them. Gives its number, from 0."""
 
     def cancel(self) -> None:
         """Take back what has not begun."""
@@ -83,8 +84,11 @@ class LiveSystem(SystemUnderTest, Protocol):
     def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
         """The plan for a change, which is not requested. ``point``: instead of the system's own strategy."""
 
-    def request(self, change: Change, replace: bool = False, proposal: Proposal | None = None) -> None:
+    def request(self, change: Change, replace: bool = False, proposal: Proposal | None = None) -> int:
         """As in ``SystemUnderTest``; with what was proposed for the change."""
+
+    def ended(self, number: int) -> bool | None:
+        """Whether all units came where this migration wanted them; None while it is to come or under way."""
 
     def status(self) -> dict[str, Any]:
         """What is known of each stage and of snapshots, without asking anybody; for any thread."""
@@ -123,6 +127,8 @@ class KeyshiftJob:
         self._point = spec.point()
         self._requested = 0  # migrations
         self._restarts: deque[MakeSteps] = deque()  # that were requested
+        self._planned, self._target = -1, spec.start()  # the number of the last plan, and where it leads
+        self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._announced = False  # copies for the first migration are there already, if it wants some
         self._decisions: list[tuple[int, Decision]] = []
         self._to_move: set[int] | None = None  # None: nobody has planned yet
@@ -162,14 +168,21 @@ class KeyshiftJob:
         """As the next migration would be planned now."""
         return self._proposed(point or self._point.phase(self._requested), change, self._job.assignment)
 
-    def request(self, change: Change, replace: bool = False, proposal: Proposal | None = None) -> None:
+    def request(self, change: Change, replace: bool = False, proposal: Proposal | None = None) -> int:
         """It is planned when its turn comes."""
-        make_steps = partial(self._plan, self._requested, change, proposal=proposal)
-        self._requested += 1
+        number, self._requested = self._requested, self._requested + 1
+        make_steps = partial(self._plan, number, change, proposal=proposal)
         if (proposal.point if proposal else self._point).restarts:
             self._restarts.append(make_steps)
         else:
             self._job.request(make_steps, replace)
+        return number
+
+    def ended(self, number: int) -> bool | None:
+        """A migration is over when the next one is planned, or nothing is under way."""
+        if number in self._ended or self.busy:
+            return self._ended.get(number)
+        return self._planned == number and self._target.owner == self._job.assignment.owner
 
     def cancel(self) -> None:
         """Restarts that have not begun, too."""
@@ -244,8 +257,17 @@ class KeyshiftJob:
     ) -> tuple[Step, ...]:
         """The steps of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
         begin = time.perf_counter()
-        if proposal is None or proposal.begin.owner != current.owner:
-            proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+        if self._planned not in (-1, number):
+            self._ended[self._planned] = self._target.owner == current.owner
+        try:
+            if proposal is None or proposal.begin.owner != current.owner:
+                proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+        except (BadInput, MigrationFailed, PlanRejected) as error:
+            if proposal is None:
+                raise
+            self.note(f"migration {number} was dropped, no plan could be made when its turn came: {error}")
+            return ()
+        self._planned, self._target = number, proposal.target
         point, plan = proposal.point, proposal.plan
         self._wants(current, proposal.target)
         self._decisions += [(number, decision) for decision in plan.decisions]

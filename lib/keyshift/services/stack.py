@@ -139,7 +139,7 @@ class Stack:
             self._users.forget()
             self._stop(self._services, say)
             if wipe:
-                for name in ("data", "conf", "logs", "pids"):
+                for name in ("data", "conf", "logs", "pids", "jobs"):
                     shutil.rmtree(self._home / name, ignore_errors=True)
                 for name in ("ports.json", "credentials.json"):
                     (self._home / name).unlink(missing_ok=True)

@@ -49,7 +49,8 @@ def test_it_scales_and_says_so(job):
     after = job.status()
     assert after["stages"]["counter"]["slots"] == 4
     assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
-    assert job.traffic.told[:2] == [("feed", 2000.0), ("begin", pytest.approx(before["running_s"], abs=1e12), None)]
+    (feed, rate), (begin, _, seconds) = job.traffic.told[:2]
+    assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
 
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
@@ -103,6 +104,34 @@ def test_what_is_not_possible_is_refused_and_changes_nothing(job, ask, words):
     assert job.status()["migrations"] == []
     assert not job.inner.requests and len(job.inner.assignments) == 1
     assert [what for what, *_ in job.traffic.told] == ["feed", "begin"]
+
+
+def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is_by_then(job):
+    job.inner.go.clear()
+    job.scale(slots=4, wait=False)
+    job.scale(slots=3, wait=False)
+    job.plan("all_at_once", 2)
+    assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 3
+    assert job.status()["stages"]["counter"]["slots"] == 2
+
+
+def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
+    def fails():
+        raise MigrationFailed("measure: 1 did not answer")
+
+    job.inner.go.clear()
+    job.plan("hot_first", 4)
+    job.plan("hot_first", 3)
+    monkeypatch.setattr(job.inner, "measure", fails)
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    first, second = (each["outcome"] for each in job.status()["migrations"])
+    assert first == "complete"
+    assert second.startswith("incomplete: migration 1 was dropped, no plan could be made when its turn came: measure")
+    assert job.scale(slots=2)["outcome"] == "complete"
 
 
 def test_what_is_taken_back_is_not_complete(job):
