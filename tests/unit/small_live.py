@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 from keyshift.errors import QueryDied
 from keyshift.executor.faults import Fault
+from keyshift.executor.job import Past
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab import course, live_run
 from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
-
-KEPT = {"events": 10, "rate_per_s": 1.0, "completion_s": None, "phases": {}}
+from keyshift.traffic.traffic import Before
 
 
 class Job:
@@ -21,9 +21,11 @@ class Job:
 
     def __init__(self, spec):
         self.assignments, self.requests, self.troubles, self.snapshots, self.under_way = [spec.start()], [], [], [], []
-        self.config = SimpleNamespace(slots=spec.tasks, stage=spec.workload.stages[0].name, attempt=0, restore=None)
+        stage = spec.workload.stages[0].name
+        self.config = SimpleNamespace(slots=spec.tasks, stage=stage, attempt=0, restore=None, token="secret")
         self.go, self.dies, self.calls = threading.Event(), [], []
         self.go.set()
+        self.measured = 0
 
     @property
     def assignment(self):
@@ -64,7 +66,11 @@ class Job:
         self.calls.append("recover")
         self.requests.clear()
 
+    def past(self):
+        return Past(list(self.assignments), [1], [], [], [], [], set(), None, 0)
+
     def measure(self):
+        self.measured += 1
         return {
             slot: {"seconds": 2.0, "records": [[slot, 10], [slot + 8, 5]], "queue_bytes": 7, "host": "h"}
             for slot in range(self.config.slots)
@@ -83,7 +89,7 @@ class Traffic:
         self.seconds = [
             {"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0, "by_slot": [[0, 9.0, [2, 1] + [0] * 11]]}
         ]
-        self.feed_ = SimpleNamespace(sent=31, due=30)
+        self.feed_ = SimpleNamespace(sent=31, due=30, before=Before())
         for name in ("begin", "change_rate", "end_load"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 

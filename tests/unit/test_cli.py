@@ -60,6 +60,7 @@ def test_help_names_every_command(tmp_path):
         (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["job", "status"], "no job runs here; start one with `keyshift job start`"),
         (["job", "stop", "nobody"], "unknown job 'nobody'"),
+        (["resume", "nobody"], "unknown job to resume 'nobody'"),
         (["job", "scale"], "Missing option '--slots'"),
         (["job", "scale", "--slots", "many"], "not 'many'"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),

@@ -45,6 +45,7 @@ app.add_typer(job, name="job")
 for command in (
     *(services.up, services.down, services.status),
     *(experiments.run, experiments.notebook, experiments.batch, experiments.lab),
+    jobs.resume,
     *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.parameters),
 ):
     app.command()(command)

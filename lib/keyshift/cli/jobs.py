@@ -40,6 +40,19 @@ def start(
     print_rows([{"job": job.name, "url": job.url, "run": told["run_id"], "log": job.log}], as_json)
 
 
+def resume(
+    run: Annotated[str, typer.Argument(help="The name of a job, or the first characters of its run's id.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Go on with a job whose process was killed, from its newest snapshot, in another process."""
+    from keyshift.control import background
+    from keyshift.progress import tell
+
+    job, told = background.resume(run, tell, port)
+    print_rows([{"job": job.name, "url": job.url, "run": told["run_id"], "log": job.log}], as_json)
+
+
 def list_jobs(as_json: Json = False) -> None:
     """The jobs of this state folder: those that run, and how others ended that nobody has stopped."""
     from keyshift.control.background import Client
@@ -94,7 +107,8 @@ def scale(
 
     def over(told: dict[str, Any]) -> bool:
         nonlocal migration
-        migration = told["migrations"][migration["number"]]
+        number = migration["number"]
+        migration = next(each for each in told["migrations"] if each["number"] == number)
         return migration["outcome"] != "under way" or told["state"] != "running"
 
     if wait:

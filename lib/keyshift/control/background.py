@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,43 +71,61 @@ def start(
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
     ends, too, if this is interrupted.
     """
-    spec, place, jobs = live_spec(values), load_profile(profile), Jobs()
+    return _begun(Jobs(), values, say, name, port, profile, resume=False)
+
+
+def resume(run: str, say: Say, port: int = 0) -> tuple[JobFile, dict[str, Any]]:
+    """Go on, in another process, with a job whose process is gone, from its newest snapshot; as ``start``.
+
+    ``run``: the job's name, or the beginning of the run's id. Raises BadInput if there is no such job, or if it runs.
+    """
+    jobs = Jobs()
+    job, journal = jobs.resumable(run)
+    return _begun(jobs, journal["values"], say, job.name, port, journal["profile"], resume=True)
+
+
+def _begun(
+    jobs: Jobs, values: Mapping[str, Any], say: Say, name: str, port: int, profile: str | None, resume: bool
+) -> tuple[JobFile, dict[str, Any]]:
+    spec, place = live_spec(values), load_profile(profile)
     place.require_cores(spec.cores)
     require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
-        name = jobs.free_name(name, spec.workload.name)
+        name = name if resume else jobs.free_name(name, spec.workload.name)
         log = jobs.home / "logs" / f"job-{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
         process = _launched(listener, log)
         job = JobFile(
             name=name,
             url=url_of(listener),
-            token=token,
+            token=os.environ.get(TOKEN) or secrets.token_urlsafe(32),
             pid=process.pid,
             created=process_created(process.pid),
             workload=spec.workload.name,
             strategy=spec.strategy.name,
             log=str(log),
         )
-        try:
+        config = {"name": name, "values": dict(values), "profile": profile, "token": job.token, "resume": resume}
+        with _ended_otherwise(jobs, job, process, resume):
             jobs.write(job)
-            config = {"name": name, "values": dict(values), "profile": profile, "token": token}
             _tell(process, json.dumps(config | {"socket": listener.fileno()}).encode() + b"\n")
-        except BaseException:
-            process.kill()
-            process.wait()
-            jobs.remove(name)
-            raise
-    try:
+    with _ended_otherwise(jobs, job, process, resume):
         told = _await_ready(job, process, log, say)
         _tell(process, RELEASE)
+    return job, told
+
+
+@contextlib.contextmanager
+def _ended_otherwise(jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], resume: bool) -> Iterator[None]:
+    """If what is inside fails, the process ends, and nothing of a new job is left; one to be resumed still can be."""
+    try:
+        yield
     except BaseException:
         process.terminate()
         process.wait()
-        jobs.remove(name)
+        if not resume:
+            jobs.remove(job.name)
         raise
-    return job, told
 
 
 def _launched(listener: socket.socket, log: Path) -> subprocess.Popen[bytes]:

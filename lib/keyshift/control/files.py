@@ -1,9 +1,11 @@
 """The jobs in the background of a state folder: a private file for each, with where it is and how to reach it."""
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -55,6 +57,8 @@ class Jobs:
             raise BadInput(f"name = {wanted!r}: must be lower-case letters, digits, '_' and '-', at most 41")
         if (known := self.read(wanted)) and self.alive(known):
             raise BadInput(f"name = {wanted}: a job of this name runs, process {known.pid}; choose another")
+        if self.journal(wanted):
+            raise BadInput(f"name = {wanted}: this job can still be resumed; choose another, or `keyshift job stop` it")
         return wanted
 
     def write(self, job: JobFile) -> None:
@@ -71,6 +75,34 @@ class Jobs:
     def remove(self, name: str) -> None:
         """Forget it; safe to call twice."""
         self._path(name).unlink(missing_ok=True)
+        self.drop_journal(name)
+
+    def drop_journal(self, name: str) -> None:
+        """Nothing can go on with it any more; safe to call twice."""
+        self._journal(name).unlink(missing_ok=True)
+
+    def keep_journal(self, name: str, journal: dict[str, Any]) -> None:
+        """What another process needs to go on with the job, readable for its owner alone."""
+        write_whole(self._journal(name), json.dumps(journal))
+
+    def journal(self, name: str) -> dict[str, Any] | None:
+        """The one that was kept last; None if there is none."""
+        try:
+            return json.loads(self._journal(name).read_text())  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            return None
+
+    def resumable(self, run: str) -> tuple[JobFile, dict[str, Any]]:
+        """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on."""
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
+        found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
+        if not run or len(found) != 1:
+            known = [journal["run_id"] for _, journal in kept.values()]
+            raise unknown("job to resume", run, known or ["none has a snapshot and no process"])
+        [(job, journal)] = found
+        if self.alive(job):
+            raise BadInput(f"job {job.name} runs, process {job.pid}: only a job whose process is gone is resumed")
+        return job, journal
 
     def all(self) -> list[JobFile]:
         """In the order of their names, those that have ended without being stopped, too."""
@@ -87,7 +119,10 @@ class Jobs:
 
     def how_it_ended(self, job: JobFile) -> str:
         """Of one whose process is gone, in one line."""
-        return job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
+        if job.why:
+            return job.why
+        end = f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
+        return f"{end}; `keyshift resume {job.name}` goes on with it" if self.journal(job.name) else end
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -101,6 +136,9 @@ class Jobs:
         if len(running) > 1:
             raise BadInput(f"{len(running)} jobs run here, name one: {', '.join(job.name for job in running)}")
         return running[0]
+
+    def _journal(self, name: str) -> Path:
+        return self._folder / f"{name}.journal"
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"

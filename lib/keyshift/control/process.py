@@ -1,12 +1,14 @@
 """The process of a job in the background: ``python -m keyshift.control.process``, started by ``control.background``.
 
-Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token`` and ``socket``, an
-inherited file descriptor that listens. The end of standard input before the line ``release`` means that whoever has
-started it is gone before the job was ready: then it ends. Progress and the last word go to standard error.
+Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token``, ``socket``, an
+inherited file descriptor that listens, and ``resume``, whether to go on with the job of this name. The end of standard
+input before the line ``release`` means that whoever has started it is gone before the job was ready: then it ends.
+Progress and the last word go to standard error.
 """
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -37,7 +39,15 @@ def run() -> None:
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
-    job = LiveJob(record, spec)
+    def keep(journal: dict[str, Any]) -> None:
+        given = {"values": told["values"], "profile": told["profile"], "work": str(labs[0].work)}
+        jobs.keep_journal(name, journal | given)
+
+    name = told["name"]
+    resumed = jobs.journal(name) if told["resume"] else None
+    if resumed:
+        shutil.rmtree(resumed["work"], ignore_errors=True)
+    job = LiveJob(record, spec, keep=keep, resumed=resumed)
     server = Server(make_app(job, told["token"]), socket.socket(fileno=told["socket"]))
     try:
         with open_job_lab(spec, told["profile"], tell) as lab:
@@ -45,11 +55,13 @@ def run() -> None:
             job.execute()
     except BaseException as error:
         job.fail(error)
-        if (file := jobs.read(told["name"])) is not None:
+        if (file := jobs.read(name)) is not None:
+            if labs:  # it had begun, so all that it could go on from is gone
+                jobs.drop_journal(name)
             jobs.write(file.model_copy(update={"why": _last_word(job, error)}))
         raise
     else:
-        jobs.remove(told["name"])
+        jobs.remove(name)
     finally:
         server.stop()
 

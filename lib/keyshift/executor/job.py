@@ -6,6 +6,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from keyshift.executor.faults import Fault
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator, MakeSteps
 from keyshift.executor.savepoint import Savepoint, SavepointStore, manifest_of, participants
-from keyshift.executor.snapshotter import Said, Snapshot, Snapshotter
+from keyshift.executor.snapshotter import KEPT, Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
@@ -30,6 +31,21 @@ from keyshift.waiting import wait_until
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
+
+
+@dataclass(frozen=True)
+class Past:
+    """The way of a job until now, for ``Job.resume`` in another process. The fields are those of ``Job``."""
+
+    assignments: list[Assignment]
+    begins: list[int]
+    records: list[StepRecord]
+    savepoints: list[Savepoint]
+    snapshots: list[Snapshot]
+    troubles: list[str]
+    revoked: set[int]
+    begun_from: Savepoint | None
+    first_version: int
 
 
 class Output(Said, Protocol):
@@ -217,6 +233,59 @@ class Job:
             self.config, attempt=self.config.attempt + 1, restore=begin.name if begin else None
         )
         self.start(Assignment(newest.version + 1, newest.owner), begin.offsets if begin else None)
+
+    def past(self) -> Past:
+        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
+        coordinator = self._coordinator
+        history = list(coordinator.history) if coordinator else []
+        records = list(coordinator.records.values()) if coordinator else []
+        return Past(
+            assignments=[*self.assignments, *history],
+            begins=list(self.begins),
+            records=[*self.records, *records],
+            savepoints=list(self.savepoints),
+            snapshots=list(self.snapshots[-KEPT:]),
+            troubles=self.troubles_so_far,
+            revoked=set(self.revoked),
+            begun_from=self._begun_from,
+            first_version=self._first_version,
+        )
+
+    def resume(self, past: Past) -> None:
+        """Go on with a job whose driver is gone, as after the death of the query. ``config``: of an attempt that is not
+        older than ``past``. What has happened since then is found in ZooKeeper.
+        """
+        self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
+        self.savepoints, self.snapshots, self.troubles = past.savepoints, past.snapshots, past.troubles
+        self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
+        attempt, newest = self._left_behind_by_driver()
+        known = {each.version for each in self.assignments}
+        behind = self.snapshots[-1].version if self.snapshots else self._first_version
+        self.revoked.update(range(behind, newest.version + 1))
+        if newest.version not in known:
+            self.assignments.append(newest)
+        self._output.revoke(self.revoked)
+        begin = self.snapshots[-1] if self.snapshots else self._begun_from
+        self.config = dataclasses.replace(self.config, attempt=attempt + 1, restore=begin.name if begin else None)
+        self.start(Assignment(newest.version + 1, newest.owner), begin.offsets if begin else None)
+
+    def _left_behind_by_driver(self) -> tuple[int, Assignment]:
+        """The last attempt and its newest assignment; ``records`` get what slots have said."""
+        config = self.config
+        nodes = Coordination(config.endpoints.zookeeper, f"/keyshift/{config.job}", config.token)
+        try:
+            attempt = max((int(name) for name in nodes.children("") if name.isdigit()), default=None)
+            if attempt is None:
+                raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
+            root = f"{attempt}/{config.stage}"
+            for record in self.records:
+                if not record.acknowledgements:
+                    for name, said in nodes.read_below(f"{root}/acks/{record.version}").items():
+                        phase, slot = name.rsplit("-", 1)
+                        record.acknowledgements[phase, int(slot)] = said
+            return attempt, Assignment.from_json(nodes.require(f"{root}/assignment"))
+        finally:
+            nodes.close()
 
     def _end_snapshots(self) -> None:
         """What is not complete by now never is."""

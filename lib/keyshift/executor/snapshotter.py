@@ -108,7 +108,7 @@ class Snapshotter:
             if self._over.is_set():
                 return
             of_all = unit_bytes.total()
-            self._complete.append(Snapshot(name, version, manifest["offsets"], of_all, written, unit_bytes))
+            self._complete.append(Snapshot(name, version, manifest["offsets"], of_all, written, dict(unit_bytes)))
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         self._coordination.withdraw(path)
         self._coordination.withdraw(f"acks/{version}")

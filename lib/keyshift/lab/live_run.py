@@ -16,7 +16,8 @@ from keyshift.lab.sampler import Sampler
 from keyshift.lab.scenario import Change
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import LiveSystem, Proposal
-from keyshift.traffic.traffic import Traffic
+from keyshift.results.verdict import due
+from keyshift.traffic.traffic import Before, Feed, Traffic
 
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
@@ -58,6 +59,10 @@ class LiveRun(Course):
         self.measured: dict[int, dict[str, Any]] = {}  # of each slot, as it said last
         self.migrations: list[Migration] = []
         self.unwanted = False
+        self.resumed: dict[str, Any] | None = None  # the journal of the process that is gone
+        self.keep: Callable[[dict[str, Any]], None] = lambda journal: None  # writes the journal down
+        self._kept: tuple[Any, ...] = ()  # of what the journal was that was kept last
+        self.each_second.append(self._keep)
         self.on_ready: Callable[[], None] = lambda: None
 
     @property
@@ -68,14 +73,16 @@ class LiveRun(Course):
     @property
     def offered(self) -> int:
         """Events so far."""
-        return self._feed.sent if self._feed else 0
+        return self._feed.sent + self._feed.before.events if self._feed else 0
 
     def execute(self) -> Outcome:
         """Until ``stop``, and then from the last events to the verdict. Raises KeyshiftError if the job dies."""
-        feed = self._open()
+        feed = self._open() if self.resumed is None else self._reopen(self.resumed)
         with Sampler(ignore=self._traffic.pids) as sampler:
-            start = self.began_at = time.time() + LEAD_S
-            feed.begin(start, None)
+            now = time.time() + LEAD_S
+            start = self.began_at = now if self.resumed is None else self.resumed["began_at"]
+            feed.before = feed.before._replace(took_s=now - start)
+            feed.begin(now, None)
             self._display.enter("steady")
             self.state = "running"
             self.on_ready()
@@ -130,6 +137,35 @@ class LiveRun(Course):
         assert self._feed is not None
         self._feed.change_rate(rate)
         self.rate = rate
+
+    def _reopen(self, journal: dict[str, Any]) -> Feed:
+        """In place of ``_open``: topics and results are there, and the state is in snapshots."""
+        run, stage = self._spec.run, self._spec.workload.stages[0]
+        self._traffic.open(again=True)
+        events, frames = self._traffic.offered()
+        by_router = frames.groupby("router")["events"].sum()
+        skip = [int(by_router.get(router, 0)) for router in range(self._spec.job.routers)]
+        self.rate, self._trigger = journal["rate"], journal["trigger"]
+        self._feed = self._traffic.feed(self.rate, run.frame_ms, skip=skip)
+        self._feed.before = Before(sum(skip), int(due(stage, events).sum()))
+        begin = time.perf_counter()
+        begun_from = self.system.resume(journal)
+        self._display.say("ready: every router and slot has put a first row through")
+        self.system.note(
+            f"the job's process was gone and another one went on with it; everything since its {begun_from} was done "
+            f"again, which was under way after {time.perf_counter() - begin:.1f} s; no events were offered meanwhile; "
+            "measures and requests of the process before are lost"
+        )
+        return self._feed
+
+    def _keep(self) -> None:
+        """The journal, if something has changed that must not be lost."""
+        told = self.system.status()
+        now = (told["attempt"], told["snapshots"], len(told["troubles"]), len(self.migrations), self.rate)
+        if now != self._kept:
+            self._kept = now
+            mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate}
+            self.keep(self.system.journal() | mine)
 
     def _serve(self) -> None:
         while self.state == "running":

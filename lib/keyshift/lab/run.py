@@ -89,6 +89,11 @@ class Lab:
         self._say(f"starting Spark, {master}")
         return session(master, self._jars, self._work, self._log, place.options())
 
+    @property
+    def work(self) -> Path:
+        """The folder of temporary files."""
+        return self._work
+
     def await_executors(self) -> None:
         """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
 

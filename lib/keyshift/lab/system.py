@@ -17,6 +17,7 @@ from keyshift.executor.job import Job
 from keyshift.executor.leader import MakeSteps
 from keyshift.keys import Assignment, Move, SlotId, Step
 from keyshift.lab.final_state import FinalState, of_job
+from keyshift.lab.journal import config_from_json, decisions_from_json, decisions_to_json, past_from_json, past_to_json
 from keyshift.lab.scenario import Balance, Change
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Plan, Strategy, make_plan
@@ -90,6 +91,12 @@ class LiveSystem(SystemUnderTest, Protocol):
     def ended(self, number: int) -> bool | None:
         """Whether all units came where this migration wanted them; None while it is to come or under way."""
 
+    def journal(self) -> dict[str, Any]:
+        """What another process needs to go on; see ``lab.journal``."""
+
+    def resume(self, journal: dict[str, Any]) -> str:
+        """Go on from there, instead of ``start``. Says from where, as ``recover``."""
+
     def status(self) -> dict[str, Any]:
         """What is known of each stage and of snapshots, without asking anybody; for any thread."""
 
@@ -152,6 +159,9 @@ class KeyshiftJob:
     def recover(self) -> str:
         """The job's next attempt."""
         self._job.recover()
+        return self._from_where()
+
+    def _from_where(self) -> str:
         if self._job.snapshots:
             return "snapshot"
         return "savepoint" if self._job.config.restore else "beginning"
@@ -197,6 +207,23 @@ class KeyshiftJob:
     def measure(self) -> dict[int, dict[str, Any]]:
         """Asks the slots."""
         return self._job.measure()
+
+    def journal(self) -> dict[str, Any]:
+        """Of the job and of the plans that were made for it."""
+        return past_to_json(self._job.config, self._job.past()) | {
+            "requested": self._requested,
+            "decisions": decisions_to_json(self._decisions),
+            "to_move": None if self._to_move is None else sorted(self._to_move),
+        }
+
+    def resume(self, journal: dict[str, Any]) -> str:
+        """With the numbers of migrations going on where they were."""
+        self._requested, self._announced = journal["requested"], True
+        self._decisions = decisions_from_json(journal["decisions"])
+        self._to_move = None if journal["to_move"] is None else set(journal["to_move"])
+        self._job.config = config_from_json(self._job.config, journal)
+        self._job.resume(past_from_json(journal))
+        return self._from_where()
 
     def status(self) -> dict[str, Any]:
         """There is one stage."""

@@ -124,7 +124,8 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
-    second = now_us() // SECOND_US
+    began_us = now_us()  # what is older was read by another process, when it came
+    second = began_us // SECOND_US
     stopped_at: float | None = None
     heard_at = time.monotonic()
     while stopped_at is None or (
@@ -137,10 +138,11 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         for partition, records in fetched.items():
             for record in records:
                 batch, meta = frames.decode(record.value, results.schema)
-                arrived_us = now_us()
+                stored_us = record.timestamp * 1000
+                arrived_us = now_us() if stored_us > began_us - SECOND_US else stored_us
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    while second < arrived_us // SECOND_US:
+                    while second < now_us() // SECOND_US:
                         report(second, *results.roll())
                         second += 1
                     results.add(batch, partition.partition, record.offset, arrived_us)

@@ -50,6 +50,9 @@ class GeneratorConfig(TrafficConfig):
     )
     routers: int = Field(ge=1, description="partitions of the topic")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
+    skip: list[int] = Field(
+        default=[], description="events of each router that were offered before, by another process"
+    )
 
 
 class Schedule:
@@ -118,6 +121,9 @@ class Generator:
         self._config, self._producer = config, producer
         self._empty = frames.empty(source.schema)
         self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
+        for partition, skipped in zip(self._partitions, config.skip, strict=False):
+            for begin in range(0, skipped, TAKE_EVENTS):
+                partition.take(np.zeros(min(TAKE_EVENTS, skipped - begin), np.int64))
         self._sent = [0] * config.routers
         self._due = 0
         self._last_us = 0  # when the load is over, if it has an end

@@ -91,6 +91,28 @@ def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path
     assert jobs.how_it_ended(killed.model_copy(update={"why": "it died 6 times"})) == "it died 6 times"
 
 
+def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):
+    with pytest.raises(BadInput, match="unknown job to resume 'one': known: none has a snapshot and no process"):
+        jobs.resumable("one")
+    for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
+        jobs.write(file_of(name, pid))
+        jobs.keep_journal(name, {"run_id": f"2026-{name}", "token": "secret"})
+    (path, *_) = (jobs.home / "jobs").glob("one.journal")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1] == {"run_id": "2026-one", "token": "secret"}
+    assert jobs.how_it_ended(jobs.read("one")).endswith("`keyshift resume one` goes on with it")
+    with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
+        jobs.resumable("three")
+    for unclear in ("2026-t", "", "nobody"):
+        with pytest.raises(BadInput, match="unknown job to resume"):
+            jobs.resumable(unclear)
+    with pytest.raises(BadInput, match="name = one: this job can still be resumed"):
+        jobs.free_name("one", "keycount")
+    jobs.remove("one")
+    assert jobs.journal("one") is None
+    assert jobs.free_name("one", "keycount") == "one"
+
+
 def test_a_port_that_is_taken_or_impossible_is_named():
     with listen() as taken:
         port = taken.getsockname()[1]

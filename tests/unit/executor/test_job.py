@@ -17,6 +17,7 @@ from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.protocol.record import StepRecord
 
 START = Assignment.contiguous(4, 2)
 
@@ -87,6 +88,9 @@ class Nodes:
 
     def read(self, path):
         return None
+
+    def require(self, path):
+        return self._all.below[path]
 
     def watch_children(self, path, call):
         call(sorted(self._all.below.get(path, ())))
@@ -267,6 +271,31 @@ def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 5}
+
+
+def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
+    """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
+    nodes = job.all_of
+    snapshots = [Snapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, 9)]
+    past = replace(job.past(), snapshots=snapshots, records=[StepRecord(START.version + 1, Step(()), 5)])
+    job.stop()
+    newest = Assignment(START.version + 6, (SlotId(1),) * 4)
+    nodes.below[""] = ["0", "1", "other"]
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
+    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": {"units": [], "drained_us": 3}}
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
+    assert other.assignment == Assignment(START.version + 7, newest.owner)
+    assert other.revoked == {START.version + n for n in range(2, 7)}
+    assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
+    assert job.offsets[-1] == {0: 40}
+    assert other.records[0].acknowledgements == {("installed", 1): {"units": [], "drained_us": 3}}
+    assert other.begins == [START.version, START.version + 7]
+    other.stop()
+    del nodes.below[""]
+    with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
+        Job(None, job.config, Path("nowhere"), 1.0, job._output).resume(past)
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):

@@ -1,5 +1,6 @@
 """A job that lasts, over stand-ins: what it answers, refuses, survives, and how it ends."""
 
+import json
 import threading
 
 import pytest
@@ -147,6 +148,23 @@ def test_the_rate_can_be_changed(job):
     job.set_rate(500)
     assert ("change_rate", 500.0) in job.traffic.told
     assert job.status()["rate"] == 500
+
+
+def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        kept = []
+        job._keep = kept.append
+        job.set_rate(300)
+        assert wait_until(lambda: kept and kept[-1]["rate"] == 300, 10)
+        job.scale(slots=4)
+        assert wait_until(lambda: len(kept[-1]["assignments"]) == 2, 10)
+        number = len(kept)
+        job.inner.measured = 0
+        assert wait_until(lambda: job.inner.measured >= 2, 10), "it looks"
+        assert len(kept) == number
+        assert kept[-1]["run_id"] == job.run_id and kept[-1]["requested"] == 1
+        assert kept[-1]["trigger"] > 0 and kept[-1]["token"] == "secret"
+        assert json.loads(json.dumps(kept[-1])) == kept[-1]
 
 
 def test_slots_are_measured_while_it_runs(job):

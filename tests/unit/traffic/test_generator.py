@@ -187,6 +187,19 @@ def test_a_rate_that_changes_takes_no_event_back_and_leaves_no_gap(rate, routers
     assert all(total <= number <= total + 1 for total, number in zip(schedule.total, due, strict=True))
 
 
+def test_a_generator_goes_on_behind_the_events_of_another_one():
+    whole, rest = Broker(), Broker()
+    first = generator(whole, rate=1000)
+    second = generator(rest, rate=1000, skip=[150, 20])
+    for made in (first, second):
+        for router in range(2):
+            made.send(router, START_US + 1_000_000)
+    for router, skipped in ((0, 150), (1, 20)):
+        keys = [np.concatenate([batch["key"] for batch, _ in broker.frames(router)]) for broker in (whole, rest)]
+        assert len(keys[1]) == 500
+        assert (keys[0][skipped:] == keys[1][: 500 - skipped]).all()
+
+
 def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
     broker = Broker()
     config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
