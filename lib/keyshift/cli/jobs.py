@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
@@ -126,7 +125,7 @@ def cancel(name: Name = None) -> None:
 
 def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
-    from keyshift.control.background import Client, await_end, followed
+    from keyshift.control.background import Client, await_end, stopped
     from keyshift.control.files import Jobs
     from keyshift.errors import KeyshiftError
     from keyshift.progress import tell
@@ -136,11 +135,7 @@ def stop(name: Name = None) -> None:
     if not jobs.alive(job):
         jobs.remove(job.name)
         raise KeyshiftError(f"job {job.name} had ended before: {jobs.how_it_ended(job)}")
-    client = Client(job)
-    with ThreadPoolExecutor(1) as pool:
-        stopped = pool.submit(client.post, "/stop", wait=True)
-        followed(client, lambda told: stopped.done() or told["state"] not in ("running", "stopping"), tell)
-        told = stopped.result()
+    told = stopped(Client(job), tell)
     await_end(job)
     for line in told["examples"]:
         tell(f"  {line}")

@@ -7,8 +7,10 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,22 @@ def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -
         if over(told):
             return told
         time.sleep(LOOK_S)
+
+
+def stopped(client: Client, say: Say) -> dict[str, Any]:
+    """Stop the job; its status with the verdict. The job goes on to stop if this is interrupted."""
+    answer: Future[dict[str, Any]] = Future()
+
+    def stop() -> None:
+        try:
+            answer.set_result(client.post("/stop", wait=True))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=stop, name="keyshift-stop", daemon=True).start()  # nobody waits for it on Ctrl-C
+    with contextlib.suppress(ServiceUnavailable):  # it has ended between two looks
+        followed(client, lambda told: answer.done() or told["state"] not in ("running", "stopping"), say)
+    return answer.result()
 
 
 def await_end(job: JobFile) -> None:

@@ -52,6 +52,7 @@ def run() -> None:
     try:
         with open_job_lab(spec, told["profile"], tell) as lab:
             labs.append(lab)
+            job.most = lab.room(spec)
             job.execute()
     except BaseException as error:
         job.fail(error)

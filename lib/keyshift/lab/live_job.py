@@ -58,6 +58,7 @@ class LiveJob:
         resumed: dict[str, Any] | None = None,
     ) -> None:
         self._record, self.spec, self._on_end, self._keep, self._resumed = record, spec, on_end, keep, resumed
+        self.most = room(spec)  # slots that a restart may lead to
         self.run_id = resumed["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
@@ -256,13 +257,13 @@ class LiveJob:
         return run.migrate(proposed.change, proposed.proposal)
 
     def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
-        most = room(self.spec) if restarts else provisioned
+        most = self.most if restarts else provisioned
         wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
         if isinstance(target, bool) or wanted < 1:
             raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
         if wanted > most:
             remedy = f"start a job with --set slots_max={wanted} to have more"
-            if not restarts and wanted <= room(self.spec):
+            if not restarts and wanted <= self.most:
                 remedy += ", or plan with strategy stop_restart"
             raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
         return Scale(target) if isinstance(target, int) else Map(target, most)

@@ -23,6 +23,7 @@ from keyshift.lab import bare_copy
 from keyshift.lab.course import Course, MakeCourse
 from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live_spec import room
 from keyshift.lab.one_run import OneRun
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import KeyshiftJob, job_config
@@ -132,9 +133,16 @@ class Lab:
         if self._live is not None and not self._live.ended.is_set():
             raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
         self._live = job = LiveJob(self.record, spec, on_end)
+        job.most = self.room(spec)
         threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
         job.await_ready()
         return job
+
+    def room(self, spec: RunSpec) -> int:
+        """How many slots a restart of the job of ``spec`` may lead to: all routers and slots need a core at once."""
+        place = self._place
+        cores = place.executors * place.cores if place.on_kubernetes else self._cores
+        return max(spec.tasks, min(room(spec), cores - spec.job.routers))
 
     def record(
         self, spec: RunSpec, run_id: str, course: MakeCourse, results: int, parameters: dict[str, Any]

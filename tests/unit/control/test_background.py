@@ -11,7 +11,7 @@ from small_live import live_job
 
 from keyshift.control import background
 from keyshift.control.api import make_app
-from keyshift.control.background import Client, await_end, followed, start
+from keyshift.control.background import Client, await_end, followed, start, stopped
 from keyshift.control.files import JobFile, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -138,7 +138,7 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
         assert said == ["  steady"]
         with pytest.raises(BadInput, match="job one: slots = 9"):
             client.post("/scale", slots=9)
-        assert client.post("/stop", wait=True)["summary"]["verdict"] == "ok"
+        assert stopped(client, said.append)["summary"]["verdict"] == "ok"
         server.stop()
         with pytest.raises(ServiceUnavailable, match="does not answer"):
             client.status()

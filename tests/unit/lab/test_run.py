@@ -1,7 +1,12 @@
 from types import SimpleNamespace
 
+import pytest
+
 from keyshift.analysis.metrics import Load
+from keyshift.endpoints import Endpoints
+from keyshift.lab.live_spec import live_spec
 from keyshift.lab.run import Lab, pace_notes
+from keyshift.place.profile import Spark
 from keyshift.runtime.protocol_log import Event
 
 LOAD = Load(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
@@ -44,6 +49,21 @@ def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
     assert pace_notes(LOAD, 30.0, late) == [
         "the generator made 240 000/s of the 300 000/s that were to be offered (80%)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("place", "cores", "slots"),
+    [
+        (Spark(), 6, 4),
+        (Spark(), 9, 7),
+        (Spark(), 99, 16),
+        (Spark(master="k8s://https://api", executors=2, cores=4), 99, 6),
+    ],
+)
+def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, place, cores, slots):
+    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+    lab = Lab(endpoints, [], tmp_path, cores, print, place)
+    assert lab.room(live_spec({})) == slots
 
 
 def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_are_known():
