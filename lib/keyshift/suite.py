@@ -11,6 +11,13 @@ _PLACES = {
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
+    "keyshift.analysis.scaling": (
+        "scaling_costs",
+        "scaling_decisions",
+        "scaling_figure",
+        "scaling_sentences",
+        "scaling_timeline",
+    ),
     "keyshift.checks": ("check_backend", "check_strategy", "check_workload"),
     "keyshift.errors": ("KeyshiftError",),
     "keyshift.keys": ("Assignment", "units_of"),

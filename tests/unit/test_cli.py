@@ -160,7 +160,7 @@ def test_workloads_show_a_person_two_columns_and_a_script_their_parameters_with_
     rows = [json.loads(line) for line in keyshift("workloads", "--json", home=tmp_path).stdout.splitlines()]
     parameters = {row["workload"]: row["parameters"] for row in rows}
     shared = {"keys", "skew", "state_bytes", "key_groups", "seed"}
-    assert parameters["keycount"].keys() == shared
+    assert parameters["keycount"].keys() == shared | {"work_us", "work_by"}
     assert parameters["windowcount"].keys() == shared | {"window_ms", "delay_ms", "late_share", "idle_ms"}
     share = parameters["windowcount"]["late_share"]
     assert (share["default"], share["minimum"], share["maximum"]) == (0.01, 0, 1)

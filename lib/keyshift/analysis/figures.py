@@ -76,7 +76,7 @@ def latency_timeline(
         ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
     if len(every):
         ax.set_xlim(min(middle[0] - 0.5, 0), max(middle[-1] + 0.5, span[1] if span else 0))
-    _plain_log(ax, "y")
+    plain_log(ax, "y")
     ax.set_xlabel("time since the trigger (s)")
     ax.set_ylabel("latency (ms)")
     heading(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
@@ -121,7 +121,7 @@ def panels(
         axes[0].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
         # The first panels fixed the axis that all share, before the others had drawn anything on it.
         axes[0].autoscale(axis="y")
-        _plain_log(axes[0], "y")
+        plain_log(axes[0], "y")
         for ax in axes[len(runs) :]:
             ax.set_visible(False)
         for ax in axes[max(len(runs) - columns, 0) : len(runs)]:  # nothing below these, even if the last row is short
@@ -250,8 +250,8 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):
         reason = "not correct" if row["verdict"] != "ok" else "spike or completion not known"
         handles.append(Line2D([], [], linestyle="", label=f"{_name(row)}: {reason}"))
-    _plain_log(ax, "x")
-    _plain_log(ax, "y")
+    plain_log(ax, "x")
+    plain_log(ax, "y")
     ax.set_xlabel("completion: first switch to last unit in place (s)")
     ax.set_ylabel("P99 spike (ms)")
     heading(ax, "What a migration costs")
@@ -291,7 +291,7 @@ def _span(migration: pd.DataFrame | None) -> tuple[float, float] | None:
     return None if pd.isna(begin) or pd.isna(end) else (float(begin), float(end))
 
 
-def _plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
+def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     """A log axis with plain numbers, which spans at least a decade so that it has labels to read."""
     axis = ax.xaxis if which == "x" else ax.yaxis
     ax.set(**{f"{which}scale": "log"})

@@ -1,8 +1,9 @@
 """What a slot measures in an attempt of its job, from batch to batch."""
 
+import contextlib
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,24 @@ class Measures:
         before = before or {}
         self._before = before
         self._began = time.monotonic() - before.get("seconds", 0.0)
+        self._busy_s: float = before.get("busy_s", 0.0)
         self._records = np.zeros(units, np.int64)
         for unit, count in before.get("records", ()):
             self._records[unit] = count
 
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """The slot is at work inside, with one thread at a time. It is not while it waits for rows, or for whoever
+        takes what it gives out.
+        """
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._busy_s += time.monotonic() - begin
+
     def so_far(self, heat: npt.NDArray[np.int64], queue_peak_bytes: int, sent: Mapping[str, int]) -> dict[str, Any]:
-        """``seconds``, ``records`` (rows of unit, count), peaks in bytes, and what was ``sent``.
+        """``seconds``, ``busy_s`` of them at work, ``records`` (rows of unit, count), peaks in bytes, and ``sent``.
 
         Of this batch: ``heat``, records of each unit; the longest queue; ``sent``, other counts by name.
         """
@@ -36,6 +49,7 @@ class Measures:
         }
         return {
             "seconds": time.monotonic() - self._began,
+            "busy_s": self._busy_s,
             "records": np.stack([served, records[served]], axis=1).tolist(),
             **{name: max(peak, self._before.get(name, 0)) for name, peak in peaks.items()},
             **{name: count + self._before.get(name, 0) for name, count in sent.items()},

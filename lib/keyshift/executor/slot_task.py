@@ -203,7 +203,7 @@ class SlotTask:
 
     def on_rows(self, rows: Sequence[Row]) -> list[bytes]:
         """Handle rows of routers; gives the result frames and markers to emit now."""
-        with self._turn() as core:
+        with self._turn() as core, self._measures.working():
             self._raise_trouble()
             core.on_rows((row for row in rows if row.kind != PRIMER), now_us(), self._slice_of_time())
             for row in rows:
@@ -238,8 +238,9 @@ class SlotTask:
                     f"slot {self.slot}: the batch is over, state of units {core.machine.wanted[:5]} is elsewhere, and "
                     f"nothing has come or gone for {self._config.deadline_s:g} s"
                 )
-            core.drain(now_us(), self._slice_of_time())
-            return self._emit()
+            with self._measures.working():
+                core.drain(now_us(), self._slice_of_time())
+                return self._emit()
 
     def _emit(self) -> list[bytes]:
         values: list[bytes] = []
@@ -320,7 +321,7 @@ class SlotTask:
     def _go_on(self) -> None:
         """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""
         while self._waits.wait() and not self._closed.wait(ASIDE_S):
-            with self._turn() as core:
+            with self._turn() as core, self._measures.working():
                 self._waits.clear()
                 if not self._closed.is_set() and core.waits:
                     core.drain(now_us(), self._slice_of_time())

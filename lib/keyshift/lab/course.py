@@ -11,6 +11,7 @@ from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sample
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
+from keyshift.planner.scaling import Scaling
 from keyshift.traffic.traffic import Feed, Traffic
 
 SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
@@ -36,6 +37,7 @@ class Course:
         self._trigger = 0.0  # seconds since the epoch; 0: there was none yet
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
+        self._scalings: list[Scaling] = []  # what an autoscaler has decided
         self._deaths: list[float] = []  # when the query died, seconds since the epoch
 
     def execute(self) -> Outcome:
@@ -68,8 +70,8 @@ class Course:
         assert self._feed is not None
         self._traffic.stop()
         final, span = self._system.final_state(), Span(start, measured, end, self._trigger)
-        say = self._display.say
-        return outcome(self._spec.workload, span, self._traffic, self._feed, final, samples, self._overloaded, say)
+        given = self._spec.workload, span, self._traffic, self._feed, final, samples
+        return outcome(*given, self._overloaded, self._display.say, self._scalings)
 
     # -- a backlog ----------------------------------------------------------------------------------------------------
 

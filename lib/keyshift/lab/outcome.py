@@ -1,6 +1,6 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -10,6 +10,7 @@ from keyshift.analysis.metrics import Load
 from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
 from keyshift.lab.sampler import Sample
+from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
 from keyshift.results.manifest import Verdict
@@ -45,6 +46,7 @@ def outcome(
     samples: Iterable[Sample],
     overloaded: bool,
     say: Say,
+    scalings: Sequence[Scaling] = (),
 ) -> Outcome:
     """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
     say("comparing every result and the final state with the oracle")
@@ -59,6 +61,7 @@ def outcome(
         "metrics": from_records.metrics_table(samples, final.measures, final.measured_at, traffic.seconds, trigger_us),
         "migration": from_records.migration_table(final.records, trigger_us),
         "decisions": from_records.decisions_table(final.decisions),
+        "scaling": from_records.scaling_table(scalings, span.trigger),
     }
     migration: pd.DataFrame = tables["migration"].to_pandas()
     nothing = from_records.nothing_moved(final.to_move, migration)

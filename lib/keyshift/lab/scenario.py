@@ -103,11 +103,13 @@ class ScenarioPart(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    trigger: Literal["scale", "shuffle", "balance", "zipf", "map"] = Field(
+    trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto"] = Field(
         default="scale",
-        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, or a map",
+        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, a map, or auto",
     )
-    trigger_s: float = Field(default=8.0, ge=0, description="seconds of measured time before the migration")
+    trigger_s: float = Field(
+        default=8.0, ge=0, description="seconds of measured time before the migration, or the first look (trigger auto)"
+    )
     to_slots: int = Field(default=4, ge=1, description="slots that own state after it (trigger scale)")
     then_slots: Text = Field(
         default="", description="further numbers of slots, one migration each: 4,8,6 (trigger scale)"
@@ -150,6 +152,8 @@ class ScenarioPart(BaseModel):
                 return [Balance(slots)]
             case "zipf":
                 return [BalanceZipf(skew, slots)]
+            case "auto":  # nobody knows before
+                return []
         return [Map(self.slot_of_group(), slots)]
 
     def faults(self) -> list[Fault]:
@@ -169,3 +173,30 @@ class ScenarioPart(BaseModel):
             cancels = number and self.on_overlap == "cancel"
             actions.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
         return sorted(actions, key=lambda action: action.at_s)
+
+
+class AutoscalerPart(BaseModel):
+    """What the autoscaler is to reach, with trigger auto; see ``planner.scaling.Goals``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slots_min: int = Field(default=1, ge=1, description="slots that own state, at the least (trigger auto)")
+    autoscale_s: float = Field(default=2.0, ge=1, le=3600, description="seconds between two looks (trigger auto)")
+    slo_ms: float = Field(
+        default=500.0, gt=0, description="milliseconds that P99 of a second is to stay below (trigger auto)"
+    )
+    work_off_s: float = Field(
+        default=10.0, gt=0, description="seconds in which a backlog is to be worked off (trigger auto)"
+    )
+    horizon_s: float = Field(
+        default=120.0,
+        gt=0,
+        le=1e6,
+        description="seconds in which a migration has to pay (trigger auto)",
+    )
+    miss_cost: float = Field(
+        default=20.0,
+        ge=0,
+        le=1e6,
+        description="a second above slo_ms costs as much as so many seconds of all slots (auto)",
+    )

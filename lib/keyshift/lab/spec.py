@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import Change, ScenarioPart, Text, target_of
+from keyshift.lab.scenario import AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -122,6 +122,7 @@ class RunSpec:
     strategy: Choice
     backend: Choice
     scenario: ScenarioPart
+    autoscaler: AutoscalerPart
 
     def __post_init__(self) -> None:
         run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
@@ -148,6 +149,7 @@ class RunSpec:
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
+        self._check_autoscaler()
         self._check_faults()
         rows = job.routers * self.tasks * 1000 / run.frame_ms
         if rows > MAX_FRAMES_PER_S:
@@ -159,6 +161,13 @@ class RunSpec:
         for requested in self.changes:
             groups = target_of(requested, groups, [1.0] * key_groups)
         self.start()
+
+    def _check_autoscaler(self) -> None:
+        least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most
+        if self.scenario.trigger == "auto" and not least <= slots <= most:
+            raise BadInput(
+                f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
+            )
 
     def _check_faults(self) -> None:
         run, job, text = self.run, self.job, self.scenario.fault
@@ -191,8 +200,19 @@ class RunSpec:
     @property
     def tasks(self) -> int:
         """Tasks of the keyed stage: the slots that are needed at any time."""
-        later = self.scenario.reconfigurations if self.scenario.trigger == "scale" else []
+        match self.scenario.trigger:
+            case "scale":
+                later = self.scenario.reconfigurations
+            case "auto":
+                later = [self.slots_most]
+            case _:
+                later = []
         return max(self.job.slots, self.job.slots_max, *later)
+
+    @property
+    def slots_most(self) -> int:
+        """The most slots that the autoscaler may ask for."""
+        return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
 
     @property
     def cores(self) -> int:
@@ -233,6 +253,7 @@ class RunSpec:
             "strategy": self.strategy.settings,
             "backend": self.backend.settings,
             "scenario": self.scenario.model_dump(),
+            "autoscaler": self.autoscaler.model_dump(),
         }
         declared = _declared(type(self.workload), backends.get(self.backend.name))
         common = Counter(name for fields in declared.values() for name in fields)
@@ -267,6 +288,7 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
         Choice(name=names["strategy"], settings=settings),
         Choice(name=names["backend"], settings=_made(backend.settings, given["backend"]).model_dump()),
         _made(ScenarioPart, given["scenario"]),
+        _made(AutoscalerPart, given["autoscaler"]),
     )
 
 
@@ -294,6 +316,7 @@ def _declared(workload: type[Workload], backend: Backend) -> dict[str, Mapping[s
         "strategy": coordinates,
         "backend": backend.settings.model_fields,
         "scenario": ScenarioPart.model_fields,
+        "autoscaler": AutoscalerPart.model_fields,
     }
 
 

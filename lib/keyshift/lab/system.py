@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -51,6 +51,10 @@ class SystemUnderTest(Protocol):
 
     def measure(self) -> Mapping[int, Mapping[str, Any]]:
         """What each slot has measured since the system started or was recovered; see ``Job.measure``."""
+
+    @property
+    def owners(self) -> Collection[int]:
+        """The slots that own state now."""
 
     @property
     def busy(self) -> bool:
@@ -247,6 +251,10 @@ class KeyshiftJob:
             "snapshot_bytes": newest.bytes if newest else None,
             "troubles": job.troubles_so_far,
         }
+    @property
+    def owners(self) -> Collection[int]:
+        """By the newest assignment."""
+        return set(self._job.assignment.owner)
 
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
@@ -266,7 +274,7 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        if self._to_move is None:
+        if self._to_move is None and self._spec.changes:
             self._wants(self._spec.start(), self._spec.target(self._spec.start()))
         return of_job(
             self._job,

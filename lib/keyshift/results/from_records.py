@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from keyshift.clock import SECOND_US
 from keyshift.planner import Decision
+from keyshift.planner.scaling import Scaling
 from keyshift.protocol.record import StepRecord
 from keyshift.results.tables import NO_STAGE, PLACE, TABLES, make_table
 
@@ -80,6 +82,22 @@ def decisions_table(decisions: Iterable[tuple[int, Decision]]) -> pa.Table:
     rows = [(number, d.unit, -1 if d.step is None else d.step, d.reason) for number, d in decisions]
     migration, unit, step, reason = zip(*rows, strict=True) if rows else ([], [], [], [])
     return make_table("decisions", {"migration": migration, "unit": unit, "step": step, "reason": reason})
+
+
+def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
+    """Each look of an autoscaler, stage by stage. ``trigger``: seconds since the epoch, as in ``Look.at_s``."""
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["scaling"].names}
+    for made in scalings:
+        for number, stage in enumerate(made.stages):
+            row = {"t_s": made.look.at_s - trigger, "stage": number, "reason": made.reason}
+            row |= {name: getattr(made.look, name) for name in ("migrating", "offered_per_s", "backlog", "missed_s")}
+            row |= {
+                name: getattr(made, name) for name in ("stay_cost", "move_cost", "migration_s", "migration_missed_s")
+            }
+            row |= asdict(stage)
+            for name, column in columns.items():
+                column.append(row[name])
+    return make_table("scaling", columns)
 
 
 def moved_units(migration: pd.DataFrame) -> set[int]:

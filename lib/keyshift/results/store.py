@@ -20,7 +20,7 @@ from keyshift.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailabl
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, Summary, validate
-from keyshift.results.tables import TABLES, check_table, table_schema, upgraded
+from keyshift.results.tables import LATER, TABLES, check_table, table_schema, upgraded
 
 MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
@@ -116,7 +116,11 @@ class ResultStore:
 
         Raises BadInput if run or table are not there, or if the stored table does not have its columns.
         """
-        table_schema(name)
+        schema = table_schema(name)
+        if name in LATER:
+            manifest = self.get_manifest(run_id)
+            if manifest.status != "died" and f"{name}.parquet" not in manifest.files:
+                return schema.empty_table().to_pandas()
         table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
         check_table(name, table)
         return table.to_pandas()

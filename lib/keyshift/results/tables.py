@@ -45,7 +45,30 @@ TABLES: dict[str, pa.Schema] = {
     "decisions": _schema(
         migration=pa.int32(), unit=pa.int32(), step=pa.int32(), reason=pa.string(), stage=PLACE["stage"]
     ),
+    # Of each look of an autoscaler, for each stage; no row without one.
+    "scaling": _schema(
+        t_s=pa.float64(),
+        slots=pa.int32(),
+        wanted=pa.int32(),
+        target=pa.int32(),
+        migrating=pa.bool_(),
+        reason=pa.string(),
+        offered_per_s=pa.float64(),
+        demand_per_s=pa.float64(),
+        true_per_s=pa.float64(),
+        utilisation=pa.float64(),
+        worth=pa.float64(),
+        backlog=pa.float64(),
+        missed_s=pa.float64(),
+        stay_cost=pa.float64(),
+        move_cost=pa.float64(),
+        migration_s=pa.float64(),
+        migration_missed_s=pa.float64(),
+        stage=PLACE["stage"],
+    ),
 }
+
+LATER = ("scaling",)  # tables that runs did not have at first: for those they are empty
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:

@@ -10,10 +10,10 @@ after the load has ended, what is left of it is never offered.
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
 (once; ``seconds`` null: until it is told to end), any number of ``{"rate": ...}``, which hold from the moment they are
 heard, ``{"end": true}``, by which a load without an end is over, and ``{"stop": true}``. Out: ``{"state": "ready"}``;
-every second ``{"sent_events": ..., "late_ms": ...}`` (all events so far, largest lag behind the schedule within the
-second); ``{"state": "done", "events": ..., "planned": ..., "due": ..., "took_s": ...}`` when Kafka has acknowledged the
-last event (``planned``: events that the load was to have; ``due``: results that the events must have; ``took_s``: since
-the start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
+every second ``{"sent_events": ..., "due": ..., "late_ms": ...}`` (all events so far, results that they must have,
+largest lag behind the schedule within the second); ``{"state": "done", "events": ..., "planned": ..., "due": ...,
+"took_s": ...}`` when Kafka has acknowledged the last event (``planned``: events that the load was to have; ``took_s``:
+since the start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
 """
 
 import math
@@ -138,6 +138,11 @@ class Generator:
     def events(self) -> int:
         """Events sent so far."""
         return sum(self._sent)
+
+    @property
+    def results(self) -> int:
+        """Results that the events sent so far must have."""
+        return self._due
 
     @property
     def finished(self) -> bool:
@@ -293,7 +298,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             done = True
             say(generator.done(now_us()))
         if passed_us >= report_us:
-            say({"sent_events": generator.events, "late_ms": round(late_us / 1000, 3)})
+            say({"sent_events": generator.events, "due": generator.results, "late_ms": round(late_us / 1000, 3)})
             late_us, report_us = 0.0, report_us + SECOND_US
     generator.flush()
     if not done:

@@ -1,7 +1,8 @@
 """Everything around a system under test: events go in, results come out, and its slots say how far they are."""
 
 import contextlib
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from keyshift.workloads import Workload
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
 LOOK_S = 0.05  # between two looks at what they said
+REMEMBERED = 60  # reports of a feed, one per second
 ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
 
 
@@ -38,6 +40,14 @@ class Before(NamedTuple):
     took_s: float = 0.0
 
 
+class Progress(NamedTuple):
+    """What a feed had offered at a moment, in seconds since the epoch: events, and results that are due for them."""
+
+    at: float
+    events: int
+    due: int
+
+
 class Feed(JsonProcess):
     """One generator: ticks from the beginning, a load when it is told to."""
 
@@ -45,13 +55,15 @@ class Feed(JsonProcess):
         self.sent = 0  # events so far, as it said last
         self.before = Before()
         self._said: dict[str, dict[str, Any]] = {}  # by state
+        self.progress: deque[Progress] = deque(maxlen=REMEMBERED)
         super().__init__("keyshift.traffic.generator", config, self._heard)
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "state" in report:
             self._said[report["state"]] = report
-        else:
+        elif "sent_events" in report:
             self.sent = report["sent_events"]
+            self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
 
     def begin(self, start: float, seconds: float | None) -> None:
         """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""

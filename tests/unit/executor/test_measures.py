@@ -1,5 +1,6 @@
 """What a slot measures goes on from batch to batch."""
 
+import contextlib
 import json
 from types import SimpleNamespace
 
@@ -33,10 +34,13 @@ def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monk
         (2, 20, heat(u1=5, u2=2), {"fetched_bytes": 2, "written_bytes": 0}),
     ):
         made = Measures(UNITS, answer)
-        now += seconds
+        with made.working():
+            now += 2
+        now += seconds - 2
         answer = handed_over(made.so_far(of_batch, peak, sent))
         now += 100  # until the next batch begins
     assert answer["seconds"] == 16
+    assert answer["busy_s"] == 6
     assert answer["records"] == [[1, 15], [2, 2], [5, 1]]
     assert answer["queue_peak_bytes"] == 900
     assert (answer["fetched_bytes"], answer["written_bytes"]) == (42, 3)
@@ -54,3 +58,15 @@ def test_asking_does_not_change_the_answer():
     first, second = (made.so_far(heat(u3=1), 0, {"fetched_bytes": 1}) for _ in range(2))
     assert first["records"] == second["records"] == [[3, 5]]
     assert first["fetched_bytes"] == second["fetched_bytes"] == 8
+
+
+def test_a_slot_that_fails_at_work_was_at_work(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    made = Measures(UNITS, None)
+    with contextlib.suppress(ValueError), made.working():
+        now += 3
+        raise ValueError
+    now += 4
+    answer = made.so_far(heat(), 0, {})
+    assert (answer["busy_s"], answer["seconds"]) == (3, 7)

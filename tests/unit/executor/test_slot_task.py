@@ -7,6 +7,7 @@ from small_job import CONFIG
 
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor import slot_task
+from keyshift.executor.measures import Measures
 from keyshift.executor.slot_task import SlotTask
 
 
@@ -37,6 +38,7 @@ def slot():
     made._config, made._core = CONFIG, Core()
     made._effects = SimpleNamespace(carry_out=lambda: None)
     made._waits, made._closed = threading.Event(), threading.Event()
+    made._measures = Measures(1, None)
     return made
 
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections import deque
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import tenacity.nap
@@ -221,7 +222,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     run.system.final_state = lambda: note("final state")() or "final"
     monkeypatch.setattr(one_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
     monkeypatch.setattr(course, "outcome", lambda *given: given)
-    workload, span, _, _, final, samples, overloaded, _ = run.execute()
+    workload, span, _, _, final, samples, overloaded, _, scalings = run.execute()
     begin = one_run.LEAD_S
     assert said == [
         (0.0, "open"),
@@ -236,6 +237,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     ]
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run._spec.workload, "final", ["sample"], False)
+    assert scalings == []
 
 
 def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):
@@ -257,3 +259,20 @@ def test_a_death_that_is_seen_by_looking_is_survived_like_any_other(made):
     run.each_second.append(look)
     run._surviving(lambda: run._pass_until(BEGIN + 3))
     assert [what for _, what in run.system.calls] == ["recover"]
+
+
+def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(made):
+    class Stub:
+        seen: ClassVar[list[float]] = []
+
+        def go_on(self):
+            self.seen.append(run.clock.now - BEGIN)
+            if len(self.seen) == 20:
+                raise QueryDied("seen by whoever asks")
+
+    run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
+    run._autoscaler = Stub()
+    run._surviving(lambda: run._pass_until(BEGIN + 10))
+    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * one_run.LOOK_S)
+    assert len(run._autoscaler.seen) == pytest.approx(10 / one_run.LOOK_S, abs=2)
+    assert [call for _, *call in run.system.calls] == [["recover"]]

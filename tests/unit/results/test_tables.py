@@ -11,7 +11,7 @@ from keyshift.results import tables as t
 VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1
 
 
-@pytest.mark.parametrize("name", t.TABLES)
+@pytest.mark.parametrize("name", [name for name in t.TABLES if name not in t.LATER])
 def test_a_table_of_version_1_is_read_as_one_of_today(name):
     stored = pq.read_table(VERSION_1 / f"{name}.parquet")
     with pytest.raises(BadInput, match="expected"):

@@ -1,5 +1,8 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_sequentially
 from keyshift.state.memory import MemoryState
 from keyshift.workloads import workloads
-from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.keycount import KeyCount, operator
 
 
 def make(**changes) -> KeyCount:
@@ -218,3 +221,32 @@ def test_an_empty_final_state_is_wrong_for_every_key():
 
 def test_the_workload_is_registered_under_its_name():
     assert workloads.get("keycount") is KeyCount
+
+
+@pytest.mark.parametrize("by", ["waiting", "spinning"])
+def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(by, monkeypatch):
+    now, slept = [100.0], []
+
+    def clock():
+        now[0] += 0.001
+        return now[0]
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(operator, "time", SimpleNamespace(perf_counter=clock, sleep=sleep))
+    workload = make(work_us=2000.0, work_by=by)
+    counter = workload.stages[0].operator()
+    state = MemoryState(counter.state_schema)
+    events = pa.record_batch({name: pa.array([0] * 50) for name in ("key", "unit", "t", "position")})
+    begin = now[0]
+    assert counter.process(events, lambda unit: state)["count"].to_pylist() == list(range(1, 51))
+    assert 0.1 <= now[0] - begin < 0.11
+    assert (sum(slept) > 0.09) == (by == "waiting")
+
+
+def test_work_changes_no_result():
+    for worked in (make(work_us=1.0), make(work_us=1.0, work_by="spinning")):
+        events, results, final = offline(worked)
+        assert len(results) == len(events) and not wrong(worked, events, results, final)

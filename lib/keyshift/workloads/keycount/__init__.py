@@ -6,9 +6,10 @@ state that was stale, mixed up or half moved at the moment it was used, and the 
 
 from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pandas as pd
+from pydantic import Field
 
 from keyshift.workloads.contract import KeyedStage, Source
 from keyshift.workloads.keycount import oracle
@@ -24,6 +25,14 @@ class KeyCount(Keyed):
     name: ClassVar[str] = "keycount"
     summary: ClassVar[str] = "count the events of each key, beside a payload of state_bytes per key"
 
+    work_us: float = Field(
+        default=0.0, ge=0, le=1e6, description="microseconds for which each event occupies its slot, at least"
+    )
+    work_by: Literal["waiting", "spinning"] = Field(
+        default="waiting",
+        description="how: waiting takes the slot but no core, like a call to another service; spinning takes a core",
+    )
+
     @property
     def sources(self) -> tuple[Source, ...]:
         """Events that are nothing but a key."""
@@ -32,7 +41,8 @@ class KeyCount(Keyed):
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The counter."""
-        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, partial(KeyCountOperator, self)),)
+        operator = partial(KeyCountOperator, self, self.work_us, self.work_by == "spinning")
+        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, operator),)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

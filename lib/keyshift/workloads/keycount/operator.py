@@ -1,5 +1,6 @@
 """What the slots of ``keycount`` compute."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -20,15 +21,19 @@ class KeyCountOperator:
     uses_time = False
     state_schema = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 
-    def __init__(self, workload: Keyed) -> None:
-        self._workload = workload
+    def __init__(self, workload: Keyed, work_us: float = 0.0, spins: bool = False) -> None:
+        self._workload, self._work_s, self._spins = workload, work_us / 1e6, spins
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, with count 0."""
         state.install([self._workload.fresh(unit, self.state_schema, (0,))])
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
-        """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on."""
+        """One result per event. A key whose state is missing counts from 0: the verdict tells, the job goes on.
+
+        Returns when the events have taken their time, all together: a pause for each would be longer than was asked.
+        """
+        until = time.perf_counter() + events.num_rows * self._work_s
         counts, stamps = [], []
         keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
         values_of = {unit: state_of(unit).values for unit in set(units)}
@@ -38,6 +43,7 @@ class KeyCountOperator:
             count += 1
             values[key] = count, count.to_bytes(WORD, "little") + payload[WORD:]
             counts.append(count)
+        self._occupy(until)
         return pa.RecordBatch.from_arrays(
             [
                 *(events.column(name) for name in ("key", "t", "position")),
@@ -46,6 +52,12 @@ class KeyCountOperator:
             ],
             names=["key", "t", "position", "count", "stamp"],
         )
+
+    def _occupy(self, until: float) -> None:
+        """The slot, as long as ``perf_counter`` is below ``until``."""
+        while (left := until - time.perf_counter()) > 0:
+            if not self._spins:
+                time.sleep(left)
 
     def _fresh(self, key: int) -> tuple[int, bytes]:
         return 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()

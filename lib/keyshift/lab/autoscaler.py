@@ -1,0 +1,135 @@
+"""Looks at a running system every few seconds, asks the policy (``planner.autoscaling``), and requests what it decides.
+
+Between two looks: what the generator has offered, which results have come, and how long slots were at work. The
+backlog is what was due and had not come at the same moment, in events.
+"""
+
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from keyshift.errors import MigrationFailed
+from keyshift.lab.scenario import Scale
+from keyshift.lab.spec import RunSpec
+from keyshift.lab.system import SystemUnderTest
+from keyshift.planner.autoscaling import ScalingPolicy
+from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
+from keyshift.progress import Say
+from keyshift.traffic.traffic import Feed, Progress, Traffic
+
+Work = Mapping[int, tuple[int, float]]  # of each slot: records, and seconds at work
+
+
+class Autoscaler:
+    """For the controlling thread, which calls ``go_on`` often. ``first``: moment of the first look, since the epoch.
+
+    What the system raises when it has died passes through: the next look begins a new measurement.
+    """
+
+    def __init__(
+        self, spec: RunSpec, system: SystemUnderTest, traffic: Traffic, feed: Feed, first: float, say: Say
+    ) -> None:
+        part = spec.autoscaler
+        goals = Goals(part.slots_min, spec.slots_most, part.work_off_s, part.horizon_s, part.miss_cost)
+        self._policy = ScalingPolicy(goals)
+        self._system, self._traffic, self._feed, self._say = system, traffic, feed, say
+        self._slo_ms, self._every_s, self._next = part.slo_ms, part.autoscale_s, first
+        self._asked = False  # a migration was requested, and was not over when that was seen last
+        self._migrated_at: float | None = None
+        self._work: Work = {}  # until the look before
+        self._offered: Progress | None = None  # likewise
+        self._heard = len(traffic.seconds)  # seconds that the collector has told of, likewise
+        self.decisions: list[Scaling] = []
+
+    def go_on(self) -> None:
+        """Looks if it is time to. Raises what the system raises if it has died."""
+        now = time.time()
+        if self._asked and not self._system.busy:
+            self._asked, self._migrated_at = False, now
+        if now < self._next:
+            return
+        self._next = max(self._next, now - self._every_s) + self._every_s
+        try:
+            measured = self._system.measure()
+        except MigrationFailed as error:
+            self._say(f"autoscaler: no look, {error}")
+            return
+        made = self._policy.look(self._seen(time.time(), measured))
+        self.decisions.append(made)
+        self._say(sentence(made))
+        if made.moves:
+            (stage,) = made.stages
+            self._asked = True
+            self._system.request(Scale(stage.target))
+
+    # -- a look -------------------------------------------------------------------------------------------------------
+
+    def _seen(self, now: float, measured: Mapping[int, Mapping[str, Any]]) -> Look:
+        backlog, offered = self._backlog(), self._offered_per_s()
+        return Look(
+            at_s=now,
+            offered_per_s=offered,
+            backlog=backlog,
+            missed_s=self._missed_s(backlog),
+            stages=(self._stage(measured),),
+            migrating=self._asked or self._system.busy,
+            migrated_at_s=self._migrated_at,
+        )
+
+    def _stage(self, measured: Mapping[int, Mapping[str, Any]]) -> StageLook:
+        """What the slots have done; nothing, if they do not go on from where they were: the system was started anew."""
+        owners = self._system.owners
+        work = {slot: (sum(count for _, count in said["records"]), said["busy_s"]) for slot, said in measured.items()}
+        before, self._work = self._work, work
+        goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
+        if not before or not goes_on:
+            return StageLook(len(owners), 0.0, 0.0)
+        done = [(work[slot], before.get(slot, (0, 0.0))) for slot in owners if slot in work]
+        records, busy_s = (sum(now[of] - then[of] for now, then in done) for of in (0, 1))
+        return StageLook(len(owners), float(records), float(busy_s))
+
+    def _offered_per_s(self) -> float:
+        before, reports = self._offered, list(self._feed.progress)
+        if reports:
+            before, self._offered = before or reports[max(0, len(reports) - 2)], reports[-1]
+        if before is None or self._offered is None or self._offered.at <= before.at:  # nothing was reported since
+            return self.decisions[-1].look.offered_per_s if self.decisions else 0.0
+        return (self._offered.events - before.events) / (self._offered.at - before.at)
+
+    def _backlog(self) -> float:
+        """Events whose results are due and had not come at the end of the last second that both sides have told of."""
+        progress, received = list(self._feed.progress), self._traffic.received
+        if not progress or not progress[-1].due:
+            return 0.0
+        for second in reversed(self._traffic.seconds):
+            if (end := second["second"] + 1) <= progress[-1].at:
+                break
+            received -= second["results"]
+        else:
+            return 0.0
+        due = float(progress[0].due)
+        for one, other in itertools.pairwise(progress):
+            if one.at <= end <= other.at:
+                due = one.due + (other.due - one.due) * (end - one.at) / (other.at - one.at)
+        return max(0.0, due - received) * progress[-1].events / progress[-1].due
+
+    def _missed_s(self, backlog: float) -> float:
+        """Seconds over the objective since the look before; those without any result, if some are due."""
+        seconds = self._traffic.seconds[self._heard :]
+        self._heard += len(seconds)
+        return float(sum(backlog > 0 if s["p99_ms"] is None else s["p99_ms"] > self._slo_ms for s in seconds))
+
+
+def sentence(made: Scaling) -> str:
+    """A decision with its numbers, in one line for the log."""
+    look, (stage,) = made.look, made.stages
+    what = f"{stage.slots} → {stage.target} slots" if made.moves else f"{stage.slots} slots"
+    numbers = [f"{look.offered_per_s:.0f}/s offered", f"backlog {look.backlog:.0f}"]
+    if stage.utilisation == stage.utilisation:
+        numbers.append(f"a slot takes {stage.true_per_s:.0f}/s, {stage.utilisation:.0%} needed, {stage.wanted} wanted")
+    if look.missed_s:
+        numbers.append(f"{look.missed_s:.0f} s over the objective")
+    if made.stay_cost == made.stay_cost:
+        numbers.append(f"slot-seconds to stay {made.stay_cost:.0f}, to move {made.move_cost:.0f}")
+    return f"  autoscaler: {what}, {', '.join(numbers)}: {made.reason}"

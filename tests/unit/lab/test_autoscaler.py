@@ -1,0 +1,187 @@
+"""The autoscaler's driver over stand-ins for the job and its traffic: what it sees, asks for, and survives."""
+
+import math
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.errors import MigrationFailed, QueryDied
+from keyshift.lab import autoscaler as module
+from keyshift.lab.autoscaler import Autoscaler, sentence
+from keyshift.lab.scenario import Scale
+from keyshift.lab.spec import make_spec
+from keyshift.results.from_records import scaling_table
+from keyshift.traffic.traffic import Progress
+
+RATE = 500.0  # records per second of a slot at work
+BEGIN = 1_000.0
+
+
+class Job:
+    """Slots that work off what is offered, as far as they can; a migration takes three seconds."""
+
+    def __init__(self, clock, slots, offered):
+        self.clock, self.slots, self.offered = clock, slots, offered
+        self.work = {slot: [0.0, 0.0] for slot in range(8)}
+        self.queue = self.sent = self.answered = 0.0
+        self.requests, self.raises, self.target, self.until = [], [], None, 0.0
+        self.feed = SimpleNamespace(progress=deque(maxlen=60))
+        self.traffic = SimpleNamespace(seconds=[], received=0)
+
+    def pass_second(self):
+        came = self.offered(self.clock.now)
+        done = min(self.queue + came, self.slots * RATE)
+        self.queue += came - done
+        for slot in range(self.slots):
+            self.work[slot][0] += done / self.slots
+            self.work[slot][1] += done / self.slots / RATE
+        self.sent, self.answered = self.sent + came, self.answered + done
+        latency_ms = None if not done else 10.0 + 1000.0 * self.queue / (self.slots * RATE)
+        second = {"second": self.clock.now, "results": done, "p99_ms": latency_ms}
+        self.clock.now += 1
+        self.traffic.seconds.append(second)
+        self.traffic.received = self.answered
+        self.feed.progress.append(Progress(self.clock.now, self.sent, self.sent))
+        if self.target is not None and self.clock.now >= self.until:
+            self.slots, self.target = self.target, None
+
+    def measure(self):
+        if self.raises:
+            raise self.raises.pop(0)
+        return {slot: {"records": [[slot, records]], "busy_s": busy} for slot, (records, busy) in self.work.items()}
+
+    @property
+    def owners(self):
+        return set(range(self.slots))
+
+    @property
+    def busy(self):
+        return self.target is not None
+
+    def request(self, change):
+        assert not self.busy
+        self.requests.append((self.clock.now - BEGIN, change))
+        self.target, self.until = change.slots, self.clock.now + 3
+
+
+@pytest.fixture
+def driven(monkeypatch):
+    """Makes a driver over a job; ``run(seconds)`` lets time pass for both."""
+
+    def make(slots, offered, **values):
+        clock = SimpleNamespace(now=BEGIN)
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
+        job, said = Job(clock, slots, offered), []
+        spec = make_spec({"trigger": "auto", "slots": slots, "slots_max": 6} | values)
+        driver = Autoscaler(spec, job, job.traffic, job.feed, BEGIN + 2, said.append)
+
+        def run(seconds):
+            for _ in range(seconds):
+                job.pass_second()
+                driver.go_on()
+
+        return SimpleNamespace(job=job, driver=driver, said=said, run=run, clock=clock)
+
+    return make
+
+
+def test_it_looks_as_often_as_was_asked_and_not_before_the_first_time(driven):
+    made = driven(1, lambda now: 100.0, autoscale_s=5)
+    made.run(30)
+    assert [d.look.at_s - BEGIN for d in made.driver.decisions] == [2, 7, 12, 17, 22, 27]
+    assert len(made.said) == 6
+
+
+def test_it_sees_what_is_offered_what_is_left_and_how_long_slots_were_at_work(driven):
+    made = driven(2, lambda now: 1200.0, slo_ms=500, slots_max=2)
+    made.run(12)
+    look = made.driver.decisions[-1].look
+    assert look.offered_per_s == 1200.0
+    assert look.backlog == made.job.queue == 12 * 200.0
+    assert look.missed_s == 2.0, "both seconds since the look before"
+    (stage,) = look.stages
+    assert (stage.slots, stage.records, stage.busy_s) == (2, 2000.0, 4.0)
+    assert made.driver.decisions[-1].reason == "more is to be done than 2 slots can, and no more are allowed"
+
+
+def test_it_requests_what_is_decided_and_nothing_while_that_is_under_way(driven):
+    made = driven(1, lambda now: 200.0 if now < BEGIN + 20 or now >= BEGIN + 80 else 1500.0)
+    made.run(160)
+    numbers = [change.slots for _, change in made.job.requests]
+    assert all(isinstance(change, Scale) for _, change in made.job.requests)
+    assert numbers[0] > 3 and numbers[-1] == made.job.slots == 1
+    assert max(numbers) <= 6
+    under_way = [d for d in made.driver.decisions if d.look.migrating]
+    assert under_way and not any(d.moves for d in under_way)
+    assert made.driver._policy.takes_s > 3
+
+
+def test_a_death_passes_through_and_the_next_look_begins_a_measurement(driven):
+    made = driven(2, lambda now: 600.0)
+    made.run(11)
+    made.job.raises = [QueryDied("gone")]
+    with pytest.raises(QueryDied):
+        made.run(2)
+    made.job.work = {slot: [0.0, 0.0] for slot in range(8)}  # the next attempt counts from 0
+    made.run(2)
+    (stage,) = made.driver.decisions[-1].look.stages
+    assert (stage.records, stage.busy_s) == (0.0, 0.0)
+    made.run(2)
+    (stage,) = made.driver.decisions[-1].look.stages
+    assert stage.records == 1200.0
+    assert made.driver.decisions[-1].stages[0].true_per_s == pytest.approx(RATE)
+
+
+def test_slots_that_do_not_answer_are_no_look_and_no_end(driven):
+    made = driven(1, lambda now: 100.0)
+    made.run(3)
+    made.job.raises = [MigrationFailed("measure: 1 did not answer within 30 s")]
+    made.run(2)
+    assert len(made.driver.decisions) == 1
+    assert made.said[-1] == "autoscaler: no look, measure: 1 did not answer within 30 s"
+    made.run(4)
+    assert len(made.driver.decisions) == 3
+    assert made.driver.decisions[-1].look.offered_per_s == 100.0
+
+
+def test_results_that_are_due_for_some_events_only_are_counted_in_events(driven):
+    made = driven(1, lambda now: 1000.0, slots_max=1)
+    made.run(10)
+    progress = [Progress(at, events, events / 4) for at, events, _ in made.job.feed.progress]
+    made.job.feed.progress = deque(progress)
+    for second in made.job.traffic.seconds:
+        second["results"] /= 4
+    made.job.traffic.received /= 4
+    assert made.driver._backlog() == made.job.queue
+
+
+def test_the_backlog_is_that_of_a_moment_that_both_sides_have_told_of(driven):
+    made = driven(1, lambda now: 400.0)
+    made.run(10)
+    assert made.driver._backlog() == 0
+    made.job.feed.progress.pop()  # the generator tells later than the collector
+    assert made.driver._backlog() == 0
+    made.job.feed.progress = deque(Progress(p.at - 0.5, p.events - 200, p.due - 200) for p in made.job.feed.progress)
+    assert made.driver._backlog() == 0
+    made.job.feed.progress.clear()
+    assert made.driver._backlog() == 0
+
+
+def test_every_decision_is_said_and_stored_with_its_numbers(driven):
+    made = driven(1, lambda now: 1500.0, slots_max=6)
+    made.run(10)
+    (moved,) = [d for d in made.driver.decisions if d.moves]
+    line = sentence(moved)
+    assert line in made.said
+    for part in ("1 → ", "1500/s offered", "a slot takes 500/s", "slot-seconds to stay", moved.reason):
+        assert part in line
+    table = scaling_table(made.driver.decisions, BEGIN).to_pandas()
+    assert len(table) == len(made.driver.decisions) == 5
+    assert table["t_s"].tolist() == [2, 4, 6, 8, 10]
+    row = table[table["target"] != table["slots"]].iloc[0]
+    assert (row["slots"], row["target"], row["reason"]) == (1, moved.stages[0].target, moved.reason)
+    assert table["migrating"].any() and not row["migrating"]
+    assert row["move_cost"] < row["stay_cost"]
+    assert math.isnan(table["stay_cost"].iloc[0])
+    assert len(scaling_table([], BEGIN)) == 0
