@@ -96,6 +96,9 @@ class State:
     def keys(self) -> list[int]:
         return list(self.values)
 
+    def take(self, keys: Any) -> list[tuple[int, Any]]:
+        return [(key, value) for key in keys if (value := self.values[key]) is not None]
+
     def delete(self, key: int) -> None:
         self.values.pop(key, None)
         self.values.touch(key)

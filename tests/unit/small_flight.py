@@ -52,12 +52,12 @@ class Holder:
         return self.left[slot, unit]
 
     def keys(self, stay, keys):
-        return rows.take(self.lent.get(stay, state()), keys)
+        return self.lent.get(stay, state()).take(keys)
 
     def rest(self, stay, after):
         for key in sorted(self.lent.get(stay, state()).keys()):
             if after is None or key > after:
-                yield rows.pack(SCHEMA, rows.take(self.lent[stay], [key]))
+                yield rows.pack(SCHEMA, self.lent[stay].take([key]))
 
     def forget(self, stay, keys):
         for key in keys:

@@ -194,7 +194,7 @@ def _delta(make: Make) -> None:
     _filled(source, {5: (5, b"new"), 200: (200, b"new")})
     source.delete(7)
     changed = source.changes(_WHO)
-    found = rows.take(source, changed)
+    found = source.take(changed)
     require(sorted(key for key, _ in found) == [5, 200], "changes() does not tell what was set and deleted")
     replica.install([rows.pack(pa.schema([pa.field("key", pa.int64()), *SCHEMA]), found)])
     for key in changed - {key for key, _ in found}:

@@ -152,7 +152,7 @@ class Replicator:
                 if self._closed.is_set() or self._states.get(unit) is not state:
                     return 0
                 some = keys[begin : begin + SLICE_KEYS]
-                found = rows.take(state, some)
+                found = state.take(some)
             batches.append(rows.pack(self._schema, found))
             gone += sorted(set(some) - {key for key, _ in found})
         part = copy.epoch, copy.number + 1

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 from keyshift.registry import Registry
 from keyshift.state.memory import MemoryStore
+from keyshift.state.rocksdb import RocksSettings, RocksStore
+from keyshift.state.settings import Settings
 from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
@@ -37,6 +38,9 @@ class UnitState(Protocol):
     @property
     def values(self) -> Values:
         """What to read from and write to; the same object as long as the state lives."""
+
+    def take(self, keys: Iterable[int], /) -> list[tuple[int, Value]]:
+        """Those of ``keys`` that are here, in their order, with their values, all at once."""
 
     def delete(self, key: int) -> None:
         """Forget ``key``; nothing happens if it is not there."""
@@ -94,12 +98,6 @@ class Store(Protocol):
         """Nobody uses the store or its states any more. A process that is killed does not get here."""
 
 
-class Settings(BaseModel):
-    """What a user sets of a backend: nothing. One that has settings declares them in a subclass."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class Backend(NamedTuple):
     """A kind of store.
 
@@ -114,3 +112,11 @@ class Backend(NamedTuple):
 
 backends: Registry[Backend] = Registry("state backend")
 backends.register("memory", Backend(MemoryStore, "a dictionary in the Python worker"))
+backends.register(
+    "rocksdb",
+    Backend(
+        RocksStore,
+        "RocksDB on the slot's disk behind a cache in the Python worker: state may be larger than memory",
+        RocksSettings,
+    ),
+)

@@ -55,6 +55,10 @@ class MemoryState:
     def values(self) -> "_Values":  # noqa: D102
         return self._values
 
+    def take(self, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
+        values = self._values
+        return [(key, value) for key in keys if (value := values[key]) is not None]
+
     def delete(self, key: int) -> None:  # noqa: D102
         self._values.pop(key, None)
         self._values.untouched.pop(key, None)

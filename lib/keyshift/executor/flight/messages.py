@@ -60,7 +60,7 @@ class Parcel:
             return (), []
         if self.delta_of is None:
             return self.state.export(chunk_bytes), []
-        found = rows.take(self.state, self.changed)
+        found = self.state.take(self.changed)
         return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
     @classmethod
