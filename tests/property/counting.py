@@ -80,6 +80,8 @@ class Timers(dict[int, tuple[int, int]]):
 class State:
     """What there is of one unit; see ``UnitState``."""
 
+    shared = False
+
     def __init__(self, values: Any = (), timers: Timers | None = None) -> None:
         self.values, self.timers = Values(values), Timers() if timers is None else timers
 

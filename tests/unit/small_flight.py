@@ -108,6 +108,11 @@ def rest(clients, server, *stays):
 class Slow:
     """State that takes its time to be read; it breaks before some of its parts, once."""
 
+    shared = False
+
+    def hand_over(self):
+        return None
+
     def __init__(self, of, wait_s=0.0, breaks_at=()):
         self.of, self.wait_s, self.breaks_at, self.timers = of, wait_s, list(breaks_at), of.timers
 

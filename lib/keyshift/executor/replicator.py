@@ -73,7 +73,8 @@ class Replicator:
             return
         self._order = _Order(name, every_s, lag_keys, whole)
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
-        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in self._states}
+        own = self._states  # no copies of what others reach anyway
+        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in own and not own[unit].shared}
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit in self._copies:
             self._states[unit].track(COPIES)

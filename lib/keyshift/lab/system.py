@@ -19,6 +19,7 @@ from keyshift.lab.scenario import Balance, Change
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Strategy, make_plan
 from keyshift.progress import Say
+from keyshift.state import Settings, backends
 
 
 class SystemUnderTest(Protocol):
@@ -63,8 +64,11 @@ class SystemUnderTest(Protocol):
         """End the job, after ``stop``, and tell what came of it."""
 
 
-def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None) -> JobConfig:
-    """The first attempt of the job of ``spec``, with a secret of its own."""
+def job_config(
+    spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None, backend: Settings | None = None
+) -> JobConfig:
+    """The first attempt of the job of ``spec``, with a secret of its own. ``backend``: its settings, as served."""
+    backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
     return JobConfig(
         job=name,
         attempt=0,
@@ -78,7 +82,8 @@ def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Cert
         bins=spec.workload.bins,
         queue_bytes=spec.job.queue_bytes,
         backend=spec.backend.name,
-        backend_settings=spec.backend.settings,
+        backend_settings=backend.model_dump(),
+        backend_secret=backend.secret,
         token=secrets.token_urlsafe(24),
         certificate=certificate,
         chunk_bytes=spec.job.chunk_bytes,

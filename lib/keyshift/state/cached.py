@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from keyshift.errors import ProtocolViolation
 from keyshift.state.packing import Packing, in_chunks
 from keyshift.state.timers import Timers
 
@@ -207,6 +208,10 @@ class CachedStore(ABC):
 
     def unit(self, unit: int) -> Any:  # noqa: D102
         return CachedState(self._living(self.place(unit)))
+
+    def adopt(self, unit: int, reference: str) -> Any:
+        """Never called, unless states are shared."""
+        raise ProtocolViolation(f"unit {unit} cannot be taken over by reference: its values are in another process")
 
     def load(self, wanted: Iterable[tuple[Any, Collection[int]]]) -> None:  # noqa: D102
         with self.lock:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyshift.errors import ProtocolViolation
 from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
@@ -29,6 +30,10 @@ class MemoryStore:
     def unit(self, unit: int) -> "MemoryState":  # noqa: D102
         return MemoryState(self._schema)
 
+    def adopt(self, unit: int, reference: str) -> "MemoryState":
+        """Never called: nobody else reaches these states."""
+        raise ProtocolViolation(f"unit {unit} cannot be taken over by reference: its values are in another process")
+
     def load(self, wanted: Iterable[Any]) -> None:  # noqa: D102
         pass
 
@@ -45,6 +50,8 @@ class MemoryState:
     The columns that arrived are let go when the last of their rows has been touched; until then a unit may take its
     size twice.
     """
+
+    shared = False
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
@@ -64,6 +71,9 @@ class MemoryState:
         self._values.untouched.pop(key, None)
         if isinstance(self._values, _TrackedValues):
             self._values.changed.add(key)
+
+    def hand_over(self) -> None:  # noqa: D102
+        return None
 
     def copy(self) -> "MemoryState":  # noqa: D102
         other = MemoryState(self._schema.remove(0))

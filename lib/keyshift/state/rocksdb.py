@@ -11,7 +11,7 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -146,6 +146,15 @@ class RocksStore(CachedStore):
                 (number,) = _PREFIX.unpack(place.prefix)
                 batch.delete_range(place.prefix, _PREFIX.pack(number + 1))
         self._db.write(batch)
+
+
+@contextmanager
+def served(settings: RocksSettings, job: str, folder: Path | None) -> Iterator[RocksSettings]:
+    """On this machine the databases are in the folder of the run, which goes when Spark has ended."""
+    if folder is None or settings.state_folder:
+        yield settings
+    else:
+        yield settings.model_copy(update={"state_folder": str(folder)})
 
 
 def _name(prefix: bytes, key: int) -> bytes:
