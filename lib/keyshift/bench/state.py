@@ -31,7 +31,8 @@ from keyshift.workloads import Workload
 from keyshift.workloads.keycount import KeyCount
 
 VALUE_BYTES, KEYS, GROUPS, ROUTER_ROWS = 4096, 10_000, 128, (20, 50, 200)
-AT_MOST = {"rocksdb": 1 / 0.5, "remote": 1 / 0.2, "hybrid": 1 / 0.2}  # time per event, times that of memory
+# Time per event, times that of memory. There is no aim for hybrid.
+AT_MOST: dict[str, float | None] = {"rocksdb": 1 / 0.5, "remote": 1 / 0.2, "hybrid": None}
 LARGE_MIB, LARGE_GROUPS, LARGE_RSS_MIB = 4096, 1024, 1536
 CHUNK_BYTES = JobPart().chunk_bytes
 SECOND_US = 1_000_000
