@@ -36,4 +36,4 @@ def test_table_figure_and_conclusion_come_from_the_runs(copy):
     outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
     table = next(data["text/html"] for data in outputs if "text/html" in data)
     assert all(word in table for word in ("rocksdb", "remote", "moved (MiB)", "verdict"))
-    assert "All 2 runs are correct" in "\n".join(data.get("text/markdown", "") for data in outputs)
+    assert "Both runs are correct" in "\n".join(data.get("text/markdown", "") for data in outputs)
