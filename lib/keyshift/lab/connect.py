@@ -14,6 +14,7 @@ from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
+from keyshift.state import backends
 
 ANSWER_S = 5.0
 
@@ -57,6 +58,9 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     place.require_cores(needed)
     cores = max(needed, cores)
     require_java()
+    for spec in specs:
+        backend = backends.get(spec.backend.name)
+        backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,

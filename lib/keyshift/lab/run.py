@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job
 from keyshift.executor.spark import session
 from keyshift.folders import require_room
@@ -33,6 +34,7 @@ from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import Event, to_lines
+from keyshift.state import backends
 from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
 
@@ -215,14 +217,24 @@ class Lab:
         self, spec: RunSpec, run_id: str, log: list[Event], course: MakeCourse, results: int
     ) -> Iterator[Course]:
         """A run, with all that it consists of; nothing of it is left behind. ``log`` gets its last protocol events."""
-        config = job_config(spec, run_id, self._endpoints, self._place.certificate())
+        backend = backends.get(spec.backend.name)
+        folder = None if self._place.on_kubernetes else self._work
+        with backend.served(backend.settings(**spec.backend.settings), run_id, folder) as settings:
+            config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
+            with self._around(spec, config, log, course, results) as run:
+                yield run
+
+    @contextlib.contextmanager
+    def _around(
+        self, spec: RunSpec, config: JobConfig, log: list[Event], course: MakeCourse, results: int
+    ) -> Iterator[Course]:
         display = Display(self._say)
         traffic = Traffic(
             self._endpoints,
             spec.workload,
             Topic(config.events_topic, config.routers),
             Topic(config.results_topic, results),
-            self._work / f"{run_id}.parquet",
+            self._work / f"{config.job}.parquet",
             display.second,
         )
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter)

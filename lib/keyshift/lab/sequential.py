@@ -12,9 +12,12 @@ What a new workload is tried with before it meets a cluster, and what the tests 
     True
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -71,12 +74,22 @@ def run_sequentially(
     """Put ``frames`` frames per router through slots, under each assignment in turn for an equal share of them.
 
     Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one frame under way at a time; state and
-    timers are handed over by export and install. At the end all routers stand at a savepoint: timers that are not due
-    by then stay. Raises BadInput for an unknown backend.
+    timers are handed over by export and install, or by reference. At the end all routers stand at a savepoint: timers
+    that are not due by then stay. Raises BadInput for an unknown backend.
     """
-    [source], [stage] = workload.sources, workload.stages
+    [stage] = workload.stages
     operator, kind = stage.operator(), backends.get(backend)
-    store = kind.open("sequential", operator.state_schema, kind.settings())
+    with (
+        kind.served(kind.settings(), "sequential", Path(tempfile.gettempdir())) as settings,
+        closing(kind.open("sequential", operator.state_schema, settings)) as store,
+    ):
+        return _run_in(store, workload, assignments, routers, frames, events_per_frame)
+
+
+def _run_in(
+    store: Store, workload: Workload, assignments: list[Assignment], routers: int, frames: int, events_per_frame: int
+) -> SequentialRun:
+    [source], [stage] = workload.sources, workload.stages
     job = _Job(workload, stage, store, assignments, routers)
     partitions = [source.partition(router) for router in range(routers)]
     events: list[pd.DataFrame] = []
@@ -95,7 +108,7 @@ def run_sequentially(
     job.end(frames, now_us)
     store.checkpoint()
     units = [(unit, slot, state) for slot, core in enumerate(job.slots) for unit, state in sorted(core.states.items())]
-    run = SequentialRun(
+    return SequentialRun(
         pd.concat(events, ignore_index=True),
         job.results.table([*RESULT_FIELDS, *stage.result_fields]),
         [part.to_pandas().assign(unit=unit, slot=slot) for unit, slot, state in units for part in state.export(_BYTES)],
@@ -103,8 +116,6 @@ def run_sequentially(
         pd.DataFrame(ends, columns=["router", "offset", "watermark"]),
         [state.timers.export().to_pandas().assign(unit=unit, slot=slot) for unit, slot, state in units],
     )
-    store.close()
-    return run
 
 
 class _Job:
@@ -151,8 +162,12 @@ class _Job:
         effects = core.take_effects()
         for effect in effects:
             if isinstance(effect, Leave):  # a step of plain pushes has no other effect that somebody else must hear of
-                send, state = effect.send, self._store.unit(effect.send.unit)
-                state.install(effect.state.export(_BYTES))
+                send = effect.send
+                if reference := effect.state.hand_over():
+                    state = self._store.adopt(send.unit, reference)
+                else:
+                    state = self._store.unit(send.unit)
+                    state.install(effect.state.export(_BYTES))
                 state.timers.install(effect.state.timers.export())
                 self.slots[send.destination].arrived(send.unit, send.version, send.hop, send.routers, state, None)
                 core.acknowledged(send.unit)

@@ -22,6 +22,7 @@ from keyshift.lab.scenario import Balance, Change
 from keyshift.lab.spec import RunSpec
 from keyshift.planner import Decision, Plan, Strategy, make_plan
 from keyshift.progress import Say
+from keyshift.state import Settings, backends
 
 
 class SystemUnderTest(Protocol):
@@ -105,8 +106,11 @@ class LiveSystem(SystemUnderTest, Protocol):
         """What is known of each stage and of snapshots, without asking anybody; for any thread."""
 
 
-def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None) -> JobConfig:
-    """The first attempt of the job of ``spec``, with a secret of its own."""
+def job_config(
+    spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None, backend: Settings | None = None
+) -> JobConfig:
+    """The first attempt of the job of ``spec``, with a secret of its own. ``backend``: its settings, as served."""
+    backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
     return JobConfig(
         job=name,
         attempt=0,
@@ -120,7 +124,8 @@ def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Cert
         bins=spec.workload.bins,
         queue_bytes=spec.job.queue_bytes,
         backend=spec.backend.name,
-        backend_settings=spec.backend.settings,
+        backend_settings=backend.model_dump(),
+        backend_secret=backend.secret,
         token=secrets.token_urlsafe(24),
         certificate=certificate,
         chunk_bytes=spec.job.chunk_bytes,
@@ -251,6 +256,7 @@ class KeyshiftJob:
             "snapshot_bytes": newest.bytes if newest else None,
             "troubles": job.troubles_so_far,
         }
+
     @property
     def owners(self) -> Collection[int]:
         """By the newest assignment."""
