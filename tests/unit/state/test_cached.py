@@ -88,7 +88,8 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
             wanted = {0: set(), 1: set()}
             for which, key in frame:
                 wanted[which].add(key)
-            before, unseen = len(self.store.exchanges), sum(bool(w.state.cells.blind) for w in self.both)
+            touched = self.store._touched | {watched.state.cells for watched in self.both}
+            before, unseen = len(self.store.exchanges), sum(bool(cells.blind) for cells in touched)
             self.store.load((self.both[which].state, some) for which, some in wanted.items())
             for which, key in frame:
                 self.both[which].get(key)
