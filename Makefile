@@ -17,7 +17,7 @@ DOCKER ?= docker
 IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab up down test nightly lint format bench bench-strategies faults lock clean image kind test-kubernetes
+.PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies faults lock clean image kind test-kubernetes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: $(READY) ## repair what can be repaired: style, import order, output lef
 
 bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bare copy (a part: ARGS="--part d")
 	@$(BIN)/python -m keyshift.bench $(ARGS)
+
+bench-state: $(READY) ## what the stores of state cost against memory; with ARGS="--large 4096" a migration of 4 GiB, too
+	@$(BIN)/python -m keyshift.bench.state $(ARGS)
 
 faults: $(READY) ## processes that fail in each phase of a migration, and what becomes of the job; a quarter of an hour
 	@$(BIN)/python -m keyshift.bench.faults $(ARGS)

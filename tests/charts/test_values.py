@@ -165,6 +165,42 @@ def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted() -> None:
 # --- lab
 
 
+def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default, found = manifests("keyshift"), manifests("lab", "control")
+    name = f"{RELEASE}-control"
+    for kind in ("Service", "Secret", "ServiceMonitor"):
+        assert name not in kinds(default, kind)
+        assert name in kinds(found, kind)
+    service, secret = one(found, "Service", name), one(found, "Secret", name)
+    assert [(port["port"], port["targetPort"]) for port in service["spec"]["ports"]] == [(9100, "control")]
+    assert {key: len(value) > 15 for key, value in secret["data"].items()} == {"token": True}
+    pod = one(found, "StatefulSet", f"{RELEASE}-lab")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (container,) = pod["spec"]["containers"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"jupyter": 8888, "control": 9100}
+    assert environment(container)["KEYSHIFT_CONTROL_TOKEN"] == secret_key(name, "token")
+    monitor = one(found, "ServiceMonitor", name)["spec"]
+    labels = service["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert (
+        not monitor["selector"]["matchLabels"].items()
+        <= one(found, "Service", f"{RELEASE}-lab")["metadata"]["labels"].items()
+    )
+    (endpoint,) = monitor["endpoints"]
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("control", "/metrics", "15s")
+    assert endpoint["authorization"]["credentials"] == {"name": name, "key": "token"}
+    driver = one(found, "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]
+    assert [port["port"] for port in driver[1]["ports"]] == [8888, 9100]
+    raw, _ = profile_files(found)
+    for variable, value in DRIVER_ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
+    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(raw))
+    control = load_profile(str(tmp_path / "profile.yaml")).control
+    assert (control.listen, control.port) == ("10.0.0.7", 9100)
+
+
 def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +487,7 @@ WRONG = [
     ("lab", "alone", "services.redis=r:6379", "redis"),
     ("lab", "alone", "executors.spread=sometimes", "executors/spread"),
     ("lab", "alone", "batch.shedule=daily", "shedule"),
+    ("lab", "alone", "control.port=80", "control/port"),
     ("keyshift", None, "kafak.enabled=false", "kafak"),
     ("keyshift", None, "lab.sprak.cores=2", "sprak"),
 ]

@@ -1,5 +1,7 @@
 """Every registered state backend behaves like a plain dictionary that can be exported and installed."""
 
+import contextlib
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -17,9 +19,21 @@ KEYS = st.integers(0, 12) | INT64
 VALUES = st.tuples(INT64, st.binary(max_size=40))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def served(tmp_path_factory):
+    """What the backends need, once for all tests: settings by name."""
+    with contextlib.ExitStack() as stack:
+        for name, backend in backends.items():
+            served = backend.served(backend.settings(), "job", tmp_path_factory.mktemp(name))
+            SETTINGS[name] = stack.enter_context(served)
+        yield
+
+
+SETTINGS = {}
+
+
 def opened(name):
-    backend = backends.get(name)
-    return backend.open("job/0/stage/0", SCHEMA, backend.settings())
+    return backends.get(name).open("job/0/stage/0", SCHEMA, SETTINGS[name])
 
 
 def machine(name):

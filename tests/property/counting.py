@@ -80,6 +80,8 @@ class Timers(dict[int, tuple[int, int]]):
 class State:
     """What there is of one unit; see ``UnitState``."""
 
+    shared = False
+
     def __init__(self, values: Any = (), timers: Timers | None = None) -> None:
         self.values, self.timers = Values(values), Timers() if timers is None else timers
 
@@ -95,6 +97,9 @@ class State:
 
     def keys(self) -> list[int]:
         return list(self.values)
+
+    def take(self, keys: Any) -> list[tuple[int, Any]]:
+        return [(key, value) for key in keys if (value := self.values[key]) is not None]
 
     def delete(self, key: int) -> None:
         self.values.pop(key, None)

@@ -52,12 +52,12 @@ class Holder:
         return self.left[slot, unit]
 
     def keys(self, stay, keys):
-        return rows.take(self.lent.get(stay, state()), keys)
+        return self.lent.get(stay, state()).take(keys)
 
     def rest(self, stay, after):
         for key in sorted(self.lent.get(stay, state()).keys()):
             if after is None or key > after:
-                yield rows.pack(SCHEMA, rows.take(self.lent[stay], [key]))
+                yield rows.pack(SCHEMA, self.lent[stay].take([key]))
 
     def forget(self, stay, keys):
         for key in keys:
@@ -107,6 +107,11 @@ def rest(clients, server, *stays):
 
 class Slow:
     """State that takes its time to be read; it breaks before some of its parts, once."""
+
+    shared = False
+
+    def hand_over(self):
+        return None
 
     def __init__(self, of, wait_s=0.0, breaks_at=()):
         self.of, self.wait_s, self.breaks_at, self.timers = of, wait_s, list(breaks_at), of.timers

@@ -1,9 +1,11 @@
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from keyshift import planner
@@ -51,6 +53,16 @@ def test_help_names_every_command(tmp_path):
         (["run", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
         (["upp"], "No such command"),
+        (["job", "start", "--strategy", "fluit"], "did you mean 'fluid'"),
+        (["job", "start", "--set", "trigger_s=3"], "trigger_s is of a run with a scenario"),
+        (["job", "start", "--set", "slots_max=500"], "slots_max = 500: more slots than key groups"),
+        (["job", "start", "--port", "70000"], "not '70000'"),
+        (["job", "start", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
+        (["job", "status"], "no job runs here; start one with `keyshift job start`"),
+        (["job", "stop", "nobody"], "unknown job 'nobody'"),
+        (["resume", "nobody"], "unknown job to resume 'nobody'"),
+        (["job", "scale"], "Missing option '--slots'"),
+        (["job", "scale", "--slots", "many"], "not 'many'"),
         (["plan", "--strategy", "machted"], "did you mean 'matched'"),
         (["plan", "--from", "0"], "slots = 0: must be between 1 and the number of units, 128"),
         (["plan", "--to", "200"], "slots = 200: must be between 1 and the number of units, 128"),
@@ -162,6 +174,42 @@ def test_parameters_are_listed_with_their_owner(tmp_path):
     wanted = {"rate": "run", "routers": "job", "keys": "workload", "cap": "strategy", "to_slots": "scenario"}
     assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
     assert next(row["default"] for row in rows if row["parameter"] == "window_ms") == 500
+
+
+def job_file(home, name, pid, **more):
+    created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 1.0
+    known = {"name": name, "url": "http://127.0.0.1:9", "token": "secret", "pid": pid, "created": created}
+    known |= {"workload": "keycount", "strategy": "fluid", "log": str(home / "log")} | more
+    (home / "jobs").mkdir(exist_ok=True)
+    (home / "jobs" / f"{name}.json").write_text(json.dumps(known))
+
+
+def test_services_that_a_job_needs_are_not_stopped(tmp_path):
+    job_file(tmp_path, "one", os.getpid())
+    done = keyshift("down", home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"keyshift: the services stay, because a job needs them: one (process {os.getpid()}); "
+        "`keyshift job stop` stops it\n"
+    )
+
+
+def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    job_file(tmp_path, "failed", gone.pid, why="it died 6 times")
+    job_file(tmp_path, "silent", os.getpid())
+    done = keyshift("job", "list", "--json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = {row["job"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert (rows["failed"]["state"], rows["failed"]["why"]) == ("ended", "it died 6 times")
+    assert rows["silent"]["state"] == "silent" and "does not answer" in rows["silent"]["why"]
+    assert "secret" not in done.stdout
+    asked = keyshift("job", "scale", "failed", "--slots", "3", home=tmp_path)
+    assert (asked.returncode, asked.stderr) == (2, "keyshift: job failed does not run any more: it died 6 times\n")
+    stopped = keyshift("job", "stop", "failed", home=tmp_path)
+    assert (stopped.returncode, stopped.stderr) == (3, "keyshift: job failed had ended before: it died 6 times\n")
+    assert "failed" not in keyshift("job", "list", home=tmp_path).stdout
 
 
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):

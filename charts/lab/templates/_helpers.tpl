@@ -30,6 +30,10 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- .Values.store.existingSecret.name | default (include "common.sibling" (list . "minio")) -}}
 {{- end }}
 
+{{- define "lab.controlSecret" -}}
+{{- .Values.control.existingSecret.name | default (include "common.sibling" (list . "control")) -}}
+{{- end }}
+
 {{/* Any pod that is a driver: Jupyter's and those of batches. */}}
 {{- define "lab.driverEnv" -}}
 - name: KEYSHIFT_PROFILE

@@ -41,6 +41,7 @@ class Load(NamedTuple):
     events: int  # that were offered
     unprocessed: int  # of them: those for which the run did not wait any more
     due: int  # results that the others must have
+    planned: int = 0  # events that were to be offered
 
 
 def need(frame: pd.DataFrame, columns: Iterable[str], what: str) -> None:

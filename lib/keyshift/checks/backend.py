@@ -1,7 +1,10 @@
 """What every state backend promises: a store whose states are like dictionaries that can be exported and installed."""
 
 import random
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +15,7 @@ from keyshift.state.timers import EVENT, PROCESSING
 
 SCHEMA = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 _LISTS = pa.schema([pa.field("starts", pa.list_(pa.int64())), pa.field("counts", pa.list_(pa.int64()))])
-_NAME = "check/0/stage/0"
+_NAME, _OTHER_NAME = "check/0/stage/0", "check/0/stage/1"
 _WHO, _OTHER = "check", "other"  # track changes
 
 Content = dict[int, Value]
@@ -23,20 +26,17 @@ def check_backend(backend: Backend, settings: Settings | None = None, examples: 
     settings = backend.settings() if settings is None else settings
     summary = backend.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
-    rng = random.Random(seed)
-    store = backend.open(_NAME, SCHEMA, settings)
-    try:
-        for _ in range(examples):
-            Watched(store).walk(rng, steps=40)
-        for check in (_empty, _sizes, _apart, _delta, _copy, _trackers, _timers):
-            check(lambda: store.unit(0))
-    finally:
-        store.close()
-    lists = backend.open(_NAME, _LISTS, settings)
-    try:
-        _several_lists(lists)
-    finally:
-        lists.close()
+    with backend.served(settings, _NAME, Path(tempfile.gettempdir())) as served:
+        rng = random.Random(seed)
+        with closing(backend.open(_NAME, SCHEMA, served)) as store:
+            for _ in range(examples):
+                Watched(store).walk(rng, steps=40)
+            for check in (_empty, _sizes, _apart, _delta, _copy, _take, _trackers, _timers):
+                check(lambda: store.unit(0))
+            with closing(backend.open(_OTHER_NAME, SCHEMA, served)) as other:
+                _moves(store, other)
+        with closing(backend.open(_NAME, _LISTS, served)) as lists:
+            _several_lists(lists)
 
 
 class Watched:
@@ -194,7 +194,7 @@ def _delta(make: Make) -> None:
     _filled(source, {5: (5, b"new"), 200: (200, b"new")})
     source.delete(7)
     changed = source.changes(_WHO)
-    found = rows.take(source, changed)
+    found = source.take(changed)
     require(sorted(key for key, _ in found) == [5, 200], "changes() does not tell what was set and deleted")
     replica.install([rows.pack(pa.schema([pa.field("key", pa.int64()), *SCHEMA]), found)])
     for key in changed - {key for key, _ in found}:
@@ -213,6 +213,48 @@ def _copy(make: Make) -> None:
     source.delete(70)
     require(exported(copy, 500) == before, "a copy changes when its original does")
     require(source.values[50] == (50, b"newest") and source.values[70] is None, "a state is not its own any more")
+
+
+def _take(make: Make) -> None:
+    """What is read outside of frames, such as by snapshots: many keys, once each."""
+    state = make()
+    state.install(_filled(make(), {key: (key, b"old") for key in range(100)}).export(500))
+    _filled(state, {5: (5, b"new"), 200: (200, b"new")})
+    state.delete(7)
+    found, expected = state.take([200, 7, 5, 300, 6]), [(200, (200, b"new")), (5, (5, b"new")), (6, (6, b"old"))]
+    require(found == expected, f"take() gives {found}, where {expected} was set")
+
+
+def _moves(source: Store, destination: Store) -> None:
+    """From slot to slot and back, by reference or by value; what was set last is what arrives, and snapshots stay."""
+    state, expected = source.unit(3), {key: (key, b"begin") for key in range(50)}
+    state.install(_filled(source.unit(3), expected).export(500))
+    for step, (here, there) in enumerate([(source, destination), (destination, source), (source, destination)]):
+        here.load((one, keys) for one, keys in [(state, {1, 2, 100 + step})])
+        _filled(state, {1: (step, b"moved"), 100 + step: (step, b"new")})
+        state.delete(2)
+        expected |= {1: (step, b"moved"), 100 + step: (step, b"new")}
+        expected.pop(2, None)
+        copy, before, gone = state.copy(), dict(expected), state
+        reference = gone.hand_over()
+        require(
+            (reference is not None) == gone.shared, "hand_over() must give a reference exactly if states are shared"
+        )
+        if reference is None:
+            state = there.unit(3)
+            state.install(gone.export(500))
+        else:
+            state = there.adopt(3, reference)
+            again = there.adopt(3, gone.hand_over() or "")
+            require(exported(again, 500) == expected, "a state that is taken over twice is not the same")
+            del again
+        _filled(state, {4: (step, b"after")})
+        expected[4] = step, b"after"
+        here.load(())
+        there.load((one, keys) for one, keys in [(state, {4})])
+        require(exported(state, 500) == expected, "what arrives is not what left")
+        require(exported(copy, 500) == before, "a copy changes when its original has moved")
+        require(len(state) == len(expected), f"len is {len(state)} after a move, with {len(expected)} keys")
 
 
 def _trackers(make: Make) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from keyshift.cli import experiments, lists, services, stored
+from keyshift.cli import experiments, jobs, lists, services, stored
 from keyshift.program import run_program
 
 
@@ -37,15 +37,23 @@ app = typer.Typer(
 )
 results = typer.Typer(help="Runs kept in MinIO.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(results, name="results")
+job = typer.Typer(
+    help="Jobs in the background that run until they are stopped.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(job, name="job")
 
 for command in (
     *(services.up, services.down, services.status),
     *(experiments.run, experiments.notebook, experiments.batch, experiments.lab),
+    jobs.resume,
     *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.parameters),
 ):
     app.command()(command)
 results.command("list")(stored.list_results)
 results.command("show")(stored.show_result)
+job.command("list")(jobs.list_jobs)
+for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop):
+    job.command()(of_a_job)
 
 
 def main() -> None:

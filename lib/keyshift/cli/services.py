@@ -29,9 +29,14 @@ def down(
     wipe: Annotated[bool, typer.Option(help="Delete the state folder too: data, results, logs, credentials.")] = False,
 ) -> None:
     """Stop what `up` started."""
+    from keyshift.control.files import Jobs
+    from keyshift.errors import BadInput
     from keyshift.progress import tell
     from keyshift.services.stack import Stack
 
+    if running := Jobs().running():
+        names = ", ".join(f"{job.name} (process {job.pid})" for job in running)
+        raise BadInput(f"the services stay, because a job needs them: {names}; `keyshift job stop` stops it")
     Stack().down(wipe=wipe, say=tell)
 
 

@@ -50,13 +50,16 @@ class Arrivals:
     def _built(self, parcel: Parcel) -> UnitState | None:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
-        if parcel.delta_of is None:
+        if parcel.reference:
+            state = self._shared.store.adopt(parcel.unit, parcel.reference)
+        elif parcel.delta_of is None:
             state = self._shared.store.unit(parcel.unit)
         else:
             state = self._shared.host.copies.take(self._shared.slot, parcel.unit, parcel.delta_of)
             if state is None:
                 return None
-        state.install(parcel.batches)
+        if not parcel.reference:
+            state.install(parcel.batches)
         for key in parcel.deleted:
             state.delete(key)
         if parcel.timers is not None:

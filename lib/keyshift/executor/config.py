@@ -44,6 +44,7 @@ class JobConfig:
     onward: tuple[tuple[str, int], ...] = ()  # the stages behind this one, and the slots of each
     backend: str = "memory"
     backend_settings: dict[str, Any] = field(default_factory=dict)
+    backend_secret: str = field(default="", repr=False)  # that goes with them
     token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
     certificate: Certificate | None = None  # state travels over TLS; None: in clear
     host: str = "127.0.0.1"  # where slots of this job listen, unless their executor is a pod with an address
@@ -110,7 +111,7 @@ class JobConfig:
         """The store of a slot, in the job's backend. ``schema``: of a value."""
         backend = backends.get(self.backend)
         name = f"{self.job}/{self.attempt}/{self.stage}/{slot}"
-        return backend.open(name, schema, backend.settings(**self.backend_settings))
+        return backend.open(name, schema, backend.settings(**self.backend_settings).with_secret(self.backend_secret))
 
 
 def slot_schema(stage: KeyedStage, first: bool = True) -> pa.Schema:

@@ -5,6 +5,7 @@ import dataclasses
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,15 +16,28 @@ from keyshift.clock import now_us
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.faults import Fault
-from keyshift.executor.led_stage import LedStage
+from keyshift.executor.led_stage import LedStage, StagePast
 from keyshift.executor.savepoint import Manifest, Savepoint, SavepointStore, participants
-from keyshift.executor.snapshotter import Said, Snapshot, Snapshotter
+from keyshift.executor.snapshotter import KEPT, Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.protocol.record import StepRecord
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
+
+
+@dataclass(frozen=True)
+class Past:
+    """The way of a job until now, for ``Job.resume`` in another process. The fields are those of ``Job``."""
+
+    stages: dict[str, StagePast]
+    savepoints: list[Savepoint]
+    snapshots: list[Snapshot]
+    troubles: list[str]
+    revoked: set[int]
+    begun_from: Savepoint | None
+    first_version: int
 
 
 class Output(Said, Protocol):
@@ -43,9 +57,9 @@ class Output(Said, Protocol):
 class Job:
     """Starts and stops queries and moves their state.
 
-    For one controlling thread; see ``LedStage`` for what is for any. ``say`` hears the phase. Methods that wait raise
-    QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and ServiceUnavailable if a service
-    is not there any more.
+    For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears the phase. Methods
+    that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and
+    ServiceUnavailable if a service is not there any more.
     """
 
     def __init__(
@@ -79,6 +93,11 @@ class Job:
         if name not in stages:
             raise unknown("stage", name, list(stages))
         return stages[name]
+
+    @property
+    def troubles_so_far(self) -> list[str]:
+        """``troubles``, with those of the attempt under way; for any thread."""
+        return [*self.troubles, *(trouble for stage in self.stages for trouble in stage.new_troubles)]
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -121,8 +140,9 @@ class Job:
             stage.leave()
         self._query = None
 
-    def restart(self, name: str, target: Assignment) -> None:
-        """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has.
+    def restart(self, name: str, target: Assignment, slots: int = 0) -> None:
+        """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has, at
+        least ``slots``.
 
         Every unit is written and read again, whether it moves or not: those of the stage are one step in its
         ``records``.
@@ -135,7 +155,7 @@ class Job:
         self.stop()
         stopped_us = now_us()
         self._say("starting anew")
-        config = self.config.with_slots({name: len(set(target.owner))})
+        config = self.config.with_slots({name: max(slots, *(owner + 1 for owner in target.owner))})
         self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
         after = {each: Assignment(current.version + 1, current.owner) for each, current in before.items()}
         after[name] = Assignment(after[name].version, target.owner)
@@ -165,15 +185,49 @@ class Job:
         if self._restoring():
             self.snapshots.pop()
         self.stop()
+        self._go_on(newest)
+
+    def _go_on(self, newest: Sequence[Assignment]) -> None:
+        """The next attempt, from what ``recover`` says. ``newest``: of each stage, that the one before had."""
         begin = self.snapshots[-1] if self.snapshots else self._begun_from
         behind = self.snapshots[-1].version if self.snapshots else self._first_version
-        self.revoked.update(each.version for each in self.stages[-1].assignments if each.version >= behind)
+        known = (each.version for each in self.stages[-1].assignments)
+        self.revoked.update(range(behind, 1 + max(known)))
         self._output.revoke(self.revoked)
-        self.config = dataclasses.replace(
-            self.config, attempt=self.config.attempt + 1, restore=begin.name if begin else None
-        )
+        restore = begin.name if begin else None
+        self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
         again = [Assignment(each.version + 1, each.owner) for each in newest]
         self.start(again, begin.offsets if begin else None)
+
+    def past(self) -> Past:
+        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
+        return Past(
+            stages={stage.name: stage.past() for stage in self.stages},
+            savepoints=list(self.savepoints),
+            snapshots=list(self.snapshots[-KEPT:]),
+            troubles=self.troubles_so_far,
+            revoked=set(self.revoked),
+            begun_from=self._begun_from,
+            first_version=self._first_version,
+        )
+
+    def resume(self, past: Past) -> None:
+        """Go on with a job whose driver is gone, as after the death of the query. ``config``: of an attempt that is not
+        older than ``past``. What has happened since then is found in ZooKeeper.
+        """
+        self.savepoints, self.snapshots, self.troubles[:] = past.savepoints, past.snapshots, past.troubles
+        self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
+        config = self.config
+        nodes = Coordination(config.endpoints.zookeeper, f"/keyshift/{config.job}", config.token)
+        try:
+            attempts = [int(name) for name in nodes.children("") if name.isdigit()]
+            if not attempts:
+                raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
+            newest = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
+        finally:
+            nodes.close()
+        self.config = dataclasses.replace(config, attempt=max(attempts))
+        self._go_on(newest)
 
     def _end_snapshots(self) -> None:
         """What is not complete by now never is."""

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from keyshift.errors import ServiceUnavailable
@@ -22,11 +23,21 @@ CHECK_S = 0.2  # between two looks at them
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class StagePast:
+    """The way of a stage until now, for ``LedStage.resume`` in another process. Fields are those of ``LedStage``."""
+
+    assignments: list[Assignment]
+    begins: list[int]
+    records: list[StepRecord]
+
+
 class LedStage:
     """One stage over all attempts of its job. ``alive()`` raises if the query has died.
 
-    ``request``, ``cancel`` and ``busy`` are for any thread, all else is for one controlling thread. ``say`` hears the
-    phase. Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
+    ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
+    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase.
+    Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
     ServiceUnavailable if a service is not there any more.
     """
 
@@ -41,7 +52,8 @@ class LedStage:
         self.assignments: list[Assignment] = []  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
-        self.troubles = troubles  # of the job
+        self._troubles = troubles
+        self._measuring = threading.Lock()  # a question hides the one before it
         self._ended: Coordinator | None = None  # whose planner may still be at work
 
     @property
@@ -51,8 +63,22 @@ class LedStage:
 
     @property
     def assignment(self) -> Assignment:
-        """The newest assignment."""
-        return self._coordinator.assignment if self._coordinator else self.assignments[-1]
+        """The newest assignment; for any thread."""
+        coordinator = self._coordinator
+        return coordinator.assignment if coordinator else self.assignments[-1]
+
+    @property
+    def new_troubles(self) -> list[str]:
+        """Those of the attempt under way; for any thread."""
+        coordinator = self._coordinator
+        return list(coordinator.troubles) if coordinator else []
+
+    @property
+    def under_way(self) -> list[StepRecord]:
+        """The steps that have begun and are not over; for any thread."""
+        coordinator = self._coordinator
+        records = list(coordinator.records.values()) if coordinator else []
+        return [record for record in records if record.outcome == "under way"]
 
     @property
     def participant(self) -> Coordination:
@@ -110,7 +136,7 @@ class LedStage:
             with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
                 self._ended.read_acknowledgements()
             self.records += self._ended.records.values()
-            self.troubles += self._ended.troubles
+            self._troubles += self._ended.troubles
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
@@ -120,6 +146,30 @@ class LedStage:
         if self.coordination is not None:
             self.coordination.close()
             self.coordination = None
+
+    def past(self) -> StagePast:
+        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
+        coordinator = self._coordinator
+        history = list(coordinator.history) if coordinator else []
+        records = list(coordinator.records.values()) if coordinator else []
+        return StagePast([*self.assignments, *history], list(self.begins), [*self.records, *records])
+
+    def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Assignment:
+        """Go on from there in another process. ``nodes``: of the job, with what has happened since then.
+
+        Gives the newest assignment of the last ``attempt``. Raises ServiceUnavailable if there is none.
+        """
+        self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
+        root = f"{attempt}/{self.name}"
+        for record in self.records:
+            if not record.acknowledgements:
+                for name, said in nodes.read_below(f"{root}/acks/{record.version}").items():
+                    phase, slot = name.rsplit("-", 1)
+                    record.acknowledgements[phase, int(slot)] = said
+        newest = Assignment.from_json(nodes.require(f"{root}/assignment"))
+        if newest.version not in {each.version for each in self.assignments}:
+            self.assignments.append(newest)
+        return newest
 
     # -- moving state -------------------------------------------------------------------------------------------------
 
@@ -139,7 +189,7 @@ class LedStage:
 
     @property
     def busy(self) -> bool:
-        """Whether anything that was requested is not over yet."""
+        """Whether anything that was requested is not over yet; for any thread."""
         return self._coordinator is not None and self._coordinator.busy
 
     def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
@@ -160,9 +210,12 @@ class LedStage:
 
     def measure(self) -> dict[int, dict[str, Any]]:
         """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
-        name = secrets.token_hex(3)
-        self.tell("measure", {"id": name})
-        return self.by_slot(f"measured/{name}", range(self.config.slots), "measure")
+        with self._measuring:
+            name = secrets.token_hex(3)
+            self.tell("measure", {"id": name})
+            measured = self.by_slot(f"measured/{name}", range(self.config.slots), "measure")
+            self.participant.withdraw(f"measured/{name}")  # a job that lasts is asked often
+            return measured
 
     def left_behind(self) -> set[tuple[int, int]]:
         """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""

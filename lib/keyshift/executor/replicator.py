@@ -73,7 +73,8 @@ class Replicator:
             return
         self._order = _Order(name, every_s, lag_keys, whole)
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
-        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in self._states}
+        own = self._states  # no copies of what others reach anyway
+        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in own and not own[unit].shared}
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit in self._copies:
             self._states[unit].track(COPIES)
@@ -152,7 +153,7 @@ class Replicator:
                 if self._closed.is_set() or self._states.get(unit) is not state:
                     return 0
                 some = keys[begin : begin + SLICE_KEYS]
-                found = rows.take(state, some)
+                found = state.take(some)
             batches.append(rows.pack(self._schema, found))
             gone += sorted(set(some) - {key for key, _ in found})
         part = copy.epoch, copy.number + 1

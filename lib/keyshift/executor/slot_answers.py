@@ -36,6 +36,7 @@ class SlotAnswers:
             answer = self._measured() | {
                 "host": shared.host.server.address.rsplit(":", 1)[0],
                 "left_behind": shared.host.left_behind(),
+                "queue_bytes": shared.core.queued_bytes,
             }
         shared.coordination.acknowledge(f"measured/{raw['id']}/{shared.slot}", answer)
 

@@ -156,7 +156,7 @@ class SlotHost:
     def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:  # noqa: D102
         with self._lock:
             state = self.lent.get(stay)
-            return rows.take(state, keys) if state is not None else []
+            return state.take(keys) if state is not None else []
 
     def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
         with self._lock:

@@ -22,13 +22,15 @@ MARK = "snapshot-"  # names begin so, and those of savepoints do not
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written."""
+    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
+    ``unit_bytes``: those that make the state, by stage and unit.
+    """
 
     name: str
     version: int
     offsets: dict[int, int]
-    state_bytes: int
     bytes: int
+    unit_bytes: dict[str, dict[int, int]]
 
 
 class Said(Protocol):
@@ -99,11 +101,10 @@ class Snapshotter:
             written += sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
         self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
-        state_bytes = sum(size for sizes in manifest.unit_bytes.values() for size in sizes.values())
         with self._committing:
             if self._over.is_set():
                 return
-            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, state_bytes, written))
+            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, written, manifest.unit_bytes))
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         for stage, version in zip(self._stages, versions, strict=True):
             stage.participant.withdraw(path)

@@ -5,8 +5,10 @@ backlog is what was due and had not come at the same moment, in events.
 """
 
 import itertools
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from keyshift.errors import MigrationFailed
@@ -18,7 +20,7 @@ from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
 from keyshift.progress import Say
 from keyshift.traffic.traffic import Feed, Progress, Traffic
 
-Work = Mapping[int, tuple[int, float]]  # of each slot: records, and seconds at work
+Work = Mapping[int, tuple[int, float]]  # of each slot of a stage: records, and seconds at work
 
 
 class Autoscaler:
@@ -32,12 +34,12 @@ class Autoscaler:
     ) -> None:
         part = spec.autoscaler
         goals = Goals(part.slots_min, spec.slots_most, part.work_off_s, part.horizon_s, part.miss_cost)
-        self._policy = ScalingPolicy(goals)
+        self._policy = ScalingPolicy(goals, len(spec.workload.stages))
         self._system, self._traffic, self._feed, self._say = system, traffic, feed, say
         self._slo_ms, self._every_s, self._next = part.slo_ms, part.autoscale_s, first
         self._asked = False  # a migration was requested, and was not over when that was seen last
         self._migrated_at: float | None = None
-        self._work: Work = {}  # until the look before
+        self._work: Mapping[str, Work] = {}  # of each stage, until the look before
         self._offered: Progress | None = None  # likewise
         self._heard = len(traffic.seconds)  # seconds that the collector has told of, likewise
         self.decisions: list[Scaling] = []
@@ -58,36 +60,36 @@ class Autoscaler:
         made = self._policy.look(self._seen(time.time(), measured))
         self.decisions.append(made)
         self._say(sentence(made))
-        if made.moves:
-            (stage,) = made.stages
-            self._asked = True
-            self._system.request(Scale(stage.target))
+        for name, stage in zip(measured, made.stages, strict=True):
+            if stage.target != stage.slots:
+                self._asked = True
+                self._system.request(Scale(stage.target), stage=name)
 
     # -- a look -------------------------------------------------------------------------------------------------------
 
-    def _seen(self, now: float, measured: Mapping[int, Mapping[str, Any]]) -> Look:
+    def _seen(self, now: float, measured: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Look:
         backlog, offered = self._backlog(), self._offered_per_s()
         return Look(
             at_s=now,
             offered_per_s=offered,
             backlog=backlog,
             missed_s=self._missed_s(backlog),
-            stages=(self._stage(measured),),
+            stages=tuple(self._stages(measured)),
             migrating=self._asked or self._system.busy,
             migrated_at_s=self._migrated_at,
         )
 
-    def _stage(self, measured: Mapping[int, Mapping[str, Any]]) -> StageLook:
-        """What the slots have done; nothing, if they do not go on from where they were: the system was started anew."""
-        owners = self._system.owners
-        work = {slot: (sum(count for _, count in said["records"]), said["busy_s"]) for slot, said in measured.items()}
-        before, self._work = self._work, work
-        goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
-        if not before or not goes_on:
-            return StageLook(len(owners), 0.0, 0.0)
-        done = [(work[slot], before.get(slot, (0, 0.0))) for slot in owners if slot in work]
-        records, busy_s = (sum(now[of] - then[of] for now, then in done) for of in (0, 1))
-        return StageLook(len(owners), float(records), float(busy_s))
+    def _stages(self, measured: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Iterator[StageLook]:
+        """What the slots of each stage have done. What a stage passes on is what the next one got, from the start on:
+        a backlog between them hides less of that, the longer they run.
+        """
+        owners, before = self._system.owners, self._work
+        self._work = {name: _work(slots) for name, slots in measured.items()}
+        totals = [sum(records for records, _ in work.values()) for work in self._work.values()]
+        for name, total, passed_on in zip(measured, totals, [*totals[1:], None], strict=True):
+            look = _done(self._work[name], before.get(name, {}), owners[name])
+            ratio = None if passed_on is None or not total else passed_on / total
+            yield replace(look, emitted=None if ratio is None else look.records * ratio)
 
     def _offered_per_s(self) -> float:
         before, reports = self._offered, list(self._feed.progress)
@@ -121,13 +123,33 @@ class Autoscaler:
         return float(sum(backlog > 0 if s["p99_ms"] is None else s["p99_ms"] > self._slo_ms for s in seconds))
 
 
+def _work(slots: Mapping[int, Mapping[str, Any]]) -> Work:
+    return {slot: (sum(count for _, count in said["records"]), said["busy_s"]) for slot, said in slots.items()}
+
+
+def _done(work: Work, before: Work, owners: Collection[int]) -> StageLook:
+    """Nothing, if the slots do not go on from where they were: the system was started anew."""
+    goes_on = all(slot in work and work[slot][0] >= records for slot, (records, _) in before.items())
+    if not before or not goes_on:
+        return StageLook(len(owners), 0.0, 0.0)
+    done = [(work[slot], before.get(slot, (0, 0.0))) for slot in owners if slot in work]
+    records, busy_s = (sum(now[of] - then[of] for now, then in done) for of in (0, 1))
+    return StageLook(len(owners), float(records), float(busy_s))
+
+
 def sentence(made: Scaling) -> str:
     """A decision with its numbers, in one line for the log."""
-    look, (stage,) = made.look, made.stages
-    what = f"{stage.slots} → {stage.target} slots" if made.moves else f"{stage.slots} slots"
+    look = made.look
+    what = ", ".join(
+        f"{stage.slots} → {stage.target} slots" if stage.target != stage.slots else f"{stage.slots} slots"
+        for stage in made.stages
+    )
     numbers = [f"{look.offered_per_s:.0f}/s offered", f"backlog {look.backlog:.0f}"]
-    if stage.utilisation == stage.utilisation:
-        numbers.append(f"a slot takes {stage.true_per_s:.0f}/s, {stage.utilisation:.0%} needed, {stage.wanted} wanted")
+    numbers += [
+        f"a slot takes {stage.true_per_s:.0f}/s, {stage.utilisation:.0%} needed, {stage.wanted} wanted"
+        for stage in made.stages
+        if not math.isnan(stage.utilisation)
+    ]
     if look.missed_s:
         numbers.append(f"{look.missed_s:.0f} s over the objective")
     if made.stay_cost == made.stay_cost:

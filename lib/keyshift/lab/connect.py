@@ -2,23 +2,27 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import service_errors
+from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live_spec import room
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java
 from keyshift.services.stack import Stack
+from keyshift.state import backends
 
 ANSWER_S = 5.0
 
 
 @contextmanager
 def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpoints]:
-    """The services of a profile (see ``load_profile``); embedded ones that were down are stopped again at the end.
+    """The services of a profile (see ``load_profile``). Embedded ones that were down stop again when the last command
+    that uses them ends.
 
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
     """
@@ -26,13 +30,8 @@ def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpo
     if place.services != "embedded":
         yield _reached(place.endpoints())
         return
-    stack = Stack()
-    mine = not stack.running()
-    try:
-        yield stack.up(say)
-    finally:
-        if mine:
-            stack.down(say=say)
+    with Stack().used(say) as endpoints:
+        yield endpoints
 
 
 def _reached(endpoints: Endpoints) -> Endpoints:
@@ -48,18 +47,36 @@ def _reach(name: str, address: str) -> None:
 
 
 @contextmanager
-def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None) -> Iterator[Lab]:
+def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None = None, cores: int = 0) -> Iterator[Lab]:
     """A lab in which each of ``specs`` can run; without ``say``, its progress is shown by ``progress``.
 
+    ``cores``: logical ones, if the specs need less.
     Raises KeyshiftError before anything is started if Java is missing, the profile is not right, or a run does not fit
     into it.
     """
-    place, cores = load_profile(profile), max(spec.cores for spec in specs)
-    place.require_cores(cores)
+    place, needed = load_profile(profile), max(spec.cores for spec in specs)
+    place.require_cores(needed)
+    cores = max(needed, cores)
     require_java()
+    for spec in specs:
+        backend = backends.get(spec.backend.name)
+        backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,
         Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark) as lab,
     ):
         yield lab
+
+
+def start_job(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> LiveJob:
+    """A job in a lab of its own, which is closed when the job has ended; see ``open_lab`` and ``Lab.start``."""
+    with ExitStack() as stack:
+        lab = stack.enter_context(open_job_lab(spec, profile, say))
+        return lab.start(spec, stack.pop_all().close)
+    raise AssertionError  # for mypy: no exit of the stack swallows an error
+
+
+def open_job_lab(spec: RunSpec, profile: str | None = None, say: Say | None = None) -> AbstractContextManager[Lab]:
+    """A lab in which the live job of ``spec`` can run, with room for restarts with more slots."""
+    return open_lab([spec], profile, say, spec.job.routers + room(spec) * len(spec.tasks))

@@ -13,12 +13,12 @@ class Display:
     """Shows nothing until ``bar`` is entered; a line has the phase that the run is in."""
 
     def __init__(self, say: Say) -> None:
-        self.say, self._phase = say, "warming up"
+        self.say, self.phase = say, "warming up"
         self._bar: Any = None
 
     def enter(self, phase: str) -> None:
         """The run is in this phase from now on."""
-        self._phase = phase
+        self.phase = phase
 
     @contextmanager
     def bar(self, seconds: float, title: str) -> Iterator[None]:
@@ -35,4 +35,4 @@ class Display:
             bar.update(min(1, bar.total - bar.n))
         values = [f"{report['results']:6d} results/s"]
         values += [f"{q} {report[f'{q}_ms']:7.1f} ms" for q in ("p50", "p99") if report[f"{q}_ms"] is not None]
-        self.say(f"  {'  '.join(values)}  {self._phase}")
+        self.say(f"  {'  '.join(values)}  {self.phase}")

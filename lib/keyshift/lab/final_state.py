@@ -48,28 +48,24 @@ class FinalState:
     bytes_copied: int | None = None
 
 
-def of_job(
-    job: Job,
-    left_behind: Mapping[str, Collection[tuple[int, int]]],
-    of_stages: Mapping[str, Mapping[str, Any]] | None = None,
-    **told: Any,
-) -> FinalState:
-    """Of a job that has stopped; its last savepoint is the final state. ``told``: other fields, and ``of_stages``,
-    those of each stage, by their names.
+def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) -> FinalState:
+    """Of a job that has stopped; its last savepoint is the final state.
+
+    ``of_stages``: what else is known of each stage, by its name: fields of ``StageEnd``, and ``left_behind``, see
+    ``LedStage.left_behind``. ``told``: other fields.
     """
     store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
-    def end(stage: LedStage) -> StageEnd:
+    def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
         saved = [_inventory(name, manifest["stages"][stage.name]) for name, manifest in manifests.items()]
-        course = Course(stage.assignments, saved, left_behind[stage.name])
-        own = (of_stages or {}).get(stage.name, {})
-        return StageEnd(stage.name, course, stage.begins, final.unit_bytes[stage.name], stage.records, **own)
+        course = Course(stage.assignments, saved, left_behind)
+        return StageEnd(stage.name, course, stage.begins, final.unit_bytes[stage.name], stage.records, **fields)
 
     return FinalState(
         offsets=final.offsets,
         parts=partial(_parts, store, manifests[final.name]),
-        stages=[end(stage) for stage in job.stages],
+        stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
         revoked=job.revoked,
         troubles=job.troubles,
         **told,

@@ -9,6 +9,7 @@ import pyarrow as pa
 from keyshift.analysis.metrics import Load
 from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
+from keyshift.lab.sampler import Sample
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
@@ -28,9 +29,10 @@ class Outcome(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Of a run, in seconds since the epoch: of its load, and of the trigger, which is 0 in tables."""
+    """Of a run, in seconds since the epoch: load and measured time, and the trigger, which is 0 in tables."""
 
     start: float
+    measured: float
     end: float
     trigger: float
 
@@ -41,7 +43,7 @@ def outcome(
     traffic: Traffic,
     feed: Feed,
     final: FinalState,
-    samples: Iterable[tuple[float, str, str, float]],
+    samples: Iterable[Sample],
     overloaded: bool,
     say: Say,
     scalings: Sequence[Scaling] = (),
@@ -76,6 +78,7 @@ def outcome(
         "bytes_minimum": sum(stages[number].unit_bytes[unit] for number, units in enumerate(moved) for unit in units),
         "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values()),
         "bytes_copied": final.bytes_copied,
+        "since_s": span.measured - span.trigger,
         "load": Load(
             begin_s=span.start - span.trigger,
             end_s=span.end - span.trigger,
@@ -83,6 +86,7 @@ def outcome(
             events=offered,
             unprocessed=offered - int(processed["events"].sum()),
             due=int(due_in(workload.stages, events).sum()),
+            planned=feed.planned,
         ),
     }
     notes = [*(line for each in measures for line in from_records.hosts(each)), *final.troubles, *nothing]

@@ -4,6 +4,7 @@ import contextlib
 import math
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,14 +15,18 @@ from pyspark.sql import SparkSession
 
 from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
-from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job
 from keyshift.executor.spark import session
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
+from keyshift.lab.course import Course, MakeCourse
 from keyshift.lab.display import Display
+from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live_spec import room
 from keyshift.lab.one_run import OneRun
-from keyshift.lab.spec import RunPart, RunSpec
+from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER
@@ -29,6 +34,7 @@ from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import Event, to_lines
+from keyshift.state import backends
 from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
 
@@ -58,6 +64,7 @@ class Lab:
         self._cores, self._place = cores, place or SparkPlace()
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
+        self._live: LiveJob | None = None
 
     def __enter__(self) -> "Lab":
         self.store.list_runs(limit=1)  # wrong credentials and missing buckets show now, not after the run
@@ -85,6 +92,11 @@ class Lab:
         self._say(f"starting Spark, {master}")
         return session(master, self._jars, self._work, self._log, place.options())
 
+    @property
+    def work(self) -> Path:
+        """The folder of temporary files."""
+        return self._work
+
     def await_executors(self) -> None:
         """Until all executors are there: a query that starts before finds too few slots for its stages, and dies.
 
@@ -106,18 +118,46 @@ class Lab:
             raise ServiceUnavailable(said) from error
 
     def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.give_up()
         self._closing.close()
 
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
+        run_id = new_run_id(spec.workload.name, spec.strategy.name)
+        return self.record(spec, run_id, OneRun, [*spec.tasks.values()][-1], spec.parameters())
+
+    def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
+        """A job that runs until it is stopped, as soon as events go in. There may be one at a time.
+
+        ``on_end``: called when it has ended. Raises BadInput if one runs already, KeyshiftError if it does not start.
+        """
+        if self._live is not None and not self._live.ended.is_set():
+            raise BadInput(f"job {self._live.run_id} runs in this lab: stop it before another one is started")
+        self._live = job = LiveJob(self.record, spec, on_end)
+        job.most = self.room(spec)
+        threading.Thread(target=job.keep, name="keyshift-job", daemon=True).start()
+        job.await_ready()
+        return job
+
+    def room(self, spec: RunSpec) -> int:
+        """How many slots a restart of the job of ``spec`` may lead to: all routers and slots need a core at once."""
+        place = self._place
+        cores = place.executors * place.cores if place.on_kubernetes else self._cores
+        most = max(spec.tasks.values())
+        return max(most, min(room(spec), most + (cores - spec.cores) // len(spec.tasks)))
+
+    def record(
+        self, spec: RunSpec, run_id: str, course: MakeCourse, results: int, parameters: dict[str, Any]
+    ) -> Manifest:
+        """What comes of a course, stored as a run. ``results``: partitions of their topic, for as many slots."""
         workload, strategy = spec.workload.name, spec.strategy.name
-        run_id = new_run_id(workload, strategy)
         started = datetime.now(UTC)
         known: dict[str, Any] = {
             "run_id": run_id,
             "workload": workload,
             "strategy": strategy,
-            "parameters": spec.parameters(),
+            "parameters": parameters,
         }
         common: dict[str, Any] = known | {
             "started_at": started,
@@ -129,17 +169,16 @@ class Lab:
         self._say(f"run {run_id}")
         log: list[Event] = []
         try:
-            with self._prepared(spec, run_id, log) as run:
+            with self._prepared(spec, run_id, log, course, results) as run:
                 tables, judged, facts, notes = run.execute()
             figures = analysis.summarise(
                 tables["latency"].to_pandas(),
                 tables["migration"].to_pandas(),
                 tables["metrics"].to_pandas(),
-                since_s=-spec.scenario.trigger_s,
                 copy_bytes_per_s=self._copy_bytes_per_s,
                 **facts,
             )
-            for note in (behind := pace_notes(spec.run, figures)):
+            for note in (behind := pace_notes(facts["load"], spec.run.catch_up_s, figures)):
                 self._say(note)
             summary = Summary(
                 **known,
@@ -175,22 +214,34 @@ class Lab:
         return self.store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
 
     @contextlib.contextmanager
-    def _prepared(self, spec: RunSpec, run_id: str, log: list[Event]) -> Iterator[OneRun]:
+    def _prepared(
+        self, spec: RunSpec, run_id: str, log: list[Event], course: MakeCourse, results: int
+    ) -> Iterator[Course]:
         """A run, with all that it consists of; nothing of it is left behind. ``log`` gets its last protocol events."""
-        config = job_config(spec, run_id, self._endpoints, self._place.certificate())
+        backend = backends.get(spec.backend.name)
+        folder = None if self._place.on_kubernetes else self._work
+        with backend.served(backend.settings(**spec.backend.settings), run_id, folder) as settings:
+            config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
+            with self._around(spec, config, log, course, results) as run:
+                yield run
+
+    @contextlib.contextmanager
+    def _around(
+        self, spec: RunSpec, config: JobConfig, log: list[Event], course: MakeCourse, results: int
+    ) -> Iterator[Course]:
         display = Display(self._say)
         traffic = Traffic(
             self._endpoints,
             spec.workload,
             Topic(config.events_topic, config.routers),
-            Topic(config.results_topic, [*spec.tasks.values()][-1]),
-            self._work / f"{run_id}.parquet",
+            Topic(config.results_topic, results),
+            self._work / f"{config.job}.parquet",
             display.second,
         )
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter)
         system = KeyshiftJob(spec, job, display.enter)
         try:
-            yield OneRun(spec, system, traffic, display, self.await_executors)
+            yield course(spec, system, traffic, display, self.await_executors)
         except Exception:
             job.read_log()
             raise
@@ -203,11 +254,11 @@ class Lab:
             log += job.log
 
 
-def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:
+def pace_notes(load: analysis.Load, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:
     """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
-    notes, load_s, offered = [], run.load_s, figures["offered_per_s"]
-    wanted = run.events() / load_s
-    missing = math.ceil(run.events()) - figures["events"]
+    notes, load_s, offered = [], load.end_s - load.begin_s, figures["offered_per_s"]
+    wanted = load.planned / load_s
+    missing = load.planned - figures["events"]
     if missing > 0 or offered * load_s < wanted * (load_s - BEHIND_S):
         notes.append(
             f"the generator made {_number(offered)}/s of the {_number(wanted)}/s that were to be offered "
@@ -216,7 +267,7 @@ def pace_notes(run: RunPart, figures: Mapping[str, Any]) -> list[str]:
     if figures["backlog"] > offered * BEHIND_S:
         end = "never worked off"
         if figures["overloaded"]:
-            end = f"not worked off within {run.catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
+            end = f"not worked off within {catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
         elif figures["worked_off_s"] is not None:
             end = f"worked off {figures['worked_off_s']:.1f} s after the load"
         notes.append(

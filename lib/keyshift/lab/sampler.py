@@ -9,6 +9,7 @@ from collections import defaultdict
 import psutil
 
 INTERVAL_S = 1.0
+Sample = tuple[float, str, str, float]  # seconds since the epoch, metric, instance, value
 
 
 class Sampler:
@@ -21,7 +22,7 @@ class Sampler:
         self._ignore = ignore
         self._stop = threading.Event()
         self._cpu_s: dict[int, float] = {}
-        self.rows: list[tuple[float, str, str, float]] = []  # seconds since the epoch, metric, instance, value
+        self.rows: list[Sample] = []
         self._thread = threading.Thread(target=self._run, name="keyshift-sampler", daemon=True)
 
     def __enter__(self) -> "Sampler":

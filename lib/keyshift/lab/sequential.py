@@ -12,9 +12,12 @@ What a new workload is tried with before it meets a cluster, and what the tests 
     True
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -73,14 +76,28 @@ def run_sequentially(
     """Put ``frames`` frames per router through slots, under each assignment in turn for an equal share of them.
 
     Routers and slots are those of a job, ``RouterCore`` and ``SlotCore``, with one frame under way at a time; state and
-    timers are handed over by export and install. At the end all routers stand at a savepoint: timers that are not due
-    by then stay. Raises BadInput for an unknown backend.
+    timers are handed over by export and install, or by reference. At the end all routers stand at a savepoint: timers
+    that are not due by then stay. Raises BadInput for an unknown backend.
     """
-    [source], (stage, *_) = workload.sources, workload.stages
     kind = backends.get(backend)
-    stores = [
-        kind.open(f"sequential/{each.name}", each.operator().state_schema, kind.settings()) for each in workload.stages
-    ]
+    with ExitStack() as stack:
+        settings = stack.enter_context(kind.served(kind.settings(), "sequential", Path(tempfile.gettempdir())))
+        stores = [
+            stack.enter_context(closing(kind.open(f"sequential/{each.name}", each.operator().state_schema, settings)))
+            for each in workload.stages
+        ]
+        return _run_in(stores, workload, assignments, routers, frames, events_per_frame)
+
+
+def _run_in(
+    stores: Sequence[Store],
+    workload: Workload,
+    assignments: list[Assignment],
+    routers: int,
+    frames: int,
+    events_per_frame: int,
+) -> SequentialRun:
+    [source], (stage, *_) = workload.sources, workload.stages
     chain = _chain(workload, workload.stages, stores, assignments, routers)
     partitions = [source.partition(router) for router in range(routers)]
     events: list[pd.DataFrame] = []
@@ -107,7 +124,7 @@ def run_sequentially(
         for unit, state in sorted(core.states.items())
     ]
     *_, last = workload.stages
-    run = SequentialRun(
+    return SequentialRun(
         pd.concat(events, ignore_index=True),
         chain[-1].results.table([*RESULT_FIELDS, *last.result_fields]),
         [
@@ -124,9 +141,6 @@ def run_sequentially(
         ],
         [Course(assignments)] * (len(chain) - 1),
     )
-    for store in stores:
-        store.close()
-    return run
 
 
 def _chain(
@@ -228,8 +242,12 @@ class _Stage:
         effects = core.take_effects()
         for effect in effects:
             if isinstance(effect, Leave):  # a step of plain pushes has no other effect that somebody else must hear of
-                send, state = effect.send, self._store.unit(effect.send.unit)
-                state.install(effect.state.export(_BYTES))
+                send = effect.send
+                if reference := effect.state.hand_over():
+                    state = self._store.adopt(send.unit, reference)
+                else:
+                    state = self._store.unit(send.unit)
+                    state.install(effect.state.export(_BYTES))
                 state.timers.install(effect.state.timers.export())
                 self.slots[send.destination].arrived(send.unit, send.version, send.hop, send.routers, state, None)
                 core.acknowledged(send.unit)

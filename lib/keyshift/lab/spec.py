@@ -207,6 +207,10 @@ class RunSpec:
         for name in wanted:
             if name not in known:
                 raise unknown("stage", name, known)
+        if self.scenario.trigger == "auto":
+            if wanted:
+                raise BadInput(f"stage = {self.scenario.stage}: trigger = auto scales all stages; leave it out")
+            return known
         return wanted or known[-1:]
 
     @cached_property

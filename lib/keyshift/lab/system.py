@@ -3,25 +3,23 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from functools import partial
-from itertools import count
 from typing import Any, Protocol
 
-from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.leader import MakeSteps
-from keyshift.executor.led_stage import LedStage
-from keyshift.keys import Assignment, Move, Step
 from keyshift.lab.final_state import FinalState, of_job
-from keyshift.lab.scenario import Balance, Change
+from keyshift.lab.journal import config_from_json, past_from_json, past_to_json
+from keyshift.lab.scenario import Change
 from keyshift.lab.spec import RunSpec
-from keyshift.planner import Decision, Strategy, make_plan
+from keyshift.lab.stage_plans import Proposal, StagePlans
+from keyshift.planner import Strategy
 from keyshift.progress import Say
+from keyshift.state import Settings, backends
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
@@ -54,12 +52,14 @@ class SystemUnderTest(Protocol):
     def cancel(self) -> None:
         """Take back what has not begun."""
 
-    def measure(self) -> Mapping[int, Mapping[str, Any]]:
-        """What each slot has measured since the system started or was recovered; see ``Job.measure``."""
+    def measure(self) -> Mapping[str, Mapping[int, Mapping[str, Any]]]:
+        """What each slot of each stage has measured since the system started or was recovered; see
+        ``LedStage.measure``.
+        """
 
     @property
-    def owners(self) -> Collection[int]:
-        """The slots that own state now."""
+    def owners(self) -> Mapping[str, Collection[int]]:
+        """The slots of each stage that own state now."""
 
     @property
     def busy(self) -> bool:
@@ -78,8 +78,36 @@ class SystemUnderTest(Protocol):
         """End the job, after ``stop``, and tell what came of it."""
 
 
-def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None) -> JobConfig:
-    """The first attempt of the job of ``spec``, as seen by its first stage, with a secret of its own."""
+class LiveSystem(SystemUnderTest, Protocol):
+    """A system that can be asked for plans, and how it is, while it runs."""
+
+    def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
+        """The plan for a change, which is not requested. ``point``: instead of the system's own strategy."""
+
+    def adopt(self, proposal: Proposal) -> int:
+        """Ask for what was proposed, behind all else of the stage. Gives its number there, from 0."""
+
+    def ended(self, stage: str, number: int) -> bool | None:
+        """Whether all units came where this migration wanted them; None while it is to come or under way."""
+
+    def journal(self) -> dict[str, Any]:
+        """What another process needs to go on; see ``lab.journal``."""
+
+    def resume(self, journal: dict[str, Any]) -> str:
+        """Go on from there, instead of ``start``. Says from where, as ``recover``."""
+
+    def status(self) -> dict[str, Any]:
+        """What is known of each stage and of snapshots, without asking anybody; for any thread."""
+
+
+def job_config(
+    spec: RunSpec, name: str, endpoints: Endpoints, certificate: Certificate | None, backend: Settings | None = None
+) -> JobConfig:
+    """The first attempt of the job of ``spec``, as seen by its first stage, with a secret of its own.
+
+    ``backend``: its settings, as served.
+    """
+    backend = backend or backends.get(spec.backend.name).settings(**spec.backend.settings)
     tasks = dict.fromkeys(spec.tasks, spec.job.slots) if spec.point().restarts else spec.tasks
     (stage, slots), *onward = tasks.items()
     return JobConfig(
@@ -97,7 +125,8 @@ def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Cert
         bins=spec.workload.bins,
         queue_bytes=spec.job.queue_bytes,
         backend=spec.backend.name,
-        backend_settings=spec.backend.settings,
+        backend_settings=backend.model_dump(),
+        backend_secret=backend.secret,
         token=secrets.token_urlsafe(24),
         certificate=certificate,
         chunk_bytes=spec.job.chunk_bytes,
@@ -108,15 +137,13 @@ def job_config(spec: RunSpec, name: str, endpoints: Endpoints, certificate: Cert
 
 
 class KeyshiftJob:
-    """Makes plans for the requests to a job, has copies made, and restarts it where the strategy says so."""
+    """Has plans made for the requests to a job, and restarts it where the strategy says so."""
 
     def __init__(self, spec: RunSpec, job: Job, say: Say) -> None:
-        self._spec, self._job, self._say = spec, job, say
-        self._point = spec.point()
-        self._stages = {stage.name: _Migrations() for stage in job.stages}
+        self._spec, self._job = spec, job
+        self._plans = {stage.name: StagePlans(spec, stage, say, self.note) for stage in job.stages}
+        self._moving = [self._plans[job.stage(name).name] for name in spec.moving]
         self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
-        self._planned_s: float | None = None
-        self._replicate_s: float | None = None
         self._told: dict[str, Any] = {}  # at the end
 
     def start(self) -> None:
@@ -124,39 +151,57 @@ class KeyshiftJob:
         self._job.start([self._spec.start()] * len(self._job.stages))
 
     def check(self) -> None:
-        """Restarts are made here."""
+        """Restarts are made here, when no migration is under way."""
         self._job.check()
-        if self._restarts:
+        if self._restarts and not self._migrating:
             name, make_steps = self._restarts.popleft()
-            target = self._job.stage(name).assignment
+            stage = self._job.stage(name)
+            target = stage.assignment
             for step in make_steps(target):
                 target = target.after(step)
-            self._job.restart(name, target)
+            self._job.restart(name, target, 0 if self._spec.point().restarts else stage.config.slots)
 
     def recover(self) -> str:
         """The job's next attempt."""
         self._job.recover()
+        return self._from_where()
+
+    def _from_where(self) -> str:
         if self._job.snapshots:
             return "snapshot"
         return "savepoint" if self._job.config.restore else "beginning"
 
     def announce(self, change: Change) -> None:
         """Copies that are kept all the time are begun, if the target is where they go."""
-        point = self._point.phase(0)
-        for stage in map(self._job.stage, self._spec.moving if point.replicas == "periodic" else []):
-            current, heat = stage.assignment, self._heat(stage)
-            target = self._spec.target(current, change)
-            self._copy(stage, make_plan(point, current, target, heat, self._spec.workload.seed).copies, point)
+        for plans in self._moving:
+            plans.announce(change)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """It is planned when its turn comes."""
-        for name in [stage] if stage else self._spec.moving:
-            led = self._job.stage(name)
-            make_steps = partial(self._plan, led, next(self._stages[name].numbers), change)
-            if self._point.restarts:
-                self._restarts.append((name, make_steps))
-            else:
-                led.request(make_steps, replace)
+        restarts = self._spec.point().restarts
+        for plans in [self._plans[self._job.stage(stage).name]] if stage else self._moving:
+            self._ask(plans, partial(plans.steps, plans.next_number(), change, None), restarts, replace)
+
+    def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
+        """As the next migration would be planned now."""
+        return self._plans[stage].propose(change, point)
+
+    def adopt(self, proposal: Proposal) -> int:
+        """It is planned anew if the state is elsewhere when its turn comes."""
+        plans = self._plans[proposal.stage]
+        number = plans.next_number()
+        self._ask(plans, partial(plans.steps, number, proposal.change, proposal), proposal.point.restarts)
+        return number
+
+    def _ask(self, plans: StagePlans, make_steps: MakeSteps, restarts: bool, replace: bool = False) -> None:
+        if restarts:
+            self._restarts.append((plans.led.name, make_steps))
+        else:
+            plans.led.request(make_steps, replace)
+
+    def ended(self, stage: str, number: int) -> bool | None:
+        """A migration is over when the next one is planned, or nothing is under way."""
+        return self._plans[stage].ended(number, self.busy)
 
     def cancel(self) -> None:
         """Restarts that have not begun, too; of all stages."""
@@ -167,16 +212,46 @@ class KeyshiftJob:
     @property
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way."""
-        return bool(self._restarts) or any(stage.busy for stage in self._job.stages)
-
-    def measure(self) -> Mapping[int, Mapping[str, Any]]:
-        """Of the stage that migrates, the first of several."""
-        return self._job.stage(self._spec.moving[0]).measure()
+        return bool(self._restarts) or self._migrating
 
     @property
-    def owners(self) -> Collection[int]:
-        """By the newest assignment of that stage."""
-        return set(self._job.stage(self._spec.moving[0]).assignment.owner)
+    def _migrating(self) -> bool:
+        return any(stage.busy for stage in self._job.stages)
+
+    def measure(self) -> dict[str, dict[int, dict[str, Any]]]:
+        """Asks the slots."""
+        return {stage.name: stage.measure() for stage in self._job.stages}
+
+    def journal(self) -> dict[str, Any]:
+        """Of the job and of the plans that were made for it."""
+        plans = {name: each.journal() for name, each in self._plans.items()}
+        return past_to_json(self._job.config, self._job.past()) | {"plans": plans}
+
+    def resume(self, journal: dict[str, Any]) -> str:
+        """With the numbers of migrations going on where they were."""
+        for name, plans in self._plans.items():
+            plans.resume(journal["plans"][name])
+        self._job.config = config_from_json(self._job.config, journal)
+        self._job.resume(past_from_json(journal))
+        return self._from_where()
+
+    def status(self) -> dict[str, Any]:
+        """Bytes are those of the newest snapshot."""
+        newest = self._job.snapshots[-1] if self._job.snapshots else None
+        return {
+            "stages": {
+                name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self._plans.items()
+            },
+            "attempt": self._job.config.attempt,
+            "snapshots": len(self._job.snapshots),
+            "snapshot_bytes": newest.bytes if newest else None,
+            "troubles": self._job.troubles_so_far,
+        }
+
+    @property
+    def owners(self) -> dict[str, Collection[int]]:
+        """By the newest assignments."""
+        return {stage.name: set(stage.assignment.owner) for stage in self._job.stages}
 
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
@@ -188,87 +263,30 @@ class KeyshiftJob:
 
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``."""
-        for stage in self._job.stages:
-            self._stages[stage.name].measures = stage.measure()
-        self._told = {"measured_at": time.time(), "bytes_copied": self._copied()}
+        measures = self.measure()
+        self._told = {"measured_at": time.time()} | self._copied()
         self._job.savepoint()
-        self._told["left_behind"] = {stage.name: stage.left_behind() for stage in self._job.stages}
+        self._told["of_stages"] = {
+            name: {"measures": measures[name], "left_behind": plans.led.left_behind()}
+            for name, plans in self._plans.items()
+        }
         self._job.read_log()
+
+    def _copied(self) -> dict[str, Any]:
+        copied = [each for plans in self._plans.values() if (each := plans.copied())]
+        waited = [s for plans in self._plans.values() if (s := plans.replicate_s) is not None]
+        return {
+            "bytes_copied": sum(each.bytes for each in copied) if copied else None,
+            "replicate_s": max(waited or (each.seconds for each in copied), default=None),
+        }
 
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        if self._planned_s is None and self._spec.changes:  # nothing was planned
-            for name in self._spec.moving:
-                self._wants(name, self._spec.start(), self._spec.target(self._spec.start()))
-        return of_job(
-            self._job,
-            **self._told,
-            of_stages={
-                name: {"decisions": each.decisions, "to_move": each.to_move, "measures": each.measures}
-                for name, each in self._stages.items()
-            },
-            planned_s=self._planned_s or 0.0,
-            replicate_s=self._replicate_s,
-        )
-
-    # -- plans --------------------------------------------------------------------------------------------------------
-
-    def _plan(self, stage: LedStage, number: int, change: Change, current: Assignment) -> tuple[Step, ...]:
-        """The steps of the ``number``-th migration of a stage, from where the units are by now; copies first, if it
-        wants some.
-        """
-        begin = time.perf_counter()
-        point = self._point.phase(number)
-        heat = self._heat(stage) if point.order == "hottest" or isinstance(change, Balance) else []
-        target = self._spec.target(current, change, heat)
-        self._wants(stage.name, current, target)
-        plan = make_plan(point, current, target, heat, self._spec.workload.seed)
-        self._stages[stage.name].decisions += [(number, decision) for decision in plan.decisions]
-        if self._planned_s is None:
-            self._planned_s = time.perf_counter() - begin
-        if plan.copies and point.replicas == "warm_up":
-            self._say("copying")
-            copying = time.perf_counter()
-            self._copy(stage, plan.copies, point)
-            stage.await_copies()
-            self._replicate_s = (self._replicate_s or 0.0) + time.perf_counter() - copying
-        elif number and plan.copies:
-            self._copy(stage, plan.copies, point)
-        return plan.steps
-
-    def _wants(self, stage: str, current: Assignment, target: Assignment) -> None:
-        self._stages[stage].to_move |= {move.unit for move in current.moves_to(target)}
-
-    def _heat(self, stage: LedStage) -> list[float]:
-        """Records per second of each unit since the attempt began."""
-        heat = [0.0] * len(stage.assignment.owner)
-        for measures in stage.measure().values():
-            for unit, number in measures["records"]:
-                heat[unit] += number / measures["seconds"]
-        return heat
-
-    def _copy(self, stage: LedStage, copies: tuple[Move, ...], point: Strategy) -> None:
-        job = self._spec.job
-        if copies:
-            stage.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
-
-    def _copied(self) -> int | None:
-        """Bytes of copies sent until they were close; None if nothing was copied."""
-        of_stages = [stage.await_copies() for stage in self._job.stages]
-        answers = [answer for said in of_stages if said is not None for answer in said.values()]
-        if all(said is None for said in of_stages):
-            return None
-        if self._replicate_s is None:
-            self._replicate_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers)
-        return sum(answer["bytes"] for answer in answers)
-
-
-@dataclass
-class _Migrations:
-    """What was planned for a stage, and what its slots measured in the end."""
-
-    numbers: Iterator[int] = field(default_factory=count)  # of its migrations
-    decisions: list[tuple[int, Decision]] = field(default_factory=list)
-    to_move: set[int] = field(default_factory=set)
-    measures: dict[int, dict[str, Any]] = field(default_factory=dict)
+        if self._spec.changes and all(plans.to_move is None for plans in self._plans.values()):  # nothing was planned
+            for plans in self._moving:
+                plans.wants(self._spec.start(), self._spec.target(self._spec.start()))
+        for name, plans in self._plans.items():
+            self._told["of_stages"][name] |= {"decisions": plans.decisions, "to_move": plans.to_move or set()}
+        planned_s = max((plans.planned_s or 0.0 for plans in self._plans.values()), default=0.0)
+        return of_job(self._job, **self._told, planned_s=planned_s)

@@ -132,6 +132,15 @@ class Spark(BaseModel):
         return options | ENCRYPTED | sockets(self.sockets) | self.conf
 
 
+class Control(BaseModel):
+    """Where a job in the background answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    listen: str = Field(default="127.0.0.1", min_length=1, description="address of this machine that it listens on")
+    port: int = Field(default=0, ge=0, le=65535, description="0: any that is free")
+
+
 class Profile(BaseModel):
     """One place to run."""
 
@@ -139,6 +148,7 @@ class Profile(BaseModel):
 
     services: Services | Literal["embedded"] = "embedded"
     spark: Spark = Field(default_factory=Spark)
+    control: Control = Field(default_factory=Control)
 
     def endpoints(self) -> Endpoints:
         """Of services that are not embedded. Raises BadInput if credentials are not in the environment, or the file
@@ -229,7 +239,7 @@ def _expanded(name: str, raw: Any) -> Any:
 
 
 def _checked(name: str, raw: dict[str, Any]) -> Profile:
-    for section, model in (("services", Services), ("spark", Spark)):
+    for section, model in (("services", Services), ("spark", Spark), ("control", Control)):
         given = raw.get(section)
         for key in given if isinstance(given, dict) else ():
             if key not in model.model_fields:

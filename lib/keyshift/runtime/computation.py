@@ -101,9 +101,11 @@ class Computation(Generic[Events, Result]):
 
     def _used(self, events: Events, units: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[UnitState, Collection[int]]]:
         """The states and keys of ``events``."""
-        keys = self._operator.keys(events)
-        for unit in np.unique(units).tolist():
-            yield self._state_of(unit), set(keys[units == unit].tolist())
+        keys: dict[int, set[int]] = {}
+        for unit, key in zip(units.tolist(), self._operator.keys(events).tolist(), strict=True):
+            keys.setdefault(unit, set()).add(key)  # a unit has few events: numpy takes longer
+        for unit, some in keys.items():
+            yield self._state_of(unit), some
 
     def _advance(self, watermarks: dict[int, int], now_us: int) -> list[Result]:
         """These units come to their watermark, and to processing time ``now_us``: results of their timers."""

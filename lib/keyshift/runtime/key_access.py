@@ -192,7 +192,7 @@ class KeyAccess(Generic[Events]):
             if (unwritten := self._unwritten.get(stay)) is None:
                 continue
             changes = dict(itertools.islice(unwritten.items(), SLICE_KEYS))
-            found = rows.take(self._states[stay[0]], changes)
+            found = self._states[stay[0]].take(changes)
             yield (stay, sorted(changes.keys() - {key for key, _ in found}), found), changes
 
     def written(self, stay: Stay, changes: Changes) -> None:

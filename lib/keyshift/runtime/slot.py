@@ -384,4 +384,6 @@ class SlotCore(Generic[Events, Result]):
     def _leave(self, send: protocol.Send) -> Leave:
         self.computation.left(send.unit)
         self.results.append(Moved(send.unit, send.version, send.hop, True))
-        return Leave(send, self.states.pop(send.unit), self.modes[send.version].transfer in KEYS_STAY)
+        state = self.states.pop(send.unit)
+        keys_stay = self.modes[send.version].transfer in KEYS_STAY and not state.shared  # all slots reach those
+        return Leave(send, state, keys_stay)

@@ -59,7 +59,7 @@ class Snapshots:
             if before.parts > MOST_PARTS + unit % MOST_PARTS or before.rows > before.keys:
                 parts.append(self._whole(unit, state))
                 continue
-            found = rows.take(state, sorted(changes))
+            found = state.take(sorted(changes))
             deleted = sorted(changes - {key for key, _ in found})
             parts.append(Part(unit, state.timers.copy(), None, found, deleted))
         for unit in self._written.keys() - states.keys():

@@ -6,6 +6,7 @@ Everything a stack knows is in its folder, so any process may ask, and any may e
     data/ conf/ logs/ pids/    one entry per service
     ports.json                 the ports of the last start, taken again at the next if they are free
     credentials.json           of MinIO
+    users/                     who uses the services; see ``services.users``
     lock                       held by ``up`` and ``down``
 """
 
@@ -33,12 +34,14 @@ from keyshift.services.jars import require_java
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import BUCKET, MinIO
 from keyshift.services.service import HOST, Service
+from keyshift.services.users import Users
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.waiting import wait_until
 
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
 ROOM_BYTES = 1024 * MIB
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
+REMEDY = "set KEYSHIFT_HOME to another folder"
 PATIENCE_S = 10.0  # before a live service counts as unhealthy: a busy machine answers late
 
 
@@ -74,6 +77,7 @@ class Stack:
         self._minio = MinIO(self._home)
         self._services: list[Service] = [Kafka(self._home), ZooKeeper(self._home), self._minio]
         self._choosing = threading.Lock()
+        self._users = Users(self._home)
 
     @property
     def home(self) -> Path:
@@ -82,28 +86,60 @@ class Stack:
 
     def up(self, say: Say = silent) -> Endpoints:
         """Start what does not run, leave alone what runs well, restart what is unhealthy. May be called at any time.
+        The services stay until ``down``.
 
         ``say`` gets progress lines, one at a time, also from other threads. Raises ServiceUnavailable, with the last
         lines of the log if a service did not start; then, as on Ctrl-C, everything this call started is ended.
         """
-        remedy = "set KEYSHIFT_HOME to another folder"
-        folders.require_room(self._home, 0, remedy)
+        with self._lock_for_start(say):
+            endpoints = self._up(say)
+            self._users.keep()
+            return endpoints
+
+    @contextmanager
+    def used(self, say: Say = silent) -> Iterator[Endpoints]:
+        """As ``up``, for as long as the block lasts: the last who uses services that are not to stay stops them."""
+        with self._lock_for_start(say):
+            if not self.running():
+                self._users.forget()
+            me = self._users.add()
+            try:
+                endpoints = self._up(say)
+            except BaseException:
+                self._users.remove(me)
+                raise
+        try:
+            yield endpoints
+        finally:
+            with self._lock(say):
+                self._users.remove(me)
+                if not self._users.wanted():
+                    self._users.forget()
+                    self._stop(self._services, say)
+
+    @contextmanager
+    def _lock_for_start(self, say: Say) -> Iterator[None]:
+        folders.require_room(self._home, 0, REMEDY)
         with self._lock(say):
-            missing = [service for service in self._services if self._state(service, PATIENCE_S)[0] != "running"]
-            if missing:
-                folders.require_room(self._home, ROOM_BYTES, remedy)
-                require_java()  # now, and not after minutes of building
-                self._start(missing, say)
-            return self._endpoints()
+            yield
+
+    def _up(self, say: Say) -> Endpoints:
+        missing = [service for service in self._services if self._state(service, PATIENCE_S)[0] != "running"]
+        if missing:
+            folders.require_room(self._home, ROOM_BYTES, REMEDY)
+            require_java()  # now, and not after minutes of building
+            self._start(missing, say)
+        return self._endpoints()
 
     def down(self, wipe: bool = False, say: Say = silent) -> None:
         """End all services and wait until their ports are free; ``wipe`` also deletes data, logs and credentials."""
         if not self._home.exists():
             return
         with self._lock(say):
+            self._users.forget()
             self._stop(self._services, say)
             if wipe:
-                for name in ("data", "conf", "logs", "pids"):
+                for name in ("data", "conf", "logs", "pids", "jobs"):
                     shutil.rmtree(self._home / name, ignore_errors=True)
                 for name in ("ports.json", "credentials.json"):
                     (self._home / name).unlink(missing_ok=True)

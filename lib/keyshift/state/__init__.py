@@ -7,13 +7,20 @@ themselves, behind the values. ``keyshift.checks.check_backend`` tries a backend
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 from keyshift.registry import Registry
+from keyshift.state import redis_server, rocksdb
+from keyshift.state.hybrid import HybridSettings, HybridStore
 from keyshift.state.memory import MemoryStore
+from keyshift.state.redis_server import RemoteSettings
+from keyshift.state.remote import RemoteStore
+from keyshift.state.rocksdb import RocksSettings, RocksStore
+from keyshift.state.settings import Settings
 from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
@@ -38,6 +45,9 @@ class UnitState(Protocol):
     def values(self) -> Values:
         """What to read from and write to; the same object as long as the state lives."""
 
+    def take(self, keys: Iterable[int], /) -> list[tuple[int, Value]]:
+        """Those of ``keys`` that are here, in their order, with their values, all at once."""
+
     def delete(self, key: int) -> None:
         """Forget ``key``; nothing happens if it is not there."""
 
@@ -52,6 +62,15 @@ class UnitState(Protocol):
 
     def changes(self, who: str) -> set[int]:
         """The keys set or deleted since ``who`` called ``track``, or this, last; not what ``install`` brought."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other slots reach the values, too: then a unit leaves with ``hand_over``, and nothing is exported."""
+
+    def hand_over(self) -> str | None:
+        """If the state is shared, the reference for ``Store.adopt`` of the next owner: all that was set is there, and
+        whatever is set here from now on reaches nobody. May be called again. None if it is not shared.
+        """
 
     def copy(self) -> "UnitState":
         """The values as they are now, for another thread to export while this state goes on; without the timers.
@@ -79,6 +98,9 @@ class Store(Protocol):
         fetched. One that nobody refers to any more is not needed.
         """
 
+    def adopt(self, unit: int, reference: str, /) -> UnitState:
+        """The state of ``unit`` that was handed over elsewhere; without its timers. May be called more than once."""
+
     def load(self, wanted: Iterable[tuple[UnitState, Collection[int]]], /) -> None:
         """The operator is about to use these keys of these states; some of them may not be there.
 
@@ -94,14 +116,17 @@ class Store(Protocol):
         """Nobody uses the store or its states any more. A process that is killed does not get here."""
 
 
-class Settings(BaseModel):
-    """What a user sets of a backend: nothing. One that has settings declares them in a subclass."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _as_they_are(settings: Any, job: str, folder: Path | None) -> AbstractContextManager[Any]:
+    return nullcontext(settings)
 
 
 class Backend(NamedTuple):
     """A kind of store.
+
+    ``require(settings, here)``: raises BadInput or ServiceUnavailable if a run cannot use it, before anything is
+    started; ``here`` if slots are on this machine. ``served(settings, job, folder)``: around a job, gives the settings
+    to open stores with; what the backend needs is there inside, and gone afterwards. ``folder`` is one of the run, None
+    if slots are elsewhere.
 
     ``open(slot, schema, settings)``: the store of a slot, for values of ``schema``. ``slot`` is its name with those of
     its job, attempt and stage (``job/0/counter/3``); if it moves, two processes have a store of that name for a while.
@@ -110,7 +135,38 @@ class Backend(NamedTuple):
     open: Callable[[str, pa.Schema, Any], Store]
     summary: str
     settings: type[Settings] = Settings
+    require: Callable[[Any, bool], None] = lambda settings, here: None
+    served: Callable[[Any, str, Path | None], AbstractContextManager[Any]] = _as_they_are
 
 
 backends: Registry[Backend] = Registry("state backend")
 backends.register("memory", Backend(MemoryStore, "a dictionary in the Python worker"))
+backends.register(
+    "rocksdb",
+    Backend(
+        RocksStore,
+        "RocksDB on the slot's disk behind a cache in the Python worker: state may be larger than memory",
+        RocksSettings,
+        served=rocksdb.served,
+    ),
+)
+backends.register(
+    "remote",
+    Backend(
+        RemoteStore,
+        "a Redis server that all slots reach: one call per frame, and a migration moves ownership only",
+        RemoteSettings,
+        redis_server.require,
+        redis_server.served,
+    ),
+)
+backends.register(
+    "hybrid",
+    Backend(
+        HybridStore,
+        "remote, with what is in use kept in the Python worker: read from the server once, written through or back",
+        HybridSettings,
+        redis_server.require,
+        redis_server.served,
+    ),
+)

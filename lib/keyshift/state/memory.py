@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyshift.errors import ProtocolViolation
 from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]
@@ -28,6 +29,10 @@ class MemoryStore:
 
     def unit(self, unit: int) -> "MemoryState":  # noqa: D102
         return MemoryState(self._schema)
+
+    def adopt(self, unit: int, reference: str) -> "MemoryState":
+        """Never called: nobody else reaches these states."""
+        raise ProtocolViolation(f"unit {unit} cannot be taken over by reference: its values are in another process")
 
     def load(self, wanted: Iterable[Any]) -> None:  # noqa: D102
         pass
@@ -46,6 +51,8 @@ class MemoryState:
     size twice.
     """
 
+    shared = False
+
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
         self._values = _Values(self._schema)
@@ -55,11 +62,18 @@ class MemoryState:
     def values(self) -> "_Values":  # noqa: D102
         return self._values
 
+    def take(self, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
+        values = self._values
+        return [(key, value) for key in keys if (value := values[key]) is not None]
+
     def delete(self, key: int) -> None:  # noqa: D102
         self._values.pop(key, None)
         self._values.untouched.pop(key, None)
         if isinstance(self._values, _TrackedValues):
             self._values.changed.add(key)
+
+    def hand_over(self) -> None:  # noqa: D102
+        return None
 
     def copy(self) -> "MemoryState":  # noqa: D102
         other = MemoryState(self._schema.remove(0))

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from keyshift.state import UnitState
 
 Value = tuple[Any, ...]
 Row = tuple[int, Value]
@@ -38,9 +35,3 @@ def split(batch: pa.RecordBatch, sizes: Iterable[int]) -> list[list[Row]]:
     """The inverse of ``join``."""
     rows = unpack(batch)
     return [list(islice(rows, size)) for size in sizes]
-
-
-def take(state: "UnitState", keys: Iterable[int]) -> list[Row]:
-    """Those of ``keys`` that ``state`` has, with their values."""
-    values = state.values
-    return [(key, value) for key in keys if (value := values[key]) is not None]

@@ -1,11 +1,13 @@
 """The collector process: reads results from Kafka as they come, times them, and keeps all of them for the verdict.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
-``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ...}``: latency from
-``t`` to arrival of what arrived in that second of the epoch (null if nothing did); at once, for each marker frame, its
-metadata, e.g. ``{"marker": "ready", "stage": "counter", "slot": 3}``; after stop, when nothing has arrived for a second
-and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept, but not
-counted or timed in what is reported every second: no event waits for them.
+``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ..., "by_slot": ...}``:
+latency from ``t`` to arrival of what arrived in that second of the epoch (null if nothing did), and for each slot its
+number, the sum of its latencies, and how many of them are within each of ``BUCKETS_MS`` and not within the one before,
+or beyond all; at once, for each marker frame, its metadata, e.g. ``{"marker": "ready", "stage": "counter", "slot":
+3}``; after stop, when nothing has arrived for a second and the file is written, ``{"state": "done", "results": ...}``.
+Results of timers (position -1) are kept, but not counted or timed in what is reported every second: no event waits for
+them.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.
@@ -30,6 +32,7 @@ from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
 _DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
+BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 
 
 class CollectorConfig(TrafficConfig):
@@ -55,21 +58,22 @@ class Results:
         self._origin.append((slot, log_offset, arrived_us))
         self.count += batch.num_rows
 
-    def roll(self) -> tuple[np.ndarray, np.ndarray]:
-        """Close the current table; returns latency, in ms, and assignment version of each event in it."""
+    def roll(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Close the current table; returns latency, in ms, assignment version and slot of each event in it."""
         rows = [batch.num_rows for batch in self._batches]
         slot, log_offset, arrived = np.array(self._origin, np.int64).reshape(-1, 3).T
         # combine_chunks copies: the many small frames would otherwise keep the whole fetch responses in memory
         table = pa.Table.from_batches(self._batches, self.schema).combine_chunks()
         arrived_us = np.repeat(arrived, rows)
-        table = table.append_column("slot", pa.array(np.repeat(slot, rows), pa.int32()))
+        slots = np.repeat(slot, rows)
+        table = table.append_column("slot", pa.array(slots, pa.int32()))
         table = table.append_column("log_offset", pa.array(np.repeat(log_offset, rows)))
         table = table.append_column("arrived_us", pa.array(arrived_us))
         self._tables.append(table)
         self._batches, self._origin = [], []
         of_event = table.column("position").to_numpy() >= 0
         latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
-        return latencies_ms[of_event], table.column("version").to_numpy()[of_event]
+        return latencies_ms[of_event], table.column("version").to_numpy()[of_event], slots[of_event]
 
     def write(self, path: Path) -> None:
         """Everything, as one parquet file."""
@@ -77,11 +81,18 @@ class Results:
         pq.write_table(pa.concat_tables(self._tables), path)
 
 
-def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray) -> None:
+def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray, slots: np.ndarray) -> None:
     """Say what arrived in one second."""
     p50, p99 = np.percentile(latencies_ms, (50, 99)).round(3).tolist() if len(latencies_ms) else (None, None)
     counts = np.stack(np.unique(versions, return_counts=True), axis=1).tolist()
-    say({"second": second, "results": len(latencies_ms), "versions": counts, "p50_ms": p50, "p99_ms": p99})
+    by_slot = [_of_slot(slot, latencies_ms[slots == slot]) for slot in np.unique(slots).tolist()]
+    said = {"second": second, "results": len(latencies_ms), "versions": counts, "p50_ms": p50, "p99_ms": p99}
+    say(said | {"by_slot": by_slot})
+
+
+def _of_slot(slot: int, latencies_ms: np.ndarray) -> tuple[int, float, list[int]]:
+    within = np.bincount(np.searchsorted(BUCKETS_MS, latencies_ms), minlength=len(BUCKETS_MS) + 1)
+    return slot, round(float(latencies_ms.sum()), 3), within.tolist()
 
 
 def collect(config: CollectorConfig, commands: Commands) -> None:
@@ -113,7 +124,8 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
-    second = now_us() // SECOND_US
+    began_us = now_us()  # what is older was read by another process, when it came
+    second = began_us // SECOND_US
     stopped_at: float | None = None
     heard_at = time.monotonic()
     while stopped_at is None or (
@@ -126,10 +138,11 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         for partition, records in fetched.items():
             for record in records:
                 batch, meta = frames.decode(record.value, results.schema)
-                arrived_us = now_us()
+                stored_us = record.timestamp * 1000
+                arrived_us = now_us() if stored_us > began_us - SECOND_US else stored_us
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    while second < arrived_us // SECOND_US:
+                    while second < now_us() // SECOND_US:
                         report(second, *results.roll())
                         second += 1
                     results.add(batch, partition.partition, record.offset, arrived_us)

@@ -8,11 +8,12 @@ may be: then it is late, and no more than that. Frames and what is on its way to
 after the load has ended, what is left of it is never offered.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
-(once), then ``{"stop": true}``. Out: ``{"state": "ready"}``; every second ``{"sent_events": ..., "due": ...,
-"late_ms": ...}`` (all events so far, results that they must have, largest lag behind the schedule within the second);
-``{"state": "done", "events": ..., "due": ..., "took_s": ...}`` when Kafka has acknowledged the last event (``due``:
-results that the events must have; ``took_s``: since the start of the load), after which ticks go on until told to stop
-(a stop before the end says done, too).
+(once; ``seconds`` null: until it is told to end), any number of ``{"rate": ...}``, which hold from the moment they are
+heard, ``{"end": true}``, by which a load without an end is over, and ``{"stop": true}``. Out: ``{"state": "ready"}``;
+every second ``{"sent_events": ..., "due": ..., "late_ms": ...}`` (all events so far, results that they must have,
+largest lag behind the schedule within the second); ``{"state": "done", "events": ..., "planned": ..., "due": ...,
+"took_s": ...}`` when Kafka has acknowledged the last event (``planned``: events that the load was to have; ``took_s``:
+since the start of the load), after which ticks go on until told to stop (a stop before the end says done, too).
 """
 
 import math
@@ -49,34 +50,59 @@ class GeneratorConfig(TrafficConfig):
     )
     routers: int = Field(ge=1, description="partitions of the topic")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
+    skip: list[int] = Field(
+        default=[], description="events of each router that were offered before, by another process"
+    )
 
 
 class Schedule:
     """When each event is due: event i of router r is the (i * routers + r)-th of all, which come at equal distances as
-    long as the rate is the same: ``rate``, and from each of ``steps`` (seconds since the start) on another.
+    long as the rate is the same: ``rate``, and from each of ``steps`` (seconds since the start) on another. Without
+    ``seconds`` there is no end until ``end`` says one.
     """
 
     def __init__(
-        self, start_us: int, seconds: float, rate: float, routers: int, steps: Sequence[tuple[float, float]] = ()
+        self, start_us: int, seconds: float | None, rate: float, routers: int, steps: Sequence[tuple[float, float]] = ()
     ) -> None:
-        self.start_us, self.end_us = start_us, start_us + round(seconds * SECOND_US)
+        self.start_us = start_us
         self._routers = routers
         begins, rates = zip((0.0, rate), *steps, strict=True)
         self._begins_us, self._rates = np.array(begins) * SECOND_US, np.array(rates)  # of each stretch, since the start
         self._before = np.append(0.0, np.cumsum(np.diff(begins) * self._rates[:-1]))  # events before each stretch
-        whole = self._before[-1] + (seconds - begins[-1]) * rates[-1]
-        self.total = [max(0, math.ceil((whole - router) / routers)) for router in range(routers)]
+        self.end_us: float = math.inf
+        self.total: list[float] = [math.inf] * routers
+        if seconds is not None:
+            whole = self._before[-1] + (seconds - begins[-1]) * rates[-1]
+            self._end(start_us + round(seconds * SECOND_US), whole)
+
+    def _end(self, end_us: int, whole: float) -> None:
+        self.end_us = end_us
+        self.total = [max(0, math.ceil((whole - router) / self._routers)) for router in range(self._routers)]
+
+    def end(self, at_us: int) -> None:
+        """The load is over at ``at_us``; what is due by then is still of it."""
+        self._end(at_us, self._events(at_us - self.start_us))
+
+    def change(self, at_us: int, rate: float) -> None:
+        """From ``at_us`` on events come at ``rate``, whatever was planned for later. Nothing before that changes."""
+        passed_us = max(0, at_us - self.start_us)
+        events, kept = self._events(passed_us), self._begins_us < passed_us
+        self._begins_us = np.append(self._begins_us[kept], passed_us)
+        self._rates = np.append(self._rates[kept], rate)
+        self._before = np.append(self._before[kept], events)
 
     def _events(self, passed_us: float) -> float:
         """How many events, not rounded, all routers together have until so long after the start."""
         stretch = max(0, int(np.searchsorted(self._begins_us, passed_us, side="right")) - 1)
+        if not self._rates[stretch]:  # an event that is due just when a pause begins comes behind the pause
+            return float(np.nextafter(self._before[stretch], 0.0))
         since_us = passed_us - self._begins_us[stretch]
         return float(self._before[stretch] + since_us * self._rates[stretch] / SECOND_US)
 
     def due(self, router: int, now_us: int) -> int:
         """How many events of ``router`` are due at ``now_us``, since the start."""
         passed = self._events(now_us - self.start_us)
-        return min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1))
+        return int(min(self.total[router], max(0, math.floor((passed - router) / self._routers) + 1)))
 
     def times(self, router: int, begin: int, end: int) -> npt.NDArray[np.int64]:
         """Microseconds since the epoch at which events ``begin`` to ``end - 1`` of ``router`` are due."""
@@ -95,9 +121,13 @@ class Generator:
         self._config, self._producer = config, producer
         self._empty = frames.empty(source.schema)
         self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
+        for partition, skipped in zip(self._partitions, config.skip, strict=False):
+            for begin in range(0, skipped, TAKE_EVENTS):
+                partition.take(np.zeros(min(TAKE_EVENTS, skipped - begin), np.int64))
         self._sent = [0] * config.routers
         self._due = 0
-        self._last_us = 0  # when the load is over
+        self._last_us = 0  # when the load is over, if it has an end
+        self._planned = 0  # events of the load, if it has an end
         self._failure: Exception | None = None
         self._on_the_way = 0  # bytes
         self._room = threading.Condition()
@@ -124,27 +154,42 @@ class Generator:
         schedule = self.schedule
         if schedule is None or self.finished:
             return 0
-        left = [(router, sent) for router, sent in enumerate(self._sent) if sent < schedule.total[router]]
-        return now_us - min(int(schedule.times(router, sent, sent + 1)[0]) for router, sent in left)
+        left = [(router, sent) for router, sent in enumerate(self._sent) if sent < schedule.due(router, now_us)]
+        return max((now_us - int(schedule.times(router, sent, sent + 1)[0]) for router, sent in left), default=0)
 
     def give_up(self, now_us: int) -> None:
         """What is not sent ``OVERTIME_S`` after the end of the load, or after it was told to start, never is."""
-        if self.schedule is not None and now_us > self._last_us + OVERTIME_S * SECOND_US:
-            self.schedule.total = list(self._sent)
+        ends = self.schedule is not None and self.schedule.end_us < math.inf
+        if self.schedule is not None and ends and now_us > self._last_us + OVERTIME_S * SECOND_US:
+            self.schedule.total = list(map(float, self._sent))
 
     def done(self, now_us: int) -> dict[str, Any]:
         """What is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
-        return {"state": "done", "events": self.events, "due": self._due, "took_s": took_us / SECOND_US}
+        said = {"state": "done", "events": self.events, "planned": self._planned, "due": self._due}
+        return said | {"took_s": took_us / SECOND_US}
 
-    def start(self, command: dict[str, Any], now_us: int) -> None:
-        """Plan the load. Raises BadInput if the command is none or there is a load already."""
-        if set(command) != {"start_at_us", "seconds"} or self.schedule is not None:
-            raise BadInput(f"generator command {command}: expected start_at_us with seconds, once, or stop")
-        config = self._config
-        start_us, seconds = int(command["start_at_us"]), float(command["seconds"])
-        self.schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
-        self._last_us = max(self.schedule.end_us, now_us)
+    def obey(self, command: dict[str, Any], now_us: int) -> None:
+        """Plan the load, change its rate, or end it. Raises BadInput for a command that is none, or not for now."""
+        schedule = self.schedule
+        match command:
+            case {"start_at_us": int(start_us), "seconds": int() | float() | None as seconds} if schedule is None:
+                config = self._config
+                schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
+                self.schedule = schedule
+            case {"rate": int() | float() as rate} if schedule is not None and schedule.end_us == math.inf and rate > 0:
+                schedule.change(now_us, rate)
+            case {"end": True} if schedule is not None and schedule.end_us == math.inf:
+                schedule.end(now_us)
+                schedule.total = [max(pair) for pair in zip(schedule.total, self._sent, strict=True)]
+            case _:
+                raise BadInput(
+                    f"generator command {command}: expected start_at_us with seconds, once, then a rate above 0 or end "
+                    "while the load has no end, or stop"
+                )
+        if schedule.end_us < math.inf:
+            self._last_us = max(int(schedule.end_us), now_us)
+            self._planned = int(sum(schedule.total))
 
     def send(self, router: int, frame_us: int) -> bool:
         """Events of ``router`` that are due at ``frame_us``, or a tick. False if more of them are left for other calls.
@@ -233,7 +278,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
         if command is not None:
             if command.get("stop"):
                 break
-            generator.start(command, now_us())
+            generator.obey(command, now_us())
             continue
         passed_us = now_us()
         if passed_us >= due_us:

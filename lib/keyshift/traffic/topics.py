@@ -1,5 +1,6 @@
 """Topics of a run: made, deleted, and read back for the verdict."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 
@@ -14,6 +15,7 @@ from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.workloads import KeyedStage
 
+SILENCE_S = 2.0  # a generator that lives writes many times in it
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
@@ -55,6 +57,23 @@ def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
     """Delete ``topic``; nothing happens if it is not there. Raises ServiceUnavailable."""
     with _admin(kafka, sign_in, f"deleting topic {topic!r}") as client, suppress(UnknownTopicOrPartitionError):
         client.delete_topics([topic], timeout_ms=ANSWER_MS)
+
+
+def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
+    """Until nobody has written into ``topic`` for ``SILENCE_S``. Raises ServiceUnavailable if somebody goes on."""
+    assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
+    with broker_errors(kafka, f"looking at topic {topic!r}"):
+        consumer = KafkaConsumer(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, **sign_in.client())
+        try:
+            ends, since, begin = None, time.monotonic(), time.monotonic()
+            while time.monotonic() - since < SILENCE_S:
+                if (now := consumer.end_offsets(assigned)) != ends:
+                    ends, since = now, time.monotonic()
+                if time.monotonic() - begin > ANSWER_MS / 1000:
+                    raise ServiceUnavailable(f"somebody still writes into topic {topic!r}: the job runs elsewhere")
+                time.sleep(0.2)
+        finally:
+            consumer.close()
 
 
 def require_partitions(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:

@@ -32,6 +32,14 @@ class Topic(NamedTuple):
     partitions: int
 
 
+class Before(NamedTuple):
+    """What an earlier process has offered of a load: events, results that they must have, and since when."""
+
+    events: int = 0
+    due: int = 0
+    took_s: float = 0.0
+
+
 class Progress(NamedTuple):
     """What a feed had offered at a moment, in seconds since the epoch: events, and results that are due for them."""
 
@@ -44,6 +52,8 @@ class Feed(JsonProcess):
     """One generator: ticks from the beginning, a load when it is told to."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        self.sent = 0  # events so far, as it said last
+        self.before = Before()
         self._said: dict[str, dict[str, Any]] = {}  # by state
         self.progress: deque[Progress] = deque(maxlen=REMEMBERED)
         super().__init__("keyshift.traffic.generator", config, self._heard)
@@ -52,26 +62,40 @@ class Feed(JsonProcess):
         if "state" in report:
             self._said[report["state"]] = report
         elif "sent_events" in report:
+            self.sent = report["sent_events"]
             self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
 
-    def begin(self, start: float, seconds: float) -> None:
-        """Offer the load from ``start`` (seconds since the epoch), for ``seconds``."""
+    def begin(self, start: float, seconds: float | None) -> None:
+        """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""
         self.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
+
+    def change_rate(self, rate: float) -> None:
+        """Another rate from now on, in events per second, above 0. The load must be one without an end."""
+        self.tell({"rate": rate})
+
+    def end_load(self) -> None:
+        """The load, which had no end, is over now."""
+        self.tell({"end": True})
 
     @property
     def offered(self) -> int | None:
         """Events of the load, None before its end."""
-        return self._said["done"]["events"] if "done" in self._said else None
+        return self._said["done"]["events"] + self.before.events if "done" in self._said else None
+
+    @property
+    def planned(self) -> int:
+        """Events that the load was to have; to be asked after its end."""
+        return int(self._said["done"]["planned"]) + self.before.events
 
     @property
     def due(self) -> int | None:
         """Results that the events of the load must have, None before its end."""
-        return self._said["done"]["due"] if "done" in self._said else None
+        return self._said["done"]["due"] + self.before.due if "done" in self._said else None
 
     @property
     def took_s(self) -> float:
         """How long it took to offer the load; to be asked after its end."""
-        return float(self._said["done"]["took_s"])
+        return float(self._said["done"]["took_s"]) + self.before.took_s
 
     def await_state(self, state: str) -> None:
         """Until it is ``ready``, or ``done`` with the load. Raises ServiceUnavailable if it dies, or is not in time."""
@@ -116,17 +140,23 @@ class Traffic:
         self._revoked: set[int] = set()  # versions
         self.seconds: list[dict[str, Any]] = []  # what the collector said of each second
 
-    def open(self) -> None:
-        """Make the topics, start the collector."""
-        for topic in (self._events, self._results):
-            topics.create_topic(self._endpoints.kafka, topic.name, topic.partitions, sign_in=self._endpoints.sign_in)
+    def open(self, again: bool = False) -> None:
+        """Make the topics, start the collector. ``again``: they are there; wait until nobody writes events any more."""
+        kafka, sign_in = self._endpoints.kafka, self._endpoints.sign_in
+        if again:
+            topics.await_silence(kafka, self._events.name, self._events.partitions, sign_in)
+        else:
+            for topic in (self._events, self._results):
+                topics.create_topic(kafka, topic.name, topic.partitions, sign_in=sign_in)
         sink = {"topic": self._results.name, "partitions": self._results.partitions, "output": str(self._output)}
         self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
 
-    def feed(self, rate: float, frame_ms: float, steps: Sequence[tuple[float, float]] = ()) -> Feed:
+    def feed(
+        self, rate: float, frame_ms: float, steps: Sequence[tuple[float, float]] = (), skip: Sequence[int] = ()
+    ) -> Feed:
         """Start a generator of ``rate`` events per second, and of other rates later; see ``traffic.generator``."""
         load = {"topic": self._events.name, "routers": self._events.partitions, "frame_ms": frame_ms}
-        load |= {"rate": rate, "rate_steps": list(steps)}
+        load |= {"rate": rate, "rate_steps": list(steps), "skip": list(skip)}
         feed = Feed(self._common | load)
         self._processes.append(feed)
         return feed

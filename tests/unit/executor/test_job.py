@@ -18,6 +18,7 @@ from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.protocol.record import StepRecord
 
 START = Assignment.contiguous(4, 2)
 
@@ -76,6 +77,9 @@ class Nodes:
                 "1": {"left_behind": []},
             }
 
+    def withdraw(self, path):
+        self._all.below.pop(path, None)
+
     def lead(self, name, act):
         act()
 
@@ -85,6 +89,9 @@ class Nodes:
 
     def read(self, path):
         return None
+
+    def require(self, path):
+        return self._all.below[path]
 
     def watch_children(self, path, call):
         call(sorted(self._all.below.get(path, ())))
@@ -109,7 +116,8 @@ def job(monkeypatch):
     queries = []
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
-    monkeypatch.setattr(led_stage, "Coordination", lambda _, root, *more: Nodes(all_of, root))
+    for each in (module, led_stage):
+        monkeypatch.setattr(each, "Coordination", lambda _, root, *more: Nodes(all_of, root))
     offsets = []
 
     def start_query(*arguments):
@@ -228,7 +236,7 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
 
 
 def snapshot(version, offset):
-    return Snapshot(f"{MARK}{version}", version, {0: offset}, 100, 10)
+    return Snapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
 
 
 def switch_to(job, *versions):
@@ -254,7 +262,7 @@ def test_a_snapshot_that_could_not_be_read_counts_no_more(job):
     job.all_of.below["restored"] = {"0": {"units": []}}
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
-    assert job.revoked == {first + 2, first + 4, job.counter.begins[1]}
+    assert job.revoked == set(range(first + 2, job.counter.begins[1] + 1))
     job.recover()
     assert job.config.restore is None and job.offsets[-1] is None
     assert {first, first + 2} < job.revoked
@@ -266,6 +274,34 @@ def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 5}
+
+
+def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
+    """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
+    nodes = job.all_of
+    snapshots = [Snapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
+    past = job.past()
+    counter = replace(past.stages["counter"], records=[StepRecord(START.version + 1, Step(()), 5)])
+    past = replace(past, snapshots=snapshots, stages={"counter": counter})
+    job.stop()
+    newest = Assignment(START.version + 6, (SlotId(1),) * 4)
+    nodes.below[""] = ["0", "1", "other"]
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
+    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": {"units": [], "drained_us": 3}}
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
+    counter = other.stage("counter")
+    assert counter.assignment == Assignment(START.version + 7, newest.owner)
+    assert other.revoked == {START.version + n for n in range(2, 7)}
+    assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
+    assert job.offsets[-1] == {0: 40}
+    assert counter.records[0].acknowledgements == {("installed", 1): {"units": [], "drained_us": 3}}
+    assert counter.begins == [START.version, START.version + 7]
+    other.stop()
+    del nodes.below[""]
+    with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
+        Job(None, job.config, Path("nowhere"), 1.0, job._output).resume(past)
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):

@@ -49,18 +49,19 @@ class Job:
     def measure(self):
         if self.raises:
             raise self.raises.pop(0)
-        return {slot: {"records": [[slot, records]], "busy_s": busy} for slot, (records, busy) in self.work.items()}
+        slots = self.work.items()
+        return {"counter": {slot: {"records": [[slot, records]], "busy_s": busy} for slot, (records, busy) in slots}}
 
     @property
     def owners(self):
-        return set(range(self.slots))
+        return {"counter": set(range(self.slots))}
 
     @property
     def busy(self):
         return self.target is not None
 
-    def request(self, change):
-        assert not self.busy
+    def request(self, change, stage):
+        assert not self.busy and stage == "counter"
         self.requests.append((self.clock.now - BEGIN, change))
         self.target, self.until = change.slots, self.clock.now + 3
 

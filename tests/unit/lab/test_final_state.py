@@ -33,7 +33,7 @@ def final(monkeypatch):
         revoked={2},
         troubles=["late"],
     )
-    return final_state.of_job(job, {"counter": {(1, 0)}}, {"counter": {"to_move": {1}}}, planned_s=0.5)
+    return final_state.of_job(job, {"counter": {"left_behind": {(1, 0)}, "to_move": {1}}}, planned_s=0.5)
 
 
 def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it(final):

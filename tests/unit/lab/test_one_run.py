@@ -10,7 +10,7 @@ import tenacity.nap
 
 from keyshift import waiting
 from keyshift.errors import QueryDied
-from keyshift.lab import one_run
+from keyshift.lab import course, one_run
 from keyshift.lab.display import Display
 from keyshift.lab.one_run import OneRun
 from keyshift.lab.scenario import Scale
@@ -80,7 +80,7 @@ def made(monkeypatch):
             return clock.now
 
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
-        for module in (one_run, waiting, tenacity.nap):
+        for module in (course, one_run, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
         return run
 
@@ -221,7 +221,7 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
     monkeypatch.setattr(one_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
-    monkeypatch.setattr(one_run, "outcome", lambda *given: given)
+    monkeypatch.setattr(course, "outcome", lambda *given: given)
     workload, span, _, _, final, samples, overloaded, _, scalings = run.execute()
     begin = one_run.LEAD_S
     assert said == [
@@ -235,9 +235,30 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         (begin + 24.0, "stop traffic"),
         (begin + 24.0, "final state"),
     ]
-    assert (span.start, span.end, span.trigger) == (BEGIN + begin, BEGIN + begin + 24.0, BEGIN + begin + 12.0)
+    assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
     assert (workload, final, samples, overloaded) == (run._spec.workload, "final", ["sample"], False)
     assert scalings == []
+
+
+def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):
+    run, looks = made(), []
+    run.each_second.append(lambda: looks.append(run.clock.now - BEGIN))
+    run._pass_until(BEGIN + 3.5)
+    run._await_results()
+    assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
+
+
+def test_a_death_that_is_seen_by_looking_is_survived_like_any_other(made):
+    run = made()
+    deaths = [QueryDied("seen")]
+
+    def look():
+        if deaths:
+            raise deaths.pop()
+
+    run.each_second.append(look)
+    run._surviving(lambda: run._pass_until(BEGIN + 3))
+    assert [what for _, what in run.system.calls] == ["recover"]
 
 
 def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(made):

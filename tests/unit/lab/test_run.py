@@ -1,10 +1,15 @@
 from types import SimpleNamespace
 
+import pytest
+
+from keyshift.analysis.metrics import Load
+from keyshift.endpoints import Endpoints
+from keyshift.lab.live_spec import live_spec
 from keyshift.lab.run import Lab, pace_notes
-from keyshift.lab.spec import make_spec
+from keyshift.place.profile import Spark
 from keyshift.runtime.protocol_log import Event
 
-RUN = make_spec({"rate": 300_000.0, "warmup_s": 2.0, "seconds": 10.0, "trigger_s": 4.0, "catch_up_s": 30.0}).run
+LOAD = Load(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
 KEPT_UP = {
     "events": 3_600_000,
     "offered_per_s": 299_000.0,
@@ -17,31 +22,48 @@ KEPT_UP = {
 
 
 def test_of_a_run_that_kept_up_nothing_is_said():
-    assert pace_notes(RUN, KEPT_UP) == []
+    assert pace_notes(LOAD, 30.0, KEPT_UP) == []
 
 
 def test_a_job_that_fell_behind_is_told_with_rates_and_backlog():
     behind = KEPT_UP | {"sustained_per_s": 140_000.0, "backlog": 1_234_567, "worked_off_s": 12.34}
-    assert pace_notes(RUN, behind) == [
+    assert pace_notes(LOAD, 30.0, behind) == [
         "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events worked off 12.3 s after the load"
     ]
     overloaded = behind | {"worked_off_s": None, "unprocessed": 567_890, "overloaded": True}
-    assert pace_notes(RUN, overloaded) == [
+    assert pace_notes(LOAD, 30.0, overloaded) == [
         "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events not worked off within 30 s: "
         "567 890 not processed"
     ]
     lost = behind | {"worked_off_s": None}
-    assert pace_notes(RUN, lost)[0].endswith("1 234 567 events never worked off")
+    assert pace_notes(LOAD, 30.0, lost)[0].endswith("1 234 567 events never worked off")
 
 
 def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
     slow = KEPT_UP | {"events": 1_800_000, "offered_per_s": 120_000.0}
-    assert pace_notes(RUN, slow) == [
+    assert pace_notes(LOAD, 30.0, slow) == [
         "the generator made 120 000/s of the 300 000/s that were to be offered (40%); "
         "1 800 000 events were never offered"
     ]
     late = KEPT_UP | {"offered_per_s": 240_000.0}
-    assert pace_notes(RUN, late) == ["the generator made 240 000/s of the 300 000/s that were to be offered (80%)"]
+    assert pace_notes(LOAD, 30.0, late) == [
+        "the generator made 240 000/s of the 300 000/s that were to be offered (80%)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "cores", "slots"),
+    [
+        (Spark(), 6, 4),
+        (Spark(), 9, 7),
+        (Spark(), 99, 16),
+        (Spark(master="k8s://https://api", executors=2, cores=4), 99, 6),
+    ],
+)
+def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, place, cores, slots):
+    endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
+    lab = Lab(endpoints, [], tmp_path, cores, print, place)
+    assert lab.room(live_spec({})) == slots
 
 
 def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_are_known():

@@ -153,18 +153,18 @@ def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting,
 
 def test_an_autoscaler_has_bounds_and_as_many_tasks_as_it_may_ask_for():
     spec = make_spec({"trigger": "auto", "slots": 3, "slots_max": 7})
-    assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (7, 7, [], [])
-    assert make_spec({"trigger": "auto", "slots": 3}).tasks == 6
-    assert make_spec({"trigger": "auto", "slots": 3, "key_groups": 4}).tasks == 4
-    assert make_spec({"trigger": "auto", "slots": 2, "slots_min": 2, "slots_max": 2}).tasks == 2
+    assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (7, {"counter": 7}, [], [])
+    assert make_spec({"trigger": "auto", "slots": 3}).tasks == {"counter": 6}
+    assert make_spec({"trigger": "auto", "slots": 3, "key_groups": 4}).tasks == {"counter": 4}
+    assert make_spec({"trigger": "auto", "slots": 2, "slots_min": 2, "slots_max": 2}).tasks == {"counter": 2}
     for values in ({"slots": 5, "slots_max": 4}, {"slots": 1, "slots_min": 2}):
         with pytest.raises(BadInput, match=f"slots = {values['slots']}: .*slots_min = .*slots_max"):
             make_spec({"trigger": "auto"} | values)
 
 
 def test_tasks_beyond_what_the_scenario_needs_are_there_if_asked_for():
-    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 6}).tasks == 6
-    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 3}).tasks == 4
+    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 6}).tasks == {"counter": 6}
+    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 3}).tasks == {"counter": 4}
 
 
 def test_a_shuffle_of_more_groups_than_there_are_is_refused():

@@ -42,9 +42,9 @@ class Job:
     def cancel(self):
         self.cancelled += 1
 
-    def restart(self, name, target):
+    def restart(self, name, target, slots):
         assert name == self.name
-        self.restarted.append(target)
+        self.restarted.append((target, slots))
         self.assignment = Assignment(self.assignment.version + 1, target.owner)
 
     def measure(self):
@@ -83,8 +83,8 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
 def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
     made = system_of(strategy="fluid")
     made.system.request(made.spec.changes[0])
-    migrations = made.system._stages["counter"]
-    assert migrations.to_move == set(), "nothing is planned before its turn"
+    migrations = made.system._plans["counter"]
+    assert migrations.to_move is None, "nothing is planned before its turn"
     ((make_steps, replace),) = made.job.requests
     assert replace is False
     wanted = {move.unit for step in make_steps(made.spec.start()) for move in step.moves}
@@ -114,7 +114,8 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     made.system.request(change)
     made.system.check()
     made.system.check()
-    (target,) = made.job.restarted
+    ((target, slots),) = made.job.restarted
+    assert slots == 0, "as many as the target has"
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert not made.job.requests
     assert not made.system.busy

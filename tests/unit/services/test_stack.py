@@ -498,3 +498,76 @@ def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(
         assert run.wait(DEADLINE_S) == -number
     assert not stack.running()
     assert not _alive(int(server.read_text()))
+
+
+# Who uses it
+
+
+class Counted(Stack):
+    """A stack without processes: ``started`` says whether its services run."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.flag = home / "started"
+
+    def _up(self, say: Callable[[str], None]) -> str:  # type: ignore[override]
+        self.flag.write_text("")
+        return "endpoints"
+
+    def _stop(self, services: list[object], say: Callable[[str], None]) -> None:  # type: ignore[override]
+        self.flag.unlink(missing_ok=True)
+
+    def running(self) -> bool:
+        return self.flag.exists()
+
+
+def test_the_last_command_that_uses_services_stops_them(tmp_path: Path) -> None:
+    first, second = Counted(tmp_path), Counted(tmp_path)
+    with first.used() as endpoints:
+        assert endpoints == "endpoints"
+        with second.used():
+            pass
+        assert first.running(), "the second must not stop what the first still uses"
+    assert not first.running()
+    with first.used():
+        second_use = second.used()
+        second_use.__enter__()
+    assert second.running(), "whoever has started them may end first"
+    second_use.__exit__(None, None, None)
+    assert not second.running()
+    assert not (tmp_path / "users").exists()
+
+
+def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path: Path) -> None:
+    stack = Counted(tmp_path)
+    with stack.used():
+        stack.up()
+    assert stack.running()
+    with stack.used():
+        pass
+    assert stack.running()
+    stack.down()
+    with stack.used():
+        assert stack.running()
+    assert not stack.running()
+
+
+def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path: Path) -> None:
+    stack = Counted(tmp_path)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with stack.used():
+        (tmp_path / "users" / f"{gone.pid}-dead").write_text(json.dumps({"pid": gone.pid, "created": 1.0}))
+    assert not stack.running()
+
+
+def test_a_start_that_fails_leaves_no_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Counted(tmp_path)
+
+    def fails(say: Callable[[str], None]) -> str:
+        raise ServiceUnavailable("no")
+
+    monkeypatch.setattr(stack, "_up", fails)
+    with pytest.raises(ServiceUnavailable), stack.used():
+        pass
+    assert not list((tmp_path / "users").iterdir())

@@ -1,7 +1,8 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyshift.traffic.collector import Results
+from keyshift.traffic import collector
+from keyshift.traffic.collector import BUCKETS_MS, Results
 from keyshift.workloads.keycount.operator import RESULT_FIELDS
 
 
@@ -16,11 +17,28 @@ def test_results_of_timers_are_kept_but_not_timed(tmp_path):
     results = Results(RESULT_FIELDS)
     results.add(batch((1000, 0), (500, -1), (2000, 1)), slot=1, log_offset=7, arrived_us=5000)
     results.add(batch((400, -1)), slot=0, log_offset=3, arrived_us=6000)
-    latencies_ms, versions = results.roll()
-    assert latencies_ms.tolist() == [4.0, 3.0] and versions.tolist() == [0, 0]
-    assert [column.tolist() for column in results.roll()] == [[], []]
+    latencies_ms, versions, slots = results.roll()
+    assert latencies_ms.tolist() == [4.0, 3.0] and versions.tolist() == [0, 0] and slots.tolist() == [1, 1]
+    assert [column.tolist() for column in results.roll()] == [[], [], []]
     results.write(tmp_path / "results.parquet")
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
     assert table["position"].tolist() == [0, -1, 1, -1]
     assert table["slot"].tolist() == [1, 1, 1, 0]
     assert results.count == 4
+
+
+def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypatch):
+    said = []
+    monkeypatch.setattr(collector, "say", said.append)
+    results = Results(RESULT_FIELDS)
+    results.add(batch((0, 0), (1000, 1)), slot=2, log_offset=0, arrived_us=5000)
+    results.add(batch((0, 0)), slot=0, log_offset=0, arrived_us=60_000_000)
+    collector.report(17, *results.roll())
+    (report,) = said
+    assert report["second"] == 17 and report["results"] == 3
+    (first, sum_ms, beyond), (second, sum_of_two_ms, within) = report["by_slot"]
+    assert (first, sum_ms, beyond) == (0, 60_000.0, [0] * len(BUCKETS_MS) + [1])
+    assert (second, sum_of_two_ms, within) == (2, 9.0, [2] + [0] * len(BUCKETS_MS)), "5 ms are within 5 ms"
+    said.clear()
+    collector.report(18, *results.roll())
+    assert said == [{"second": 18, "results": 0, "versions": [], "p50_ms": None, "p99_ms": None, "by_slot": []}]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 from kafka.future import Future
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.frames import MOST_BYTES, decode
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
 from keyshift.workloads.keycount.source import EVENTS
@@ -97,7 +97,7 @@ PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed
 def generator(broker, rate, told_us=START_US, **more):
     config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
     made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20, **more), broker)
-    made.start({"start_at_us": START_US, "seconds": 1}, told_us)
+    made.obey({"start_at_us": START_US, "seconds": 1}, told_us)
     return made
 
 
@@ -155,11 +155,92 @@ def test_events_that_are_not_sent_are_late_and_in_the_end_never_offered():
     assert slow.done(START_US + 6_500_000) == {
         "state": "done",
         "events": TAKE_EVENTS,
+        "planned": 200_000,
         "due": TAKE_EVENTS,
         "took_s": 6.5,
     }
     assert slow.send(0, end_us)
     assert slow.events == TAKE_EVENTS
+
+
+CHANGES = st.lists(st.tuples(st.integers(1, 2_000_000), st.floats(0.5, 20_000)), max_size=5)
+
+
+@given(st.floats(0.5, 20_000), st.integers(1, 4), CHANGES, st.integers(1, 2_000_000))
+def test_a_rate_that_changes_takes_no_event_back_and_leaves_no_gap(rate, routers, changes, last_us):
+    schedule = Schedule(START_US, None, rate, routers)
+    now_us, expected, current, due = START_US, 0.0, rate, [0] * routers
+    for passed_us, after in [*changes, (last_us, None)]:
+        begin, end = list(due), now_us + passed_us
+        expected += passed_us * current / 1e6
+        due = [schedule.due(router, end) for router in range(routers)]
+        times = [schedule.times(router, begin[router], due[router]) for router in range(routers)]
+        for each in times:
+            assert (each > now_us - 2).all() and (each <= end).all()
+        now_us = end
+        if after is not None:
+            schedule.change(now_us, after)
+            current = after
+            assert [schedule.due(router, end) for router in range(routers)] == due
+    schedule.end(now_us)
+    assert sum(due) == pytest.approx(expected, abs=1.01)
+    assert all(total <= number <= total + 1 for total, number in zip(schedule.total, due, strict=True))
+
+
+def test_a_generator_goes_on_behind_the_events_of_another_one():
+    whole, rest = Broker(), Broker()
+    first = generator(whole, rate=1000)
+    second = generator(rest, rate=1000, skip=[150, 20])
+    for made in (first, second):
+        for router in range(2):
+            made.send(router, START_US + 1_000_000)
+    for router, skipped in ((0, 150), (1, 20)):
+        keys = [np.concatenate([batch["key"] for batch, _ in broker.frames(router)]) for broker in (whole, rest)]
+        assert len(keys[1]) == 500
+        assert (keys[0][skipped:] == keys[1][: 500 - skipped]).all()
+
+
+def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
+    broker = Broker()
+    config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
+    made = Generator(GeneratorConfig(**config, rate=1000, routers=2, frame_ms=20), broker)
+    with pytest.raises(BadInput, match="while the load has no end"):
+        made.obey({"end": True}, START_US)
+    made.obey({"start_at_us": START_US, "seconds": None}, START_US - 1000)
+
+    def pass_until(us):
+        for router in range(2):
+            while not made.send(router, START_US + us):
+                pass
+        made.give_up(START_US + us)
+        return made.events
+
+    assert pass_until(999_999) == 1000
+    assert not made.finished and made.late_us(START_US + 999_999) == 0
+    made.obey({"rate": 4000}, START_US + 1_000_000)
+    assert abs(pass_until(10_999_999) - 41_000) <= 1
+    made.obey({"end": True}, START_US + 11_000_000)
+    assert abs(pass_until(60_000_000) - 41_000) <= 1
+    assert made.finished
+    said = made.done(START_US + 11_000_000)
+    assert said["planned"] == said["events"] == made.events
+    for command in ({"rate": 5}, {"end": True}, {"start_at_us": 1, "seconds": None}):
+        with pytest.raises(BadInput):
+            made.obey(command, START_US + 12_000_000)
+
+
+@pytest.mark.parametrize("rate", [0, -1, "many", None])
+def test_a_rate_that_is_none_is_refused_and_changes_nothing(rate):
+    made = generator(Broker(), rate=1000)
+    with pytest.raises(BadInput, match="a rate above 0"):
+        made.obey({"rate": rate}, START_US)
+
+
+def test_a_pause_at_the_end_of_the_steps_of_a_load_without_an_end_sends_nothing():
+    schedule = Schedule(START_US, None, 100, 1, [(1.0, 0.0)])
+    assert schedule.due(0, START_US + 1_000_000) == schedule.due(0, START_US + 9_000_000) == 100
+    schedule.change(START_US + 9_000_000, 50)
+    assert schedule.times(0, 100, 102).tolist() == [START_US + 9_000_000, START_US + 9_020_000]
 
 
 def test_a_generator_waits_until_there_is_room_on_the_way_to_kafka():

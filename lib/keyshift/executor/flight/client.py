@@ -202,7 +202,7 @@ class StateClients:
         wanted = [(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units]
         for some in messages.units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
             if some:
-                arrived([Parcel(about["unit"], batches=batches, timers=timers) for about, batches, timers in some])
+                arrived([Parcel(batches=batches, timers=timers, **about) for about, batches, timers in some])
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()

@@ -24,7 +24,7 @@ class Parcel:
     """One unit on its way, or what changed in it since its copy was brought up to ``delta_of``.
 
     ``routers``: whose records a lent unit may meet (None: it comes for good). ``partial``: its keys stay at ``home``.
-    ``routed``: see ``runtime.slot.Moved``.
+    ``reference``: of a state that slots share, in place of its values. ``routed``: see ``runtime.slot.Moved``.
     """
 
     unit: int
@@ -35,6 +35,7 @@ class Parcel:
     delta_of: CopyPart | None = None
     deleted: tuple[int, ...] = ()
     home: str = ""
+    reference: str = ""
     routed: int = 0
     # Where it comes from, and where it goes to.
     state: UnitState | None = None
@@ -53,17 +54,18 @@ class Parcel:
             "partial": self.partial,
             "delta_of": self.delta_of,
             "home": home,
+            "reference": (self.state and self.state.hand_over()) or "",
             "routed": self.routed,
         }
 
     def values(self, schema: pa.Schema, chunk_bytes: int) -> tuple[Iterable[pa.RecordBatch], list[int]]:
         """The batches that have to travel, and the keys that were deleted."""
         assert self.state is not None
-        if self.partial:
+        if self.partial or self.state.shared:
             return (), []
         if self.delta_of is None:
             return self.state.export(chunk_bytes), []
-        found = rows.take(self.state, self.changed)
+        found = self.state.take(self.changed)
         return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
     @classmethod

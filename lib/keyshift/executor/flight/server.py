@@ -142,8 +142,9 @@ class StateServer(flight.FlightServerBase):
                 state = self._holder.sealed(slot, unit)
             except KeyError:
                 raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
-            values = state.export(self._chunk_bytes)
-            parts = messages.parts({"unit": unit}, values, self._holder.state_schema, state.timers.export())
+            values = () if state.shared else state.export(self._chunk_bytes)
+            about = {"unit": unit, "reference": state.hand_over() or ""}
+            parts = messages.parts(about, values, self._holder.state_schema, state.timers.export())
             yield from (part for part in parts if part.number >= come)
 
     def _rest(self, request: dict[str, Any]) -> Iterator[messages.Part]:

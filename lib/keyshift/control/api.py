@@ -1,0 +1,109 @@
+"""HTTP while a job runs. Every request needs the job's token: ``Authorization: Bearer TOKEN``.
+
+Answers are JSON. A request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without
+the token, 400 or 422 if it is wrong, 409 if the job is not running, 503 if it has failed.
+"""
+
+import contextlib
+import secrets
+from typing import Annotated, Any
+
+from fastapi import BackgroundTasks, Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from keyshift.control.metrics import CONTENT_TYPE, Metrics
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.lab.live_job import LiveJob, planned
+from keyshift.lab.live_run import NotRunning
+
+Stage = Annotated[str | None, Query(description="a keyed stage; may be left out if there is one")]
+_bearer = HTTPBearer(auto_error=False)
+
+
+class PlanRequest(BaseModel):
+    """What ``POST /plan`` takes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    strategy: str
+    target: int | dict[int, int] = Field(description="a number of slots, or key groups and the slots they go to")
+    settings: dict[str, bool | int | str] = Field(default={}, description="changes to the strategy")
+    stage: str | None = None
+
+
+def make_app(job: LiveJob, token: str) -> FastAPI:
+    """The application. It answers about ``job`` before it has begun, and after it has ended."""
+    Authorization = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+    def authorized(given: Authorization) -> None:
+        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
+            reason = "the job's token is needed: Authorization: Bearer TOKEN"
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
+
+    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # they would need no token
+    app = FastAPI(title="keyshift", dependencies=[Depends(authorized)], **off)
+    metrics = Metrics(job)
+
+    @app.exception_handler(KeyshiftError)
+    def refused(_: Request, error: KeyshiftError) -> JSONResponse:
+        status = 409 if isinstance(error, NotRunning) else 400 if isinstance(error, BadInput) else 503
+        return JSONResponse({"detail": " ".join(str(error).split())}, status)
+
+    @app.exception_handler(RequestValidationError)
+    def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": "; ".join(map(_reason, error.errors()))}, 422)
+
+    @app.get("/status")
+    def status() -> dict[str, Any]:
+        return job.status()
+
+    @app.get("/metrics")
+    def scrape() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+    @app.post("/scale", status_code=202)
+    def scale(slots: Annotated[int, Query()], stage: Stage = None) -> dict[str, Any]:
+        return job.scale(stage, slots, wait=False)
+
+    @app.post("/plan", status_code=202)
+    def plan(wanted: PlanRequest, after: BackgroundTasks) -> dict[str, Any]:
+        proposed = job.propose(wanted.strategy, wanted.target, wanted.settings, wanted.stage)
+
+        def begin() -> None:
+            with contextlib.suppress(NotRunning):  # it was stopped meanwhile
+                job.begin(proposed)
+
+        after.add_task(begin)  # when the answer is out
+        return planned(proposed)
+
+    @app.post("/cancel")
+    def cancel() -> dict[str, Any]:
+        job.cancel()
+        return {"cancelled": True}
+
+    @app.post("/rate")
+    def rate(rate: Annotated[float, Query(description="events per second")]) -> dict[str, Any]:
+        job.set_rate(rate)
+        return {"rate": rate}
+
+    @app.post("/kill")
+    def kill() -> dict[str, Any]:
+        job.kill_worker()
+        return {"killed": True}
+
+    @app.post("/stop")
+    def stop() -> dict[str, Any]:
+        job.stop()
+        return job.status()
+
+    return app
+
+
+def _reason(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"] if part not in ("query", "body"))
+    given = "" if error["type"] == "missing" else f", not {error.get('input')!r:.80}"
+    return f"{where or 'request'}: {error['msg']}{given}"

@@ -1,0 +1,156 @@
+"""The jobs in the background of a state folder: a private file for each, with where it is and how to reach it."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from keyshift.errors import BadInput
+from keyshift.folders import locked, silent, state_folder, write_whole
+from keyshift.registry import unknown
+from keyshift.services import processes
+
+NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
+LOCK_S = 30.0
+
+
+class JobFile(BaseModel):
+    """What is known of a job. ``pid`` and ``created`` name its process; ``why``: how it ended, if it says so."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    url: str
+    token: str
+    pid: int
+    created: float
+    workload: str
+    strategy: str
+    log: str
+    why: str = ""
+
+
+class Jobs:
+    """Those of one state folder."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = state_folder(home)
+        self._folder = self.home / "jobs"
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Inside, nobody else gives a job its name."""
+        with locked(self._folder / ".lock", "keyshift job start", silent, LOCK_S):
+            yield
+
+    def free_name(self, wanted: str, workload: str) -> str:
+        """``wanted``, or one made of the workload's. Raises BadInput if it is none, or belongs to a job that runs."""
+        if not wanted:
+            numbers = (f"{workload}-{number}" for number in range(1, 1_000_000))
+            return next(name for name in numbers if not self._path(name).exists())
+        if not re.fullmatch(NAME, wanted):
+            raise BadInput(f"name = {wanted!r}: must be lower-case letters, digits, '_' and '-', at most 41")
+        if (known := self.read(wanted)) and self.alive(known):
+            raise BadInput(f"name = {wanted}: a job of this name runs, process {known.pid}; choose another")
+        if self.journal(wanted):
+            raise BadInput(f"name = {wanted}: this job can still be resumed; choose another, or `keyshift job stop` it")
+        return wanted
+
+    def write(self, job: JobFile) -> None:
+        """Keep it, readable for its owner alone."""
+        write_whole(self._path(job.name), job.model_dump_json())
+
+    def read(self, name: str) -> JobFile | None:
+        """The job of this name, None if there is none."""
+        try:
+            return JobFile.model_validate_json(self._path(name).read_text())
+        except (OSError, ValidationError):
+            return None
+
+    def remove(self, name: str) -> None:
+        """Forget it; safe to call twice."""
+        self._path(name).unlink(missing_ok=True)
+        self.drop_journal(name)
+
+    def drop_journal(self, name: str) -> None:
+        """Nothing can go on with it any more; safe to call twice."""
+        self._journal(name).unlink(missing_ok=True)
+
+    def keep_journal(self, name: str, journal: dict[str, Any]) -> None:
+        """What another process needs to go on with the job, readable for its owner alone."""
+        write_whole(self._journal(name), json.dumps(journal))
+
+    def journal(self, name: str) -> dict[str, Any] | None:
+        """The one that was kept last; None if there is none."""
+        try:
+            return json.loads(self._journal(name).read_text())  # type: ignore[no-any-return]
+        except (OSError, ValueError):
+            return None
+
+    def resumable(self, run: str) -> tuple[JobFile, dict[str, Any]]:
+        """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on."""
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
+        found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
+        if not run or len(found) != 1:
+            known = [journal["run_id"] for _, journal in kept.values()]
+            raise unknown("job to resume", run, known or ["none has a snapshot and no process"])
+        [(job, journal)] = found
+        if self.alive(job):
+            raise BadInput(f"job {job.name} runs, process {job.pid}: only a job whose process is gone is resumed")
+        return job, journal
+
+    def all(self) -> list[JobFile]:
+        """In the order of their names, those that have ended without being stopped, too."""
+        names = sorted(path.stem for path in self._folder.glob("*.json"))
+        return [job for name in names if (job := self.read(name))]
+
+    def running(self) -> list[JobFile]:
+        """Whose processes live."""
+        return [job for job in self.all() if self.alive(job)]
+
+    def alive(self, job: JobFile) -> bool:
+        """Whether its process lives."""
+        return processes.find(self._path(job.name)) is not None
+
+    def how_it_ended(self, job: JobFile) -> str:
+        """Of one whose process is gone, in one line."""
+        if job.why:
+            return job.why
+        end = f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
+        return f"{end}; `keyshift resume {job.name}` goes on with it" if self.journal(job.name) else end
+
+    def choose(self, name: str | None) -> JobFile:
+        """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
+        if name is not None:
+            if job := self.read(name):
+                return job
+            raise unknown("job", name, [each.name for each in self.all()])
+        running = self.running()
+        if not running:
+            raise BadInput("no job runs here; start one with `keyshift job start`")
+        if len(running) > 1:
+            raise BadInput(f"{len(running)} jobs run here, name one: {', '.join(job.name for job in running)}")
+        return running[0]
+
+    def _journal(self, name: str) -> Path:
+        return self._folder / f"{name}.journal"
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that has any words; of several of ours that began with our name, the last."""
+    lines = [line for line in processes.tail(log, 200).splitlines() if line.strip()]
+    ours = [line.removeprefix("keyshift: ") for line in lines if line.startswith("keyshift: ")]
+    return (ours or lines or ["(nothing)"])[-1].strip()
+
+
+def process_created(pid: int) -> float:
+    """When it was created, for ``JobFile``."""
+    return psutil.Process(pid).create_time()

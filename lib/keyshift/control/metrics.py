@@ -1,0 +1,115 @@
+"""What Prometheus reads of a live job: the labels ``stage`` and ``slot`` wherever a slot is meant."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from keyshift.lab.live_job import LiveJob
+from keyshift.traffic.collector import BUCKETS_MS
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+STATES = ("starting", "running", "stopping", "ended", "failed")
+PHASES = (
+    *("steady", "planning", "copying", "preparing", "moving", "migrated", "late", "rolled_back", "savepoint"),
+    *("stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up", "other"),
+)
+LABELS = ("stage", "slot")
+# Name, kind, what a slot measures by that name, and what that means.
+OF_A_SLOT = (
+    ("records", CounterMetricFamily, "records", "records processed in the attempt under way"),
+    ("busy_seconds", CounterMetricFamily, "busy_s", "time spent processing in the attempt under way"),
+    ("queue_bytes", GaugeMetricFamily, "queue_bytes", "bytes of records that wait in the slot"),
+    ("queue_peak_bytes", GaugeMetricFamily, "queue_peak_bytes", "most bytes of records that have waited in the slot"),
+    ("memory_peak_bytes", GaugeMetricFamily, "rss_peak_bytes", "largest resident memory of the slot's process"),
+    ("state_bytes", GaugeMetricFamily, "state_bytes", "bytes of state in the newest complete snapshot"),
+    ("units", GaugeMetricFamily, "units", "units of state that the slot owns"),
+    ("moving", GaugeMetricFamily, "moving", "1 while a step under way moves state from or to the slot"),
+)
+
+
+class Metrics(Collector):
+    """Reads the job anew at each scrape."""
+
+    def __init__(self, job: LiveJob) -> None:
+        self._job = job
+        self._read = 0  # seconds of results that are in the histograms
+        self._within: dict[int, Counter[int]] = {}  # of each slot, results in each bucket
+        self._sum_ms: Counter[int] = Counter()
+        self._lock = threading.Lock()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: what there is depends on the job."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """See ``prometheus_client.registry.Collector``."""
+        told = self._job.status()
+        yield StateSetMetricFamily("keyshift_job_state", "state of the job", {s: s == told["state"] for s in STATES})
+        if not told["stages"]:
+            return
+        yield CounterMetricFamily("keyshift_events_offered", "events sent to Kafka", told["offered"])
+        yield CounterMetricFamily("keyshift_results", "results that count", told["results"])
+        yield CounterMetricFamily("keyshift_deaths", "deaths of the query", told["deaths"])
+        yield CounterMetricFamily("keyshift_snapshots", "complete snapshots", told["snapshots"])
+        yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
+        yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
+        phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
+        for stage in told["stages"]:
+            phase.add_metric((stage,), {each: each == phase_of(told["phase"]) for each in PHASES})
+        yield phase
+        yield from self._of_slots(told["stages"])
+        yield self._latencies(list(told["stages"])[-1])
+
+    def _of_slots(self, stages: dict[str, Any]) -> Iterator[Metric]:
+        for name, kind, measure, meaning in OF_A_SLOT:
+            family = kind(f"keyshift_{name}", meaning, labels=LABELS)
+            for stage, told in stages.items():
+                for slot, of_slot in told["of_slot"].items():
+                    if of_slot.get(measure) is not None:
+                        family.add_metric((stage, str(slot)), float(of_slot[measure]))
+            if family.samples:
+                yield family
+
+    def _latencies(self, stage: str) -> Metric:
+        """Of the last stage, whose results come out."""
+        family = HistogramMetricFamily("keyshift_latency_seconds", "event due to result read", labels=LABELS)
+        with self._lock:
+            seconds = self._job.seconds
+            for second in seconds[self._read :]:
+                self._read += 1
+                for slot, sum_ms, within in second["by_slot"]:
+                    self._within.setdefault(slot, Counter()).update(dict(enumerate(within)))
+                    self._sum_ms[slot] += sum_ms
+            for slot, within in sorted(self._within.items()):
+                buckets, count = [], 0
+                for number, bound_ms in enumerate(BUCKETS_MS):
+                    count += within[number]
+                    buckets.append((str(bound_ms / 1000), count))
+                buckets.append(("+Inf", count + within[len(BUCKETS_MS)]))
+                family.add_metric((stage, str(slot)), buckets, self._sum_ms[slot] / 1000)
+        return family
+
+
+def phase_of(words: str) -> str:
+    """One of ``PHASES`` for what a run shows: a label must not have any number of values."""
+    if words.startswith("step "):
+        return "preparing" if "preparing" in words else "moving"
+    name = words.replace(" ", "_")
+    return name if name in PHASES else "other"

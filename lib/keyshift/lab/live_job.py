@@ -1,0 +1,294 @@
+"""A job that runs until it is stopped, from notebooks, commands and whatever else has a thread.
+
+job = lab.start(live_spec({"workload": "keycount"}))
+job.scale(slots=4)
+job.status()
+job.stop().summary
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.executor.faults import Fault
+from keyshift.lab.live_run import LiveRun, Migration, NotRunning
+from keyshift.lab.live_spec import parameters, room
+from keyshift.lab.scenario import Change, Map, Scale
+from keyshift.lab.spec import RunSpec
+from keyshift.lab.stage_plans import Proposal
+from keyshift.planner import Strategy, change, strategies
+from keyshift.registry import unknown
+from keyshift.results.manifest import Manifest, new_run_id
+
+Target = int | Mapping[int, int]
+Record = Callable[..., Manifest]  # see ``Lab.record``
+
+
+class LiveJob:
+    """For any thread. ``execute`` is called once, by the thread that then controls the job. ``keep`` writes down what
+    another process needs to go on with the job; ``resumed`` is what was written by one that is gone.
+
+    Methods that ask for something raise BadInput, and change nothing, if it is not possible or the job does not run;
+    ServiceUnavailable if a service is away.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        spec: RunSpec,
+        on_end: Callable[[], None] = lambda: None,
+        keep: Callable[[dict[str, Any]], None] = lambda journal: None,
+        resumed: dict[str, Any] | None = None,
+    ) -> None:
+        self._record, self.spec, self._on_end, self._keep, self._resumed = record, spec, on_end, keep, resumed
+        self.most = room(spec)  # slots that a restart may lead to
+        self.run_id = resumed["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
+        self.ready, self.ended = threading.Event(), threading.Event()
+        self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
+        self.error: BaseException | None = None  # why there is none
+        self._run: LiveRun | None = None
+        self._unwanted = False
+        self._controller: threading.Thread | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def execute(self) -> Manifest:
+        """From its start to its verdict, which is stored. Raises KeyshiftError if the job dies."""
+        self._controller = threading.current_thread()
+        try:
+            self.manifest = self._record(self.spec, self.run_id, self._make, room(self.spec), parameters(self.spec))
+            return self.manifest
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            if self._run:
+                self._run.state = self.state
+                self._run.refuse()
+            with contextlib.ExitStack() as stack:
+                stack.callback(self.ended.set)
+                stack.callback(self._on_end)
+
+    def fail(self, error: BaseException) -> None:
+        """What the job needs does not come: it never executes."""
+        if self.manifest is None and self.error is None:
+            self.error = error
+        self.ended.set()
+
+    def keep(self) -> None:
+        """``execute``, for a thread that nobody waits for: ``error`` has what it raises."""
+        with contextlib.suppress(KeyshiftError):
+            self.execute()
+
+    def _make(self, *parts: Any) -> LiveRun:
+        run = LiveRun(*parts)
+        run.on_ready, run.unwanted, run.resumed = self.ready.set, self._unwanted, self._resumed
+        run.keep = lambda journal: self._keep(journal | {"run_id": self.run_id})
+        self._run = run
+        return run
+
+    def await_ready(self) -> None:
+        """Until events go in. Raises what kept the job from it."""
+        while not self.ready.wait(0.1):
+            if self.ended.is_set() and not self.ready.is_set():
+                raise self.error or KeyshiftError(f"job {self.run_id} has ended before it was ready")
+
+    def give_up(self) -> None:
+        """End the job without a verdict, and wait until nothing of it is left."""
+        self._unwanted = True
+        if self._run:
+            self._run.unwanted = True
+        if threading.current_thread() is not self._controller:
+            self.ended.wait()
+
+    def stop(self) -> Manifest:
+        """End the load, wait for all results and the verdict. Whoever asks again gets the same."""
+        with contextlib.suppress(NotRunning):  # it stops already
+            run = self._running()
+            run.ask(run.stop)
+        self.ended.wait()
+        if self.manifest is None:
+            raise self.error if isinstance(self.error, KeyshiftError) else KeyshiftError(f"the job died: {self.why}")
+        return self.manifest
+
+    # -- how it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """One of starting, running, stopping, ended and failed."""
+        if self.manifest is not None:
+            return "ended"
+        if self.error is not None:
+            return "failed"
+        return self._run.state if self._run else "starting"
+
+    @property
+    def why(self) -> str | None:
+        """In one line, why the job has failed; None if it has not."""
+        if self.error is None:
+            return None
+        words = " ".join(str(self.error).split())
+        return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
+
+    def status(self) -> dict[str, Any]:
+        """Values that JSON knows; nobody is asked. ``stages``: ``owners`` has the slot of each unit, ``of_slot`` what
+        each slot said last (bytes, records since the attempt began). Times in seconds, latencies in ms.
+        """
+        spec, run = self.spec, self._run
+        summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
+        told: dict[str, Any] = {
+            "run_id": self.run_id,
+            "state": self.state,
+            "why": self.why,
+            "workload": spec.workload.name,
+            "strategy": spec.strategy.name,
+            "summary": summary.model_dump() if summary else None,
+            "examples": verdict.examples if verdict else [],
+            "stages": {},
+            "migrations": [],
+        }
+        if run is None or not self.ready.is_set():
+            return told
+        last = run.traffic.seconds[-1] if run.traffic.seconds else {}
+        told |= run.system.status() | {
+            "phase": run.display.phase,
+            "running_s": round(time.time() - run.began_at, 1),
+            "rate": run.rate,
+            "offered": run.offered,
+            "results": run.traffic.received,
+            "results_per_s": last.get("results", 0),
+            "p50_ms": last.get("p50_ms"),
+            "p99_ms": last.get("p99_ms"),
+            "migrating": any(not migration.outcome for migration in run.migrations),
+            "migrations": [_of_migration(migration) for migration in list(run.migrations)],
+            "deaths": run.deaths,
+        }
+        measured = run.measured
+        for name, stage in told["stages"].items():
+            for slot, of_slot in stage["of_slot"].items():
+                of_slot |= _figures(measured.get(name, {}).get(slot, {}))
+        return told
+
+    @property
+    def seconds(self) -> list[dict[str, Any]]:
+        """What came out in each second so far; see ``traffic.collector``."""
+        return self._run.traffic.seconds if self._run else []
+
+    # -- what can be done with it -------------------------------------------------------------------------------------
+
+    def scale(self, stage: str | None = None, slots: int = 0, wait: bool = True) -> dict[str, Any]:
+        """Move the state to so many slots, by the job's strategy. Gives the migration as in ``status``.
+
+        ``stage``: may be left out if there is one. ``wait``: until it is over.
+        """
+        run, name = self._running(), self._stage(stage)
+        migration = run.ask(lambda: run.migrate(self._proposed(run, name, slots, None)))
+        while wait and not migration.outcome and not self.ended.wait(0.1):
+            pass
+        return _of_migration(migration)
+
+    def plan(
+        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
+    ) -> dict[str, Any]:
+        """Move the state by another strategy, changed by ``settings``; gives ``steps`` before the first of them begins.
+
+        ``target``: a number of slots, or key groups and the slots they go to.
+        """
+        proposed = self.propose(strategy, target, settings, stage)
+        self.begin(proposed)
+        return planned(proposed)
+
+    def propose(
+        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
+    ) -> Proposal:
+        """What ``plan`` would do, for ``begin``."""
+        run, point, name = self._running(), self._point(strategy, settings or {}), self._stage(stage)
+        return run.ask(lambda: self._proposed(run, name, target, point))
+
+    def begin(self, proposed: Proposal) -> None:
+        """Do it; if the state is elsewhere by now, or when its turn comes, with steps from there."""
+        run = self._running()
+        run.ask(lambda: run.migrate(proposed))
+
+    def cancel(self) -> None:
+        """Take back the steps and migrations that have not begun."""
+        run = self._running()
+        run.ask(run.system.cancel)
+
+    def set_rate(self, rate: float) -> None:
+        """Offer so many events per second from now on."""
+        if isinstance(rate, bool) or not 0 < rate < 1e9:
+            raise BadInput(f"rate = {rate}: must be events per second, above 0; `stop` ends the load")
+        run = self._running()
+        run.ask(lambda: run.change_rate(float(rate)))
+
+    def kill_worker(self) -> None:
+        """Kill the process of the first slot, to see what becomes of the job."""
+        run = self._running()
+        run.ask(lambda: run.system.hit(Fault("kill", "slot", "", None)))
+
+    def _proposed(self, run: LiveRun, stage: str, target: Target, point: Strategy | None) -> Proposal:
+        """The controlling thread's: nothing changes between what is checked and what is planned."""
+        restarts = (point or self.spec.point()).restarts
+        provisioned = run.system.status()["stages"][stage]["provisioned"]
+        return run.system.propose(stage, self._change(target, provisioned, restarts), point)
+
+    def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
+        most = self.most if restarts else provisioned
+        wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
+        if isinstance(target, bool) or wanted < 1:
+            raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
+        if wanted > most:
+            remedy = f"start a job with --set slots_max={wanted} to have more"
+            if not restarts and wanted <= self.most:
+                remedy += ", or plan with strategy stop_restart"
+            raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
+        return Scale(target) if isinstance(target, int) else Map(target, most)
+
+    def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
+        """Raises BadInput if there is no such strategy, or the job's state is cut otherwise."""
+        point, bins = change(strategies.get(name), settings), self.spec.workload.bins
+        if point.bins != bins:
+            raise BadInput(
+                f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "
+                "its life; set bins to that, or start a job with this strategy"
+            )
+        return point
+
+    def _stage(self, name: str | None) -> str:
+        known = [stage.name for stage in self.spec.workload.stages]
+        if name is None and len(known) > 1:
+            raise BadInput(f"stage is missing: this job has {', '.join(known)}")
+        if name is not None and name not in known:
+            raise unknown("stage", name, known)
+        return name or known[0]
+
+    def _running(self) -> LiveRun:
+        if self._run is None or self.state != "running":
+            raise NotRunning(f"job {self.run_id} is {self.state}, not running")
+        return self._run
+
+
+def _of_migration(migration: Migration) -> dict[str, Any]:
+    took_s = None if migration.ended_at is None else round(migration.ended_at - migration.requested_at, 3)
+    return {
+        "number": migration.number,
+        "requested_at": migration.requested_at,
+        "took_s": took_s,
+        "outcome": migration.outcome or "under way",
+        **migration.proposal.as_json(),
+    }
+
+
+def planned(proposal: Proposal) -> dict[str, Any]:
+    """With its ``steps``."""
+    return proposal.as_json() | {"steps": proposal.steps_as_json()}
+
+
+def _figures(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What a slot measured, without the units."""
+    figures = {name: value for name, value in measured.items() if isinstance(value, int | float)}
+    return figures | ({"records": sum(count for _, count in measured["records"])} if "records" in measured else {})

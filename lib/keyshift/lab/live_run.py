@@ -1,0 +1,230 @@
+"""A run that lasts until it is stopped: what is done with it comes from other threads while it goes on."""
+
+import math
+import queue
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.lab.course import LEAD_S, LOOK_S, Course
+from keyshift.lab.display import Display
+from keyshift.lab.outcome import Outcome
+from keyshift.lab.sampler import Sampler
+from keyshift.lab.spec import RunSpec
+from keyshift.lab.stage_plans import Proposal
+from keyshift.lab.system import LiveSystem
+from keyshift.results.verdict import due_in
+from keyshift.traffic.traffic import Before, Feed, Traffic
+
+WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
+LONGEST_PAUSE_S = 30.0
+T = TypeVar("T")
+
+
+class NotRunning(BadInput):
+    """The job does not run yet, or any more: nothing can be done with it."""
+
+
+class Unwanted(KeyshiftError):
+    """Nobody wants the job any more, nor its verdict."""
+
+
+@dataclass
+class Migration:
+    """One that was requested. Times in seconds since the epoch; ``outcome``: empty until it is over."""
+
+    number: int  # of its stage
+    proposal: Proposal
+    requested_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+
+
+class LiveRun(Course):
+    """``execute`` makes the thread that calls it the controlling one; ``ask`` is for any other thread."""
+
+    def __init__(
+        self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
+    ) -> None:
+        super().__init__(spec, system, traffic, display, ready)
+        self.system, self.traffic, self.display = system, traffic, display
+        self._inbox: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self.each_second.append(self._measure)
+        self.state = "starting"  # running, stopping
+        self.began_at = math.nan  # seconds since the epoch
+        self.rate = spec.run.rate
+        self.measured: Mapping[str, Mapping[int, Mapping[str, Any]]] = {}  # of each stage and slot, as it said last
+        self.migrations: list[Migration] = []
+        self.unwanted = False
+        self.resumed: dict[str, Any] | None = None  # the journal of the process that is gone
+        self.keep: Callable[[dict[str, Any]], None] = lambda journal: None  # writes the journal down
+        self._kept: tuple[Any, ...] = ()  # of what the journal was that was kept last
+        self.each_second.append(self._keep)
+        self.on_ready: Callable[[], None] = lambda: None
+
+    @property
+    def deaths(self) -> int:
+        """How often the query has died."""
+        return len(self._deaths)
+
+    @property
+    def offered(self) -> int:
+        """Events so far."""
+        return self._feed.sent + self._feed.before.events if self._feed else 0
+
+    def execute(self) -> Outcome:
+        """Until ``stop``, and then from the last events to the verdict. Raises KeyshiftError if the job dies."""
+        feed = self._open() if self.resumed is None else self._reopen(self.resumed)
+        with Sampler(ignore=self._traffic.pids) as sampler:
+            now = time.time() + LEAD_S
+            start = self.began_at = now if self.resumed is None else self.resumed["began_at"]
+            feed.before = feed.before._replace(took_s=now - start)
+            feed.begin(now, None)
+            self._display.enter("steady")
+            self.state = "running"
+            self.on_ready()
+            self._surviving(self._serve)
+            self.state = "stopping"
+            end = self._idle_since = time.time()
+            self._trigger = self._trigger or end
+            feed.end_load()
+            self._surviving(self._await_migrations)
+            self._surviving(self._finish)
+        self._settle()
+        return self._outcome(start, start + self._spec.run.warmup_s, end, sampler.rows)
+
+    # -- from other threads -------------------------------------------------------------------------------------------
+
+    def ask(self, act: Callable[[], T]) -> T:
+        """What ``act`` gives or raises, called by the controlling thread at its next look."""
+        answer: Future[T] = Future()
+        self._inbox.put((answer, act))
+        if self.state != "running":
+            self.refuse()
+        return answer.result()
+
+    def refuse(self) -> None:
+        """Nobody looks any more: whoever still asks is told so."""
+        for answer, _ in self._waiting():
+            answer.set_exception(NotRunning(f"the job is not running: it is {self.state}"))
+
+    def _waiting(self) -> list[tuple[Future[Any], Callable[[], Any]]]:
+        found = []
+        while True:
+            try:
+                found.append(self._inbox.get_nowait())
+            except queue.Empty:
+                return found
+
+    # -- of the controlling thread ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The load ends now."""
+        self.state = "stopping"
+
+    def migrate(self, proposal: Proposal) -> Migration:
+        """Request what was proposed."""
+        migration = Migration(self.system.adopt(proposal), proposal, time.time())
+        self._trigger = self._trigger or migration.requested_at
+        self.migrations.append(migration)
+        return migration
+
+    def change_rate(self, rate: float) -> None:
+        """Another rate from now on, events per second."""
+        assert self._feed is not None
+        self._feed.change_rate(rate)
+        self.rate = rate
+
+    def _reopen(self, journal: dict[str, Any]) -> Feed:
+        """In place of ``_open``: topics and results are there, and the state is in snapshots."""
+        run = self._spec.run
+        self._traffic.open(again=True)
+        events, frames = self._traffic.offered()
+        by_router = frames.groupby("router")["events"].sum()
+        skip = [int(by_router.get(router, 0)) for router in range(self._spec.job.routers)]
+        self.rate, self._trigger = journal["rate"], journal["trigger"]
+        self._feed = self._traffic.feed(self.rate, run.frame_ms, skip=skip)
+        self._feed.before = Before(sum(skip), int(due_in(self._spec.workload.stages, events).sum()))
+        begin = time.perf_counter()
+        begun_from = self.system.resume(journal)
+        self._display.say("ready: every router and slot has put a first row through")
+        self.system.note(
+            f"the job's process was gone and another one went on with it; everything since its {begun_from} was done "
+            f"again, which was under way after {time.perf_counter() - begin:.1f} s; no events were offered meanwhile; "
+            "measures and requests of the process before are lost"
+        )
+        return self._feed
+
+    def _keep(self) -> None:
+        """The journal, if something has changed that must not be lost."""
+        told = self.system.status()
+        now = (told["attempt"], told["snapshots"], len(told["troubles"]), len(self.migrations), self.rate)
+        if now != self._kept:
+            self._kept = now
+            mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate}
+            self.keep(self.system.journal() | mine)
+
+    def _serve(self) -> None:
+        while self.state == "running":
+            self._look()
+            for answer, act in self._waiting():
+                self._answer(answer, act)
+            self._settle()
+            time.sleep(LOOK_S)
+        self.refuse()
+
+    def _answer(self, answer: Future[Any], act: Callable[[], Any]) -> None:
+        try:
+            answer.set_result(act())
+        except Exception as error:
+            answer.set_exception(error)
+            if isinstance(error, QueryDied):
+                raise
+
+    def _settle(self) -> None:
+        """See which migrations are over."""
+        for migration in self.migrations:
+            stage, number = migration.proposal.stage, migration.number
+            if not migration.outcome and (reached := self.system.ended(stage, number)) is not None:
+                troubles = self.system.status()["troubles"]
+                why = troubles[-1] if troubles else "it was taken back"
+                migration.outcome = "complete" if reached else f"incomplete: {why}"
+                migration.ended_at = time.time()
+
+    def _measure(self) -> None:
+        try:
+            self.measured = self.system.measure()
+        except MigrationFailed as error:  # a slot that hangs is not dead
+            self._display.say(f"not measured: {error}")
+
+    def _check(self) -> None:
+        if self.unwanted:
+            raise Unwanted("the job was given up before it was stopped: it has no verdict")
+        super()._check()
+
+    def _allow_another(self, death: QueryDied) -> None:
+        most = self._spec.run.recoveries
+        pause_s = pause_before(self._deaths, most)
+        if pause_s is None:
+            raise QueryDied(f"{death}; it died {most + 1} times within {WINDOW_S:g} s (recoveries = {most})") from death
+        if pause_s:
+            self._display.enter("recovering")
+            self._display.say(f"{death}; the next attempt begins in {pause_s:g} s")
+            time.sleep(pause_s)
+
+    def _moment(self) -> str:
+        return f"{max(0.0, time.time() - self.began_at):.1f} s after the load began"
+
+
+def pause_before(deaths: list[float], most: int) -> float | None:
+    """Seconds until the next attempt, or None if there is none: ``most`` deaths are allowed within ``WINDOW_S``.
+
+    ``deaths``: when each was, the last one now. The first has no pause, and each pause is twice the one before.
+    """
+    recent = sum(death > deaths[-1] - WINDOW_S for death in deaths)
+    if recent > most:
+        return None
+    return 0.0 if recent == 1 else min(LONGEST_PAUSE_S, 2.0 ** (recent - 2))

@@ -1,0 +1,35 @@
+"""What a job that runs until it is stopped is: a run's parameters without a scenario, and defaults of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keyshift.errors import BadInput
+from keyshift.lab.scenario import ScenarioPart
+from keyshift.lab.spec import RunSpec, make_spec
+
+DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
+ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
+NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps"} - {"to_slots"}
+
+
+def live_spec(values: Mapping[str, Any]) -> RunSpec:
+    """As ``make_spec``, with the defaults of a job that lasts. Raises BadInput, also for what only a run has."""
+    names = {name.rpartition(".")[2] for name in values}
+    if not_live := sorted(names & NOT_LIVE):
+        raise BadInput(
+            f"{not_live[0]} is of a run with a scenario: a job lasts until it is stopped, and is scaled while it runs"
+        )
+    own = {name: default for name, default in DEFAULTS.items() if name not in names}
+    if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
+        own["to_slots"] = max(1, most)
+    return make_spec({**own, **values})
+
+
+def room(spec: RunSpec) -> int:
+    """For how many slots there are partitions and cores, if a restart is to use them."""
+    return max(*spec.tasks.values(), min(ROOM, spec.workload.key_groups))
+
+
+def parameters(spec: RunSpec) -> dict[str, Any]:
+    """Those of a live job."""
+    return {name: value for name, value in spec.parameters().items() if name.rpartition(".")[2] not in NOT_LIVE}

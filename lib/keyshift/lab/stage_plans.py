@@ -1,0 +1,188 @@
+"""The plans for the migrations of one stage, and what came of them."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from keyshift.clock import SECOND_US
+from keyshift.errors import BadInput, MigrationFailed, PlanRejected
+from keyshift.executor.led_stage import LedStage
+from keyshift.keys import Assignment, Move, SlotId, Step
+from keyshift.lab.journal import decisions_from_json, decisions_to_json
+from keyshift.lab.scenario import Balance, Change
+from keyshift.lab.spec import RunSpec
+from keyshift.planner import Decision, Plan, Strategy, make_plan
+from keyshift.progress import Say
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan for ``change`` of a ``stage``, from where its units were: it is carried out if they still are there, else
+    another one is made.
+    """
+
+    stage: str
+    change: Change
+    point: Strategy
+    begin: Assignment
+    target: Assignment
+    plan: Plan
+
+    def as_json(self) -> dict[str, Any]:
+        """What it is, without the steps."""
+        return {
+            "stage": self.stage,
+            "what": self.point.summary,
+            "slots": len(set(self.target.owner)),
+            "planned_steps": len(self.plan.steps),
+            "planned_moves": self.plan.moves,
+        }
+
+    def steps_as_json(self) -> list[dict[str, Any]]:
+        """The moves of each step."""
+        moves = ("unit", "source", "destination")
+        return [{"moves": [{name: getattr(move, name) for name in moves} for move in s.moves]} for s in self.plan.steps]
+
+
+class Copied(NamedTuple):
+    """What was copied until copies were close."""
+
+    bytes: int
+    seconds: float
+
+
+class StagePlans:
+    """Of the migrations of ``led``, numbered from 0 in the order of the requests.
+
+    ``note`` gets one line for what becomes of a request otherwise than it should, ``say`` hears the phase.
+    """
+
+    def __init__(self, spec: RunSpec, led: LedStage, say: Say, note: Say) -> None:
+        self._spec, self.led, self._say, self._note = spec, led, say, note
+        self._point = spec.point()
+        self.requested = 0  # migrations
+        self._planned, self._target = -1, spec.start()  # the number of the last plan, and where it leads
+        self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
+        self._announced = False  # copies for the first migration are there already, if it wants some
+        self.decisions: list[tuple[int, Decision]] = []
+        self.to_move: set[int] | None = None  # None: nobody has planned yet
+        self.planned_s: float | None = None  # how long the first plan took
+        self.replicate_s: float | None = None  # waited for copies
+
+    def next_number(self) -> int:
+        """Of the migration that is being requested."""
+        self.requested += 1
+        return self.requested - 1
+
+    def announce(self, change: Change) -> None:
+        """Copies that are kept all the time are begun, if the target is where they go."""
+        point, self._announced = self._point.phase(0), True
+        if point.replicas == "periodic":
+            self._copy(self._proposed(point, change, self.led.assignment).plan.copies, point)
+
+    def propose(self, change: Change, point: Strategy | None = None) -> Proposal:
+        """As the next migration would be planned now. ``point``: instead of the strategy of the run."""
+        return self._proposed(point or self._point.phase(self.requested), change, self.led.assignment)
+
+    def steps(self, number: int, change: Change, proposal: Proposal | None, current: Assignment) -> tuple[Step, ...]:
+        """Of the ``number``-th migration, from where the units are by now; copies first, if it wants some."""
+        begin = time.perf_counter()
+        if self._planned not in (-1, number):
+            self._ended[self._planned] = self._target.owner == current.owner
+        try:
+            if proposal is None or proposal.begin.owner != current.owner:
+                proposal = self._proposed(proposal.point if proposal else self._point.phase(number), change, current)
+        except (BadInput, MigrationFailed, PlanRejected) as error:
+            if proposal is None:
+                raise
+            self._note(f"migration {number} was dropped, no plan could be made when its turn came: {error}")
+            return ()
+        self._planned, self._target = number, proposal.target
+        point, plan = proposal.point, proposal.plan
+        self.wants(current, proposal.target)
+        self.decisions += [(number, decision) for decision in plan.decisions]
+        if self.planned_s is None:
+            self.planned_s = time.perf_counter() - begin
+        if plan.copies and point.replicas == "warm_up":
+            self._say("copying")
+            copying = time.perf_counter()
+            self._copy(plan.copies, point)
+            self.led.await_copies()
+            self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
+        elif plan.copies and (number or not self._announced):
+            self._copy(plan.copies, point)
+        return plan.steps
+
+    def ended(self, number: int, busy: bool) -> bool | None:
+        """Whether all units came where this migration wanted them; None while it is to come or under way.
+
+        It is over when the next one is planned, or nothing is under way any more (``busy``).
+        """
+        if number in self._ended or busy:
+            return self._ended.get(number)
+        return self._planned == number and self._target.owner == self.led.assignment.owner
+
+    def wants(self, current: Assignment, target: Assignment) -> None:
+        """Units are to move, whatever becomes of that."""
+        self.to_move = (self.to_move or set()) | {move.unit for move in current.moves_to(target)}
+
+    def copied(self) -> Copied | None:
+        """Waits until copies are close; None if nothing was copied."""
+        if (answers := self.led.await_copies()) is None:
+            return None
+        took_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
+        return Copied(sum(answer["bytes"] for answer in answers.values()), took_s)
+
+    def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
+        """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
+        led, owner = self.led, self.led.assignment.owner
+        moving = {slot for record in led.under_way for m in record.step.moves for slot in (m.source, m.destination)}
+        slots = {
+            slot: {
+                "units": owner.count(SlotId(slot)),
+                "moving": slot in moving,
+                "state_bytes": None
+                if unit_bytes is None
+                else sum(unit_bytes.get(u, 0) for u, of in enumerate(owner) if of == slot),
+            }
+            for slot in range(led.config.slots)
+        }
+        return {"slots": len(set(owner)), "provisioned": led.config.slots, "owners": list(owner), "of_slot": slots}
+
+    # -- for another process ------------------------------------------------------------------------------------------
+
+    def journal(self) -> dict[str, Any]:
+        """See ``lab.journal``."""
+        return {
+            "requested": self.requested,
+            "decisions": decisions_to_json(self.decisions),
+            "to_move": None if self.to_move is None else sorted(self.to_move),
+        }
+
+    def resume(self, journal: dict[str, Any]) -> None:
+        """With the numbers of migrations going on where they were."""
+        self.requested, self._announced = journal["requested"], True
+        self.decisions = decisions_from_json(journal["decisions"])
+        self.to_move = None if journal["to_move"] is None else set(journal["to_move"])
+
+    # -- plans --------------------------------------------------------------------------------------------------------
+
+    def _proposed(self, point: Strategy, change: Change, current: Assignment) -> Proposal:
+        heat = self._heat() if point.order == "hottest" or isinstance(change, Balance) else []
+        target = self._spec.target(current, change, heat)
+        plan = make_plan(point, current, target, heat, self._spec.workload.seed)
+        return Proposal(self.led.name, change, point, current, target, plan)
+
+    def _heat(self) -> list[float]:
+        """Records per second of each unit since the attempt began."""
+        heat = [0.0] * len(self.led.assignment.owner)
+        for measures in self.led.measure().values():
+            for unit, number in measures["records"]:
+                heat[unit] += number / measures["seconds"]
+        return heat
+
+    def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
+        job = self._spec.job
+        if copies:
+            self.led.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")

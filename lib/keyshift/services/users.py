@@ -1,0 +1,51 @@
+"""Who uses the embedded stack: so that services which a command has started stop with the last one that uses them.
+
+A folder with a pid file for each command that uses them, and the file ``up`` if they were started to stay. Read and
+written under the lock of the stack.
+"""
+
+import json
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import psutil
+
+from keyshift.folders import write_whole
+from keyshift.services import processes
+
+STAY = "up"
+
+
+class Users:
+    """Of the stack whose state folder is ``home``."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "users"
+
+    def add(self) -> Path:
+        """Make this process one of them, until ``remove`` is called with what this gives, or it dies."""
+        pid = os.getpid()
+        entry = self._folder / f"{pid}-{secrets.token_hex(4)}"
+        write_whole(entry, json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}))
+        return entry
+
+    def remove(self, entry: Path) -> None:
+        """Safe to call twice."""
+        entry.unlink(missing_ok=True)
+
+    def keep(self) -> None:
+        """The services stay when nobody uses them."""
+        write_whole(self._folder / STAY, "")
+
+    def wanted(self) -> bool:
+        """Whether anybody uses the services, or they are to stay. Those who died without leaving are forgotten."""
+        for entry in self._folder.glob("*-*"):
+            if processes.find(entry) is None:
+                entry.unlink(missing_ok=True)
+        return any(self._folder.glob("*"))
+
+    def forget(self) -> None:
+        """Nobody uses them, and they do not stay."""
+        shutil.rmtree(self._folder, ignore_errors=True)

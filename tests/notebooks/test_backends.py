@@ -1,0 +1,39 @@
+"""The comparison of stores as a user runs it, only smaller: two of them, little state."""
+
+import nbformat
+import pytest
+
+from keyshift.lab.notebook import summaries
+
+SMALL = {
+    "backends": '["rocksdb", "remote"]',
+    "rate": "1000",
+    "keys": "2000",
+    "state_bytes": "1024",
+    "key_groups": "16",
+    "to_slots": "3",
+    "warmup_s": "1",
+    "seconds": "9",
+    "trigger_s": "3",
+}
+
+
+@pytest.fixture(scope="module")
+def copy(execute_small):
+    _, executed, _ = execute_small("03_backends.ipynb", SMALL, 400)
+    return executed
+
+
+def test_both_runs_are_correct_and_with_a_shared_store_no_state_is_sent(copy):
+    local, remote = summaries(nbformat.read(copy, as_version=4))
+    assert [local["verdict"], remote["verdict"]] == ["ok", "ok"]
+    assert local["units_moved"] == remote["units_moved"] > 0
+    assert local["bytes_moved"] > 100_000 and remote["bytes_moved"] < 1000
+
+
+def test_table_figure_and_conclusion_come_from_the_runs(copy):
+    assert (copy.parent / "figure-1.png").stat().st_size > 10_000
+    outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
+    table = next(data["text/html"] for data in outputs if "text/html" in data)
+    assert all(word in table for word in ("rocksdb", "remote", "moved (MiB)", "verdict"))
+    assert "Both runs are correct" in "\n".join(data.get("text/markdown", "") for data in outputs)

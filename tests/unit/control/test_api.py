@@ -1,0 +1,194 @@
+"""HTTP of a live job whose system is a stand-in: what it answers, and that wrong requests change nothing."""
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+from small_live import live_job
+
+from keyshift.control.api import make_app
+from keyshift.control.metrics import PHASES, phase_of
+from keyshift.lab.live_spec import live_spec
+from keyshift.waiting import wait_until
+
+TOKEN = "the-token"
+SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        yield job
+
+
+@pytest.fixture
+def client(job):
+    return TestClient(make_app(job, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})
+
+
+GETS = ["/status", "/metrics"]
+POSTS = ["/scale?slots=3", "/plan", "/cancel", "/stop", "/rate?rate=5", "/kill"]
+
+
+@pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}])
+def test_nothing_is_answered_or_done_without_the_token(job, given):
+    stranger = TestClient(make_app(job, TOKEN), headers=given)
+    body = {"strategy": "fluid", "target": 3}
+    answers = [stranger.get(path) for path in GETS] + [stranger.post(path, json=body) for path in POSTS]
+    assert {answer.status_code for answer in answers} == {401}
+    assert {answer.json()["detail"] for answer in answers} == {"the job's token is needed: Authorization: Bearer TOKEN"}
+    assert job.state == "running" and not job.status()["migrations"]
+    assert [what for what, *_ in job.traffic.told] == ["feed", "begin"]
+    assert {stranger.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc")} == {404}
+
+
+def test_a_job_is_scaled_and_tells_of_it(job, client):
+    answer = client.post("/scale", params={"slots": 4, "stage": "counter"})
+    assert answer.status_code == 202
+    assert answer.json()["planned_moves"] == 8
+    assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
+    told = client.get("/status").json()
+    assert told["stages"]["counter"]["slots"] == 4
+    assert [each["outcome"] for each in told["migrations"]] == ["complete"]
+    assert told["workload"] == "keycount" and TOKEN not in str(told)
+
+
+def test_a_plan_answers_with_its_steps_and_then_begins(job, client):
+    answer = client.post("/plan", json={"strategy": "chunked", "target": 4, "settings": {"size": 2}})
+    assert answer.status_code == 202
+    assert [len(step["moves"]) for step in answer.json()["steps"]] == [4, 4]
+    assert wait_until(lambda: client.get("/status").json()["stages"]["counter"]["slots"] == 4, 10)
+    explicit = client.post("/plan", json={"strategy": "fluid", "target": {"0": 1}})
+    (step,) = explicit.json()["steps"]
+    assert step["moves"] == [{"unit": 0, "source": 0, "destination": 1}]
+
+
+def test_rate_cancel_and_kill(job, client):
+    assert client.post("/rate", params={"rate": 123.5}).json() == {"rate": 123.5}
+    assert ("change_rate", 123.5) in job.traffic.told
+    job.inner.go.clear()
+    client.post("/scale", params={"slots": 4})
+    assert client.post("/cancel").status_code == 200
+    assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
+    assert client.get("/status").json()["stages"]["counter"]["slots"] == 2
+    assert client.post("/kill").status_code == 200
+    assert wait_until(lambda: client.get("/status").json()["deaths"] == 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/scale", None, 422, "slots: Field required"),
+        ("/scale?slots=many", None, 422, "slots: Input should be a valid integer"),
+        ("/scale?slots=0", None, 400, "slots = 0: must be a number of slots from 1 to 4"),
+        ("/scale?slots=9", None, 400, "4 are provisioned in this job; start a job with --set slots_max=9"),
+        ("/scale?slots=3&stage=nope", None, 400, "unknown stage 'nope': known: counter"),
+        ("/plan", {"strategy": "fluit", "target": 3}, 400, "did you mean 'fluid'"),
+        ("/plan", {"strategy": "fluid"}, 422, "target: Field required"),
+        ("/plan", {"strategy": "fluid", "target": "x"}, 422, "target"),
+        ("/plan", {"strategy": "fluid", "target": 3, "oops": 1}, 422, "oops: Extra inputs are not permitted"),
+        ("/plan", {"strategy": "fluid", "target": 3, "settings": {"ordre": "id"}}, 400, "did you mean 'order'"),
+        ("/plan", {"strategy": "fluid", "target": 3, "stage": "nope"}, 400, "unknown stage 'nope'"),
+        ("/plan", {"strategy": "fluid", "target": {"99": 1}}, 400, "99"),
+        ("/rate?rate=-1", None, 400, "rate = -1.0"),
+        ("/rate?rate=fast", None, 422, "rate: Input should be a valid number"),
+        ("/nowhere", None, 404, "Not Found"),
+    ],
+)
+def test_wrong_requests_are_refused_with_the_reason_and_change_nothing(job, client, path, body, status, words):
+    answer = client.post(path, json=body)
+    assert (answer.status_code, words in answer.json()["detail"]) == (status, True), answer.json()
+    assert "\n" not in answer.json()["detail"]
+    assert client.get("/status").json()["migrations"] == []
+    assert len(job.counter.assignments) == 1 and not job.counter.requests
+    assert [what for what, *_ in job.traffic.told] == ["feed", "begin"]
+
+
+def test_stop_answers_with_the_verdict_and_then_everything_else_is_refused(job, client):
+    told = client.post("/stop").json()
+    assert (told["state"], told["summary"]["verdict"]) == ("ended", "ok")
+    assert client.post("/stop").json() == told, "whoever asks again gets the same"
+    answer = client.post("/scale", params={"slots": 3})
+    assert (answer.status_code, "is ended, not running" in answer.json()["detail"]) == (409, True)
+    assert client.get("/status").json()["state"] == "ended"
+
+
+def test_a_job_that_has_failed_says_why(job, client):
+    job.give_up()
+    assert client.get("/status").json()["why"] == "the job was given up before it was stopped: it has no verdict"
+    answer = client.post("/stop")
+    assert (answer.status_code, "no verdict" in answer.json()["detail"]) == (503, True)
+
+
+def samples(client):
+    """Value by name and labels."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answer.text)
+    return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def of(slot, **more):
+    return sorted({"stage": "counter", "slot": str(slot), **more}.items())
+
+
+def test_metrics_tell_of_each_slot(job, client):
+    assert wait_until(lambda: ("keyshift_records_total", *of(3)) in samples(client), 10)
+    found = samples(client)
+    assert found["keyshift_events_offered_total",] == 31
+    assert found["keyshift_results_total",] == 30
+    assert found["keyshift_offered_rate",] == 2000
+    assert found["keyshift_records_total", *of(3)] == 15
+    assert found["keyshift_queue_bytes", *of(0)] == 7
+    assert [found["keyshift_units", *of(slot)] for slot in range(4)] == [8, 8, 0, 0]
+    assert found["keyshift_moving", *of(0)] == 0
+    assert not [name for name, *_ in found if "busy" in name or "state_bytes" in name], "nobody has measured them"
+    assert found["keyshift_job_state", ("keyshift_job_state", "running")] == 1
+    phase = ("keyshift_migration_phase", "steady")
+    assert found["keyshift_migration_phase", phase, ("stage", "counter")] == 1
+    assert sum(value for (name, *_), value in found.items() if name == "keyshift_migration_phase") == 1
+    assert TOKEN not in client.get("/metrics").text
+
+
+def test_busy_time_is_told_where_slots_measure_it(job, client):
+    measure = job.counter.measure
+    job.counter.measure = lambda: {slot: said | {"busy_s": slot + 0.5} for slot, said in measure().items()}
+    assert wait_until(lambda: ("keyshift_busy_seconds_total", *of(3)) in samples(client), 10)
+    assert samples(client)["keyshift_busy_seconds_total", *of(3)] == 3.5
+
+
+def test_latencies_add_up_from_second_to_second(job, client):
+    assert samples(client)["keyshift_latency_seconds_count", *of(0)] == 3
+    job.traffic.seconds.append(
+        job.traffic.seconds[0] | {"by_slot": [[0, 60_000.0, [0] * 12 + [1]], [2, 1.0, [1] + [0] * 12]]}
+    )
+    for _ in range(2):
+        found = samples(client)
+        within = [found["keyshift_latency_seconds_bucket", *of(0, le=le)] for le in ("0.005", "0.01", "30.0", "+Inf")]
+        assert within == [2, 3, 3, 4]
+        assert found["keyshift_latency_seconds_sum", *of(0)] == pytest.approx(60.009)
+        assert found["keyshift_latency_seconds_count", *of(2)] == 1
+
+
+def test_a_job_that_has_not_begun_has_a_status_and_metrics(monkeypatch):
+    from keyshift.lab.live_job import LiveJob
+
+    job = LiveJob(lambda *_: None, live_spec(SMALL))
+    client = TestClient(make_app(job, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})
+    assert client.get("/status").json()["state"] == "starting"
+    assert samples(client)["keyshift_job_state", ("keyshift_job_state", "starting")] == 1
+    assert client.post("/scale", params={"slots": 3}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("words", "phase"),
+    [
+        ("step 3 preparing, 4 to come", "preparing"),
+        ("step 3 moving", "moving"),
+        ("rolled back", "rolled_back"),
+        ("catching up", "catching_up"),
+        ("anything else", "other"),
+    ],
+)
+def test_phases_are_few(words, phase):
+    assert phase_of(words) == phase
+    assert phase in PHASES

@@ -1,0 +1,214 @@
+"""Jobs in the background without a job: their files, their clients, and processes that die before they are ready."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+from small_live import live_job
+
+from keyshift.control import background
+from keyshift.control.api import make_app
+from keyshift.control.background import Client, await_end, followed, start, stopped
+from keyshift.control.files import JobFile, Jobs, last_line
+from keyshift.control.server import LOOPBACK, Server, listen, url_of
+from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.lab.live_spec import live_spec
+
+SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
+
+
+def file_of(name, pid=None, **more):
+    """That of this process, or of one that is gone."""
+    pid = pid or os.getpid()
+    created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 1.0
+    known = {"url": "http://127.0.0.1:9", "token": "t", "workload": "keycount", "strategy": "fluid", "log": "nowhere"}
+    return JobFile(name=name, pid=pid, created=created, **(known | more))
+
+
+@pytest.fixture
+def gone():
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    return Jobs()
+
+
+def test_a_file_is_for_its_owner_alone_and_keeps_all_there_is_to_know(jobs):
+    job = file_of("one")
+    jobs.write(job)
+    (path,) = (jobs.home / "jobs").glob("*.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert jobs.read("one") == job
+    path.write_text("{")
+    assert jobs.read("one") is None and jobs.all() == []
+    jobs.remove("one")
+    jobs.remove("one")
+    assert not path.exists()
+
+
+def test_the_only_job_that_runs_needs_no_name(jobs, gone):
+    with pytest.raises(BadInput, match="no job runs here; start one with `keyshift job start`"):
+        jobs.choose(None)
+    jobs.write(file_of("dead", gone))
+    jobs.write(file_of("one"))
+    assert jobs.choose(None).name == "one"
+    assert jobs.choose("dead").name == "dead"
+    with pytest.raises(BadInput, match="unknown job 'on': did you mean 'one'"):
+        jobs.choose("on")
+    jobs.write(file_of("two"))
+    with pytest.raises(BadInput, match="2 jobs run here, name one: one, two"):
+        jobs.choose(None)
+
+
+def test_names_are_words_and_belong_to_one_job_while_it_runs(jobs, gone):
+    assert jobs.free_name("", "keycount") == "keycount-1"
+    jobs.write(file_of("keycount-1", gone))
+    assert jobs.free_name("", "keycount") == "keycount-2", "what has ended is not forgotten by that"
+    assert jobs.free_name("keycount-1", "keycount") == "keycount-1"
+    jobs.write(file_of("mine"))
+    with pytest.raises(BadInput, match=f"name = mine: a job of this name runs, process {os.getpid()}"):
+        jobs.free_name("mine", "keycount")
+    for name in ("A b", "../up", "-x", "x" * 50):
+        with pytest.raises(BadInput, match="must be lower-case letters"):
+            jobs.free_name(name, "keycount")
+
+
+def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("ready\nkeyshift: Kafka is away\n")
+    assert last_line(log) == "Kafka is away"
+    killed = file_of("one", gone, log=str(log))
+    assert jobs.how_it_ended(killed) == f"its process {gone} was killed; the end of its log: Kafka is away"
+    assert jobs.how_it_ended(killed.model_copy(update={"why": "it died 6 times"})) == "it died 6 times"
+
+
+def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):
+    with pytest.raises(BadInput, match="unknown job to resume 'one': known: none has a snapshot and no process"):
+        jobs.resumable("one")
+    for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
+        jobs.write(file_of(name, pid))
+        jobs.keep_journal(name, {"run_id": f"2026-{name}", "token": "secret"})
+    (path, *_) = (jobs.home / "jobs").glob("one.journal")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1] == {"run_id": "2026-one", "token": "secret"}
+    assert jobs.how_it_ended(jobs.read("one")).endswith("`keyshift resume one` goes on with it")
+    with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
+        jobs.resumable("three")
+    for unclear in ("2026-t", "", "nobody"):
+        with pytest.raises(BadInput, match="unknown job to resume"):
+            jobs.resumable(unclear)
+    with pytest.raises(BadInput, match="name = one: this job can still be resumed"):
+        jobs.free_name("one", "keycount")
+    jobs.remove("one")
+    assert jobs.journal("one") is None
+    assert jobs.free_name("one", "keycount") == "one"
+
+
+def test_a_port_that_is_taken_or_impossible_is_named():
+    with listen() as taken:
+        port = taken.getsockname()[1]
+        assert url_of(taken) == f"http://{LOOPBACK}:{port}"
+        with pytest.raises(BadInput, match=f"port = {port}: 127.0.0.1 cannot be listened on"):
+            listen(port)
+    with pytest.raises(BadInput, match="port = 70000"):
+        listen(70000)
+
+
+def test_a_client_asks_a_job_over_http(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        listener = listen()
+        server = Server(make_app(job, "secret"), listener)
+        known = file_of("one", url=url_of(listener), token="secret")
+        client = Client(known)
+        with pytest.raises(BadInput, match="job one: the job's token is needed"):
+            Client(known.model_copy(update={"token": "other"})).status()
+        migration = client.post("/scale", slots=4, stage=None)
+        said = []
+        told = followed(client, lambda told: not told["migrating"], said.append)
+        assert told["migrations"][migration["number"]]["outcome"] == "complete"
+        assert said == ["  steady"]
+        with pytest.raises(BadInput, match="job one: slots = 9"):
+            client.post("/scale", slots=9)
+        assert stopped(client, said.append)["summary"]["verdict"] == "ok"
+        server.stop()
+        with pytest.raises(ServiceUnavailable, match="does not answer"):
+            client.status()
+
+
+def process_of(monkeypatch, script):
+    """Instead of a job's process one that does what ``script`` says; gives the list of those that were started."""
+    started = []
+
+    def launched(listener, log):
+        with open(log, "wb") as sink:
+            started.append(subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stderr=sink))
+        return started[-1]
+
+    monkeypatch.setattr(background, "_launched", launched)
+    monkeypatch.setattr(background, "require_java", lambda: None)
+    return started
+
+
+@pytest.mark.parametrize(("status", "kind"), [(2, BadInput), (3, KeyshiftError)])
+def test_a_job_that_dies_before_it_is_ready_is_told_in_one_line_and_leaves_nothing(jobs, monkeypatch, status, kind):
+    script = f"import sys; sys.stderr.write('starting Spark\\nkeyshift: Spark did not start\\n'); sys.exit({status})"
+    process_of(monkeypatch, script)
+    said = []
+    with pytest.raises(kind, match="job keycount-1 did not start: Spark did not start") as failed:
+        start(SMALL, said.append)
+    assert "\n" not in str(failed.value)
+    assert said == ["starting Spark"]
+    assert jobs.all() == []
+
+
+def test_a_start_that_is_interrupted_ends_the_job(jobs, monkeypatch):
+    started = process_of(
+        monkeypatch, "import sys, time; sys.stderr.write('busy\\n'); sys.stderr.flush(); time.sleep(600)"
+    )
+
+    def interrupt(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(SMALL, interrupt)
+    assert started[0].poll() is not None
+    assert jobs.all() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "words"),
+    [
+        ({"strategy": "fluit"}, {}, "did you mean 'fluid'"),
+        ({"fault": "kill:slot@3"}, {}, "fault is of a run with a scenario"),
+        ({"slots_max": 500}, {}, "slots_max = 500: more slots than key groups"),
+        ({}, {"profile": "locall"}, "did you mean 'local'"),
+        ({}, {"name": "A b"}, "name = 'A b'"),
+    ],
+)
+def test_what_is_not_possible_is_refused_before_a_process_is_started(jobs, monkeypatch, values, more, words):
+    started = process_of(monkeypatch, "")
+    with pytest.raises(BadInput, match=words):
+        start(values, print, **more)
+    assert not started and jobs.all() == []
+
+
+def test_a_second_job_on_the_same_port_is_refused_and_changes_nothing(jobs, monkeypatch):
+    started = process_of(monkeypatch, "")
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput, match=f"port = {port}"):
+            start(SMALL, print, port=port)
+    assert not started and jobs.all() == []
+
+
+def test_the_end_of_a_process_is_waited_for(gone):
+    await_end(file_of("one", gone))

@@ -1,0 +1,256 @@
+"""A job that lasts, over stand-ins: what it answers, refuses, survives, and how it ends."""
+
+import json
+import threading
+
+import pytest
+from small_live import live_job
+
+from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.lab import live_run
+from keyshift.lab.live_run import LONGEST_PAUSE_S, WINDOW_S, pause_before
+from keyshift.lab.live_spec import live_spec, parameters, room
+from keyshift.waiting import wait_until
+
+SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        yield job
+
+
+def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherwise():
+    spec = live_spec({})
+    assert (spec.job.snapshot_s, spec.run.recoveries, spec.tasks) == (10.0, 5, {"counter": 4})
+    spec = live_spec({"job.snapshot_s": 0, "recoveries": 1, "slots_max": 7})
+    assert (spec.job.snapshot_s, spec.run.recoveries, spec.tasks) == (0.0, 1, {"counter": 7})
+    assert room(spec) == 16
+    assert not {"trigger_s", "seconds", "fault"} & parameters(spec).keys()
+    assert parameters(spec)["slots_max"] == 7
+
+
+@pytest.mark.parametrize("name", ["trigger_s", "scenario.trigger_s", "seconds", "fault", "rate_steps", "repetitions"])
+def test_what_only_a_run_with_a_scenario_has_is_refused(name):
+    with pytest.raises(BadInput, match=f"{name.rpartition('.')[2]} is of a run with a scenario"):
+        live_spec({name: 1})
+
+
+def test_more_slots_than_key_groups_are_refused_before_anything_starts():
+    with pytest.raises(BadInput, match="slots_max = 20: more slots than key groups"):
+        live_spec(SMALL | {"slots_max": 20})
+
+
+def test_it_scales_and_says_so(job):
+    before = job.status()
+    assert before["state"] == "running" and before["stages"]["counter"]["slots"] == 2
+    done = job.scale("counter", 4)
+    assert (done["outcome"], done["slots"], done["planned_moves"], done["planned_steps"]) == ("complete", 4, 8, 8)
+    after = job.status()
+    assert after["stages"]["counter"]["slots"] == 4
+    assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
+    (feed, rate), (begin, _, seconds) = job.traffic.told[:2]
+    assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
+
+
+def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
+    job.inner.go.clear()
+    told = job.plan("all_at_once", 3)
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["under way"]
+    moves = [(m["unit"], m["destination"]) for step in told["steps"] for m in step["moves"]]
+    assert len(told["steps"]) == 1 and moves
+    assert job.status()["stages"]["counter"]["slots"] == 2
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    owners = job.status()["stages"]["counter"]["owners"]
+    assert all(owners[unit] == destination for unit, destination in moves)
+
+
+def test_groups_can_be_sent_to_slots_by_name(job):
+    job.plan("fluid", {0: 3, 1: 2})
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    assert job.status()["stages"]["counter"]["owners"][:3] == [3, 2, 0]
+
+
+def test_more_slots_than_are_provisioned_need_a_restart_which_is_made_when_asked(job):
+    with pytest.raises(BadInput, match=r"slots = 6: 4 are provisioned.*slots_max=6.*strategy stop_restart"):
+        job.scale(slots=6)
+    assert job.plan("stop_restart", 6)["slots"] == 6
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    stage = job.status()["stages"]["counter"]
+    assert (stage["slots"], stage["provisioned"]) == (6, 6)
+    with pytest.raises(BadInput, match="slots = 17: 16 are provisioned in this job; start a job with"):
+        job.plan("stop_restart", 17)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda job: job.scale("countr", 3), "unknown stage 'countr': did you mean 'counter'"),
+        (lambda job: job.scale(slots=0), "slots = 0: must be a number of slots from 1 to 4"),
+        (lambda job: job.scale(slots=True), "slots = True"),
+        (lambda job: job.plan("fluit", 3), "did you mean 'fluid'"),
+        (lambda job: job.plan("fluid", {}), "must be a number of slots"),
+        (lambda job: job.plan("fluid", {99: 1}), "99"),
+        (lambda job: job.plan("fluid", 3, {"size": 0}), "size = 0"),
+        (lambda job: job.plan("meces", 3), "this job has bins = 1 for its life"),
+        (lambda job: job.set_rate(0), "rate = 0"),
+        (lambda job: job.set_rate(float("nan")), "rate = nan"),
+    ],
+)
+def test_what_is_not_possible_is_refused_and_changes_nothing(job, ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(job)
+    assert job.status()["migrations"] == []
+    assert not job.counter.requests and len(job.counter.assignments) == 1
+    assert [what for what, *_ in job.traffic.told] == ["feed", "begin"]
+
+
+def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is_by_then(job):
+    job.inner.go.clear()
+    job.scale(slots=4, wait=False)
+    job.scale(slots=3, wait=False)
+    job.plan("all_at_once", 2)
+    assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 3
+    assert job.status()["stages"]["counter"]["slots"] == 2
+
+
+def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
+    def fails():
+        raise MigrationFailed("measure: 1 did not answer")
+
+    job.inner.go.clear()
+    job.plan("hot_first", 4)
+    job.plan("hot_first", 3)
+    monkeypatch.setattr(job.counter, "measure", fails)
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    first, second = (each["outcome"] for each in job.status()["migrations"])
+    assert first == "complete"
+    assert second.startswith("incomplete: migration 1 was dropped, no plan could be made when its turn came: measure")
+    assert job.scale(slots=2)["outcome"] == "complete"
+
+
+def test_what_is_taken_back_is_not_complete(job):
+    job.inner.go.clear()
+    job.scale(slots=4, wait=False)
+    job.cancel()
+    assert wait_until(lambda: not job.status()["migrating"], 10)
+    (migration,) = job.status()["migrations"]
+    assert migration["outcome"].startswith("incomplete: 1 requests for a migration were taken back")
+
+
+def test_the_rate_can_be_changed(job):
+    job.set_rate(500)
+    assert ("change_rate", 500.0) in job.traffic.told
+    assert job.status()["rate"] == 500
+
+
+def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        kept = []
+        job._keep = kept.append
+        job.set_rate(300)
+        assert wait_until(lambda: kept and kept[-1]["rate"] == 300, 10)
+        job.scale(slots=4)
+        assert wait_until(lambda: len(kept[-1]["stages"]["counter"]["assignments"]) == 2, 10)
+        number = len(kept)
+        job.counter.measured = 0
+        assert wait_until(lambda: job.counter.measured >= 2, 10), "it looks"
+        assert len(kept) == number
+        assert kept[-1]["run_id"] == job.run_id and kept[-1]["plans"]["counter"]["requested"] == 1
+        assert kept[-1]["trigger"] > 0 and kept[-1]["token"] == "secret"
+        assert json.loads(json.dumps(kept[-1])) == kept[-1]
+
+
+def test_slots_are_measured_while_it_runs(job):
+    assert wait_until(lambda: "records" in job.status()["stages"]["counter"]["of_slot"][3], 10)
+    of_slot = job.status()["stages"]["counter"]["of_slot"][3]
+    assert (of_slot["records"], of_slot["queue_bytes"], of_slot["seconds"]) == (15, 7, 2.0)
+    assert "host" not in of_slot
+
+
+def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
+    def hang():
+        raise MigrationFailed("measure: 3 did not answer")
+
+    job.counter.measure = hang
+    assert wait_until(lambda: any("not measured" in line for line in job.said), 10)
+    assert job.scale(slots=3)["outcome"] == "complete"
+
+
+def test_a_killed_worker_is_survived(job):
+    job.kill_worker()
+    assert wait_until(lambda: job.status()["deaths"] == 1, 10)
+    assert job.scale(slots=3)["outcome"] == "complete"
+    assert job.inner.calls == ["start", "recover"]
+    (trouble,) = job.status()["troubles"]
+    assert "s after the load began (killed); everything since its beginning was done again" in trouble
+
+
+def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):
+    monkeypatch.setattr(live_run.time, "sleep", lambda s: None)
+    job.inner.dies += ["worker gone\nand a trace"] * 6
+    assert job.ended.wait(20)
+    told = job.status()
+    assert told["state"] == "failed"
+    assert told["why"] == "worker gone and a trace; it died 6 times within 600 s (recoveries = 5)"
+    with pytest.raises(BadInput, match="is failed, not running"):
+        job.scale(slots=3)
+    with pytest.raises(QueryDied, match="it died 6 times within 600 s"):
+        job.stop()
+
+
+def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
+    deaths = [1000.0]
+    pauses = []
+    while (pause := pause_before(deaths, 7)) is not None:
+        pauses.append(pause)
+        deaths.append(deaths[-1] + 1)
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S]
+    assert pause_before([*deaths, deaths[-1] + WINDOW_S + 10], 7) == 0.0
+    assert pause_before([5.0], 0) is None
+
+
+def test_it_stops_with_its_verdict_and_whoever_asks_again_gets_the_same(job):
+    job.scale(slots=4)
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(job.stop())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(answers) == 3 and {id(answer) for answer in answers} == {id(job.manifest)}
+    assert job.status()["state"] == "ended"
+    assert job.status()["summary"]["verdict"] == "ok"
+    assert job.traffic.told[-1] == ("end_load",)
+    with pytest.raises(BadInput, match="is ended, not running"):
+        job.cancel()
+
+
+def test_a_job_that_is_given_up_has_no_verdict(job):
+    job.give_up()
+    assert job.state == "failed"
+    assert "it has no verdict" in job.why
+    with pytest.raises(KeyshiftError, match="no verdict"):
+        job.stop()
+
+
+def test_a_service_that_is_away_ends_the_job(job):
+    def gone():
+        raise ServiceUnavailable("Kafka is away")
+
+    job.traffic.check = gone
+    assert job.ended.wait(10)
+    assert (job.state, job.why) == ("failed", "Kafka is away")
+
+
+def test_what_is_asked_when_nobody_looks_any_more_is_refused(job):
+    job.stop()
+    run = job._run
+    with pytest.raises(BadInput, match="it is ended"):
+        run.ask(lambda: None)

@@ -1,0 +1,187 @@
+"""A live job whose system and traffic are stand-ins: everything but Spark, Kafka and what is behind them."""
+
+import contextlib
+import threading
+from types import SimpleNamespace
+
+from keyshift.errors import QueryDied
+from keyshift.executor.faults import Fault
+from keyshift.executor.job import Past
+from keyshift.executor.led_stage import StagePast
+from keyshift.keys import Assignment, SlotId
+from keyshift.lab import course, live_run
+from keyshift.lab.display import Display
+from keyshift.lab.live_job import LiveJob
+from keyshift.lab.system import KeyshiftJob
+from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
+from keyshift.traffic.traffic import Before
+
+
+class Stage:
+    """Moves everything at once, as soon as ``go`` of its job is set."""
+
+    def __init__(self, job, name, spec):
+        self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
+        self.assignments, self.requests, self.under_way, self.measured = [spec.start()], [], [], 0
+
+    @property
+    def assignment(self):
+        return self.assignments[-1]
+
+    @property
+    def busy(self):
+        return bool(self.requests)
+
+    def check(self):
+        if self.requests and self.job.go.is_set():
+            target = self.assignment
+            for step in self.requests.pop(0)(target):
+                target = target.after(step)
+            self.assignments.append(target)
+
+    def request(self, make_steps, replace):
+        self.requests.append(make_steps)
+
+    def cancel(self):
+        self.requests.clear()
+        self.job.troubles.append("1 requests for a migration were taken back before they had begun")
+
+    def measure(self):
+        self.measured += 1
+        return {
+            slot: {"seconds": 2.0, "records": [[slot, 10], [slot + 8, 5]], "queue_bytes": 7, "host": "h"}
+            for slot in range(self.config.slots)
+        }
+
+
+class Job:
+    """Of the stages of the workload."""
+
+    def __init__(self, spec):
+        self.stages = [Stage(self, stage.name, spec) for stage in spec.workload.stages]
+        self.troubles, self.snapshots, self.dies, self.calls = [], [], [], []
+        slots = {stage.name: stage.config.slots for stage in self.stages}
+        chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
+        self.config = SimpleNamespace(chain=lambda: chain, attempt=0, restore=None, token="secret")
+        self.go = threading.Event()
+        self.go.set()
+
+    def stage(self, name):
+        return next(stage for stage in self.stages if stage.name == name)
+
+    @property
+    def troubles_so_far(self):
+        return self.troubles
+
+    def start(self, assignments):
+        assert len(assignments) == len(self.stages)
+        self.calls.append("start")
+
+    def check(self):
+        if self.dies:
+            raise QueryDied(self.dies.pop())
+        for stage in self.stages:
+            stage.check()
+
+    def restart(self, name, target, slots):
+        stage = self.stage(name)
+        stage.config.slots = max(slots, len(set(target.owner)))
+        stage.assignments.append(Assignment(stage.assignment.version + 1, target.owner))
+
+    def recover(self):
+        self.calls.append("recover")
+        for stage in self.stages:
+            stage.requests.clear()
+
+    def past(self):
+        stages = {stage.name: StagePast(list(stage.assignments), [1], []) for stage in self.stages}
+        return Past(stages, [], [], [], set(), None, 0)
+
+    def hit(self, fault):
+        assert fault == Fault("kill", "slot", "", None)
+        self.dies.append("killed")
+
+
+class Traffic:
+    """Its feed keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.pids, self.received = [], set(), 30
+        self.seconds = [
+            {"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0, "by_slot": [[0, 9.0, [2, 1] + [0] * 11]]}
+        ]
+        self.feed_ = SimpleNamespace(sent=31, due=30, before=Before())
+        for name in ("begin", "change_rate", "end_load"):
+            setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
+
+    def open(self):
+        pass
+
+    check = stop = open
+
+    def feed(self, rate, frame_ms, steps):
+        self.told.append(("feed", rate))
+        return self.feed_
+
+    def await_results(self, over, quiet_s):
+        assert over()
+
+
+def manifest_of(job, run, spec, verdict="ok"):
+    """That of a run which has just ended."""
+    lost = int(verdict == "bad")
+    none = dict.fromkeys(Summary.model_fields, None) | {"phases": {}, "overloaded": False}
+    summary = none | {"run_id": run, "workload": spec.workload.name, "strategy": spec.strategy.name, "lost": lost}
+    counts = {"duplicated": 0, "reordered": 0, "wrong": 0}
+    summary |= counts | {"verdict": verdict, "events": 30, "parameters": {}}
+    return Manifest(
+        run_id=run,
+        status=verdict,
+        started_at="2026-01-01T00:00:00Z",
+        finished_at="2026-01-01T00:01:00Z",
+        workload=spec.workload.name,
+        strategy=spec.strategy.name,
+        parameters={},
+        versions={},
+        machine=describe_machine(),
+        seeds={},
+        stages=[{"name": "counter", "due": "event"}],
+        verdict=Verdict(lost=lost, ownership_violations=0, examples=["event 3 is lost"] * lost, **counts),
+        summary=Summary(**summary),
+    )
+
+
+@contextlib.contextmanager
+def live_job(monkeypatch, spec, verdict="ok"):
+    """One that runs; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are stand-ins. It is given up at
+    the end.
+    """
+    monkeypatch.setattr(course, "LEAD_S", 0.0)
+    for module in (course, live_run):
+        monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(live_run, "LEAD_S", 0.0)
+    monkeypatch.setattr(live_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
+    monkeypatch.setattr(course, "outcome", lambda *_: None)
+    inner, traffic, said = Job(spec), Traffic(), []
+
+    def record(spec, run_id, make, results, parameters):
+        display = Display(said.append)
+        system = KeyshiftJob(spec, inner, display.enter)
+        system.stop = system.final_state = lambda: None
+        make(spec, system, traffic, display, lambda: None).execute()
+        return manifest_of(inner, run_id, spec, verdict)
+
+    job = LiveJob(record, spec)
+    job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
+    threading.Thread(target=job.keep, daemon=True).start()
+    try:
+        job.await_ready()
+        yield job
+    finally:
+        inner.go.set()
+        job.give_up()
+
+
+def owners(numbers):
+    """An assignment's owners."""
+    return tuple(SlotId(number) for number in numbers)

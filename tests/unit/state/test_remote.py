@@ -1,0 +1,183 @@
+"""What only the stores behind a server have: round trips, a fence around what was handed over, a server for the run."""
+
+import gc
+import re
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from keyshift.checks.backend import SCHEMA, exported
+from keyshift.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
+from keyshift.state import backends, redis_server
+from keyshift.state.hybrid import HybridSettings, HybridStore
+from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, require, served
+from keyshift.state.remote import RemoteStore
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with served(RemoteSettings(), "job", Path("/")) as settings:
+        yield settings
+
+
+@contextmanager
+def opened(server, slot=0, attempt=0, **hybrid):
+    settings = RemoteSettings(redis=server.redis)
+    if hybrid:
+        settings = HybridSettings(redis=server.redis, **hybrid)
+    kind = HybridStore if hybrid else RemoteStore
+    store = kind(f"job/{attempt}/stage/{slot}", SCHEMA, settings.with_secret(server.secret))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def names(server):
+    client = connected(server)
+    found = sorted(name.decode() for name in client.scan_iter("keyshift:*"))
+    client.close()
+    return found
+
+
+@pytest.mark.parametrize("hybrid", [{}, {"write": "through"}, {"write": "back"}], ids=["remote", "through", "back"])
+def test_a_frame_is_one_round_trip_whatever_it_has(server, hybrid, monkeypatch):
+    trips = []
+    with opened(server, **hybrid) as store:
+        states = [store.unit(unit) for unit in range(20)]
+        store.load((state, {0}) for state in states)
+        kind = store._client.connection_pool.connection_class
+        plain = kind.send_packed_command
+
+        def counted(connection, command, *more, **others):
+            trips.append(command)
+            return plain(connection, command, *more, **others)
+
+        monkeypatch.setattr(kind, "send_packed_command", counted)
+        for frame in range(10):
+            store.load((state, range(5)) for state in states)
+            for state in states:
+                for key in range(5):
+                    state.values[key]
+                    state.values[key] = frame, b"value"
+        assert len(trips) == (1 if hybrid.get("write") == "back" else 10)
+        assert all(exported(state, 100) == dict.fromkeys(range(5), (9, b"value")) for state in states)
+
+
+def test_what_moves_is_a_name_and_whoever_has_left_writes_nothing_any_more(server):
+    with opened(server) as source, opened(server, slot=1) as destination:
+        state = source.unit(3)
+        for key in range(100):
+            state.values[key] = key, bytes(1000)
+        source.load([(state, {1})])
+        state.values[1] = 1, b"set last"
+        reference = state.hand_over()
+        assert len(reference) < 200
+        taken = destination.adopt(3, reference)
+        assert taken.take([1, 2]) == [(1, (1, b"set last")), (2, (2, bytes(1000)))] and len(taken) == 100
+        with pytest.raises(ProtocolViolation, match="key 1 is set in a state that has been handed over"):
+            state.values[1] = 2, b""
+        with pytest.raises(ProtocolViolation, match="key 5 is read"):
+            state.values[5]
+        # Were something on its way all the same, it would come to a place where nobody looks.
+        source.exchange([(state.cells.place, {1: source.packing.pack((666, b"late"))})], [])
+        assert taken.take([1]) == [(1, (1, b"set last"))]
+
+
+def test_a_state_of_which_keys_are_missing_is_not_taken_over(server):
+    with opened(server) as source, opened(server, slot=1) as destination:
+        state = source.unit(3)
+        state.values[1] = 1, b""
+        reference = state.hand_over().replace(", 1]", ", 2]")
+        with pytest.raises(ProtocolViolation, match="unit 3 was handed over with 2 keys, 1 are in"):
+            destination.adopt(3, reference)
+
+
+def test_what_nobody_needs_any_more_goes_and_what_was_handed_over_stays(server):
+    with opened(server) as source, opened(server, slot=1) as destination:
+        before = set(names(server))
+        kept, moved, dropped = (source.unit(unit) for unit in range(3))
+        for state in (kept, moved, dropped):
+            state.values[1] = 1, b""
+        source.load((state, {1}) for state in (kept, moved, dropped))
+        source.load([(kept, {1})])
+        copy = kept.copy()
+        assert exported(copy, 100) == {1: (1, b"")}
+        taken, twice = (destination.adopt(1, moved.hand_over()) for _ in range(2))
+        del dropped, copy, moved, twice, state
+        gc.collect()
+        for store in (source, destination):
+            store.load([(kept, {1})] if store is source else [(taken, {1})])
+            store.load([(kept, {2})] if store is source else [(taken, {2})])
+        assert len(set(names(server)) - before) == 2
+        assert exported(taken, 100) == {1: (1, b"")}
+
+
+def test_the_next_attempt_removes_what_an_older_one_has_left_and_nothing_of_its_own(server):
+    with opened(server, attempt=1) as old, opened(server, attempt=2) as own:
+        for store in (old, own):
+            state = store.unit(0)
+            state.values[1] = 1, b""
+            store.load([(state, {1})])
+            store.load([(state, {2})])
+        with opened(server, attempt=2, slot=1):
+            found = {name.split("/")[1] for name in names(server)}
+        assert "2" in found and "1" not in found
+
+
+def test_the_server_of_a_run_ends_with_it_and_its_password_is_nowhere_to_be_seen():
+    with served(RemoteSettings(), "job", Path("/")) as settings:
+        port = int(settings.redis.rpartition(":")[2])
+        (process,) = [
+            child
+            for child in psutil.Process().children()
+            if any(c.laddr.port == port for c in child.net_connections("tcp"))
+        ]
+        assert {c.laddr.ip for c in process.net_connections("tcp") if c.status == "LISTEN"} == {"127.0.0.1"}
+        assert settings.secret and settings.secret not in " ".join(process.cmdline())
+        assert settings.secret not in repr(settings) and settings.secret not in str(settings.model_dump())
+        with opened(settings.with_secret("wrong")) as store:
+            state = store.unit(0)
+            with pytest.raises(ServiceUnavailable, match="the store of state: "):
+                store.load([(state, {1})])
+    assert not process.is_running()
+
+
+def test_at_an_address_nothing_of_the_job_is_left(server, monkeypatch):
+    monkeypatch.setenv(PASSWORD, server.secret)
+    with served(RemoteSettings(redis=server.redis), "other", None) as settings:
+        store = RemoteStore("other/0/stage/0", SCHEMA, settings)
+        state = store.unit(0)
+        state.values[1] = 1, b""
+        store.load([(state, {1})])
+        store.load([(state, {2})])
+        assert [name for name in names(server) if name.startswith("keyshift:other/")]
+        store.close()
+    assert not [name for name in names(server) if name.startswith("keyshift:other/")]
+
+
+@pytest.mark.parametrize(
+    ("address", "password", "here", "line"),
+    [
+        (NOWHERE, "", True, "redis = 127.0.0.1:1 cannot be reached: "),
+        ("", "", False, "redis = '': executors in pods cannot reach a server of this machine; set redis=host:port"),
+        ("server", "wrong", True, f"; set {PASSWORD} in the environment"),
+        ("server", "", True, f"; set {PASSWORD} in the environment"),
+    ],
+)
+def test_what_cannot_work_is_one_line_before_anything_is_started(server, monkeypatch, address, password, here, line):
+    monkeypatch.setenv(PASSWORD, password)
+    monkeypatch.setattr(redis_server, "_embedded", None)
+    settings = RemoteSettings(redis=server.redis if address == "server" else address)
+    with pytest.raises(KeyshiftError, match=re.escape(line)) as caught:
+        require(settings, here)
+    assert "\n" not in str(caught.value) and isinstance(caught.value, BadInput | ServiceUnavailable)
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="redis"):
+        backends.get("remote").settings(redis="nowhere")

@@ -1,0 +1,123 @@
+"""What only the store in RocksDB has: files that end with their process, memory with bounds, ranges."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from keyshift.checks.backend import SCHEMA, exported
+from keyshift.errors import ServiceUnavailable
+from keyshift.state import backends
+from keyshift.state.rocksdb import RocksSettings, RocksStore
+
+HOLD = """
+import sys, time
+from keyshift.checks.backend import SCHEMA
+from keyshift.state.rocksdb import RocksSettings, RocksStore
+store = RocksStore("job/0/stage/0", SCHEMA, RocksSettings(state_folder=sys.argv[1]))
+print("open", flush=True)
+time.sleep(100)
+"""
+
+
+def opened(folder, **settings):
+    return RocksStore("job/0/stage/0", SCHEMA, RocksSettings(state_folder=str(folder), **settings))
+
+
+def databases(folder):
+    return list(folder.glob("*/*/db"))
+
+
+def filled(store, keys, size=1000, unit=0):
+    state = store.unit(unit)
+    source = backends.get("memory").open("job/0/stage/1", SCHEMA, None).unit(unit)
+    for key in keys:
+        source.values[key] = key, bytes(size)
+    state.install(source.export(4 << 20))
+    return state
+
+
+def test_a_store_leaves_nothing_behind_when_it_is_closed(tmp_path):
+    store = opened(tmp_path)
+    filled(store, range(100))
+    assert len(databases(tmp_path)) == 1
+    store.close()
+    assert not databases(tmp_path)
+
+
+def test_what_a_killed_process_left_goes_when_the_next_store_is_opened_and_what_a_living_one_has_stays(tmp_path):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "open\n"
+        assert len(databases(tmp_path)) == 2
+        os.kill(processes[0].pid, signal.SIGKILL)
+        processes[0].wait()
+        store = opened(tmp_path)
+        assert len(databases(tmp_path)) == 2
+        store.close()
+        assert len(databases(tmp_path)) == 1
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def test_a_large_arrival_comes_as_files_and_a_state_that_is_not_needed_leaves_no_key(tmp_path):
+    store = opened(tmp_path)
+    try:
+        state, other = filled(store, range(5000)), filled(store, range(-5, 5), unit=1)
+        assert store._db.live_files()
+        assert sorted(state.keys()) == list(range(5000)) and len(state) == 5000
+        del state
+        gc.collect()
+        store.load([(other, {1})])
+        assert len(list(store._db.keys())) == 10
+        assert sorted(exported(other, 1000)) == list(range(-5, 5))
+    finally:
+        store.close()
+
+
+def test_a_copy_does_not_see_what_is_changed_or_dropped_later(tmp_path):
+    store = opened(tmp_path)
+    try:
+        state = filled(store, range(3000))
+        copy = state.copy()
+        state.values[5] = 5, b"new"
+        state.delete(7)
+        del state
+        gc.collect()
+        store.load([])
+        with ThreadPoolExecutor(1) as pool:  # snapshots are written by other threads
+            found = pool.submit(exported, copy, 1 << 20).result()
+        assert found == {key: (key, bytes(1000)) for key in range(3000)}
+        assert copy.take([7, 9999]) == [(7, (7, bytes(1000)))]
+    finally:
+        store.close()
+
+
+def test_values_in_python_have_a_bound(tmp_path):
+    store = opened(tmp_path, state_cache_mib=1)
+    try:
+        state = filled(store, range(20_000))
+        for begin in range(0, 20_000, 50):
+            store.load([(state, range(begin, begin + 50))])
+            for key in range(begin, begin + 50):
+                state.values[key] = key + 1, state.values[key][1]
+        assert (len(state.cells) + len(state.cells.old)) * 1000 < 1.2 * 2**20
+        assert state.take([0, 19_999]) == [(0, (1, bytes(1000))), (19_999, (20_000, bytes(1000)))]
+    finally:
+        store.close()
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_with_the_remedy():
+    with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
+        opened("/proc/nowhere")
