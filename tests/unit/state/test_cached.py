@@ -89,6 +89,7 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
             for which, key in frame:
                 wanted[which].add(key)
             touched = self.store._touched | {watched.state.cells for watched in self.both}
+            touched |= {cells for cells, _ in self.store._due}  # of states that have left, too
             before, unseen = len(self.store.exchanges), sum(bool(cells.blind) for cells in touched)
             self.store.load((self.both[which].state, some) for which, some in wanted.items())
             for which, key in frame:
