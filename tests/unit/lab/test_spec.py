@@ -153,7 +153,12 @@ def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting,
 
 def test_an_autoscaler_has_bounds_and_as_many_tasks_as_it_may_ask_for():
     spec = make_spec({"trigger": "auto", "slots": 3, "slots_max": 7})
-    assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (7, {"counter": 7}, [], [])
+    assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (
+        7,
+        {"counter": 7},
+        [],
+        [],
+    )
     assert make_spec({"trigger": "auto", "slots": 3}).tasks == {"counter": 6}
     assert make_spec({"trigger": "auto", "slots": 3, "key_groups": 4}).tasks == {"counter": 4}
     assert make_spec({"trigger": "auto", "slots": 2, "slots_min": 2, "slots_max": 2}).tasks == {"counter": 2}
