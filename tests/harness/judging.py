@@ -21,7 +21,8 @@ def problems(
 ) -> Iterator[tuple[str, str]]:
     """The kinds of mistakes that were found, and what. The last savepoint of the job is the final state."""
     events, frames = topic
-    found = judged(workload, offered, events, frames, results, of_job(job, left_behind))
+    of_stages = {name: {"left_behind": units} for name, units in left_behind.items()}
+    found = judged(workload, offered, events, frames, results, of_job(job, of_stages))
     for kind in KINDS:
         if count := getattr(found, kind):
             yield kind, f"{count}: {'; '.join(line for line in found.examples if line.startswith(kind))}"

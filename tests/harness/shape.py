@@ -8,8 +8,7 @@ from keyshift.keys import Mode
 from keyshift.planner import Strategy, strategies
 
 KINDS = ("push", "fetch", "access", "replicated")
-WORKLOADS = ("keycount", "windowcount")  # without and with time
-CHAIN = "chain"  # of two stages
+WORKLOADS = ("keycount", "windowcount", "chain")  # without and with time, and of two stages
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
