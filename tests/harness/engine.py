@@ -116,7 +116,7 @@ class Engine:
     workload: Workload
     batch_s: float | None  # None: a query has one batch
     moves: float  # probability that a slot finds itself in another process after a batch
-    slow_s: tuple[float, ...]  # by router: how long its rows are on their way
+    slow_s: tuple[float, ...]  # by router, of any stage: how long its rows are on their way
     results: list[pd.DataFrame] = field(default_factory=list)
     answered: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)  # version -> router, offset, position
     markers: list[dict[str, Any]] = field(default_factory=list)
@@ -293,10 +293,28 @@ class Query:
             self.offsets[router] += 1
 
     def _serve(self, config: JobConfig, shuffle: Shuffle, following: Shuffle | None, number: int) -> None:
-        for given in tasks.slot(config, self._engine.batch_s or math.inf)(self._rows(shuffle[number])):
-            if following is None:
+        results = tasks.slot(config, self._engine.batch_s or math.inf)(self._rows(shuffle[number]))
+        if following is None:
+            for given in results:
                 self._engine.collect(number, given.column("value"), self._schema)
-                continue
+            return
+        rng = random.Random(f"{config.stage} {number} {self._engine.seed}")
+        slow_s = self._engine.slow_s[number % len(self._engine.slow_s)]
+        sent: queue.Queue[tuple[float, pa.RecordBatch] | None] = queue.Queue()
+        way = threading.Thread(target=self._deliver, args=(sent, following), name=f"harness way {number}", daemon=True)
+        way.start()
+        try:
+            for given in results:
+                sent.put((time.monotonic() + rng.random() * slow_s, given))
+        finally:
+            sent.put(None)
+            way.join()
+
+    def _deliver(self, sent: "queue.Queue[tuple[float, pa.RecordBatch] | None]", following: Shuffle) -> None:
+        """Rows to the next stage, each when it is there."""
+        while (each := sent.get()) is not None:
+            at, given = each
+            time.sleep(max(0.0, at - time.monotonic()))
             for slot, value in zip(*given.columns, strict=True):
                 self._put(following[slot.as_py()], value.as_py())
 

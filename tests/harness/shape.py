@@ -42,7 +42,7 @@ class Shape:
     chunk_bytes: int
     queue_bytes: int
     frame_s: float
-    slow_s: tuple[float, ...]  # by router: how long its rows are on their way to slots, at the most
+    slow_s: tuple[float, ...]  # by router, of any stage: how long its rows are on their way to slots, at the most
     batch_s: float | None  # None: one batch
     moves: float  # probability that slots change their processes between two batches
     zookeeper_s: float  # until a watch or an acknowledgement is there, at the most

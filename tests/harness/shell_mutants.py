@@ -16,10 +16,12 @@ from keyshift.errors import ServiceUnavailable
 from keyshift.executor import outbox
 from keyshift.executor.arrivals import Arrivals
 from keyshift.executor.departures import Departures
+from keyshift.executor.exits import Onward
 from keyshift.executor.flight import messages
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.leader import Coordinator
 from keyshift.executor.outbox import Outbox
+from keyshift.executor.routing import Routing
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_effects import SlotEffects
 from keyshift.executor.slot_host import SlotHost
@@ -32,6 +34,7 @@ from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.router import RouterCore
+from keyshift.runtime.succession import Succession
 
 Original = Callable[..., Any]
 
@@ -322,10 +325,34 @@ def forgets_at_the_end_of_a_batch_what_it_kept_back(original: Original) -> Any:
 def says_that_a_savepoint_is_one_frame_later(original: Original) -> Any:
     def init(self: Any, config: Any) -> None:
         original(self, config)
-        acknowledge = self._coordination.acknowledge
-        self._coordination.acknowledge = lambda path, value: acknowledge(path, {"offset": value["offset"] + 1})
+        acknowledge = self.coordination.acknowledge
+        self.coordination.acknowledge = lambda path, value: acknowledge(path, {"offset": value["offset"] + 1})
 
     return init
+
+
+# -- slots that are routers of the next stage --------------------------------------------------------------------------
+
+
+@mutant(Succession, "keep", ("reordered",), CALM, workload="chain", strategy="fluid", keys=30, slow_s=(0.3, 0.0))
+def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original: Original) -> Any:
+    return lambda self, row: False
+
+
+@mutant(Onward, "promise", ("reordered",), CALM, workload="chain", strategy="fluid", keys=30, slow_s=(0.3, 0.0))
+def routes_by_a_newer_assignment_what_a_unit_has_left_behind(original: Original) -> Any:
+    return lambda self: 0
+
+
+@mutant(
+    Onward, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
+)
+def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original: Original) -> Any:
+    def announced(self: Any, raw: Any) -> None:
+        original(self, raw)
+        Routing._announced(self, raw)
+
+    return announced
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------

@@ -139,12 +139,22 @@ class Onward(Routing):
             if not self._may_say(self._pending[0]):
                 return rows
             rows += self._frame([], 0, now_us)  # barriers, and what is behind them; its time is said later
-            if isinstance(mark := self._pending.pop(0), Moved):
-                rows += self.moved(self._slot, self._frames, [(mark.unit, mark.version, mark.hop, mark.left)])
+            rows += self._moved()
         rows += self._frame(self._pending, watermark, now_us)
         self._pending = []
         self._keep_no_promise()
         return rows
+
+    def _moved(self) -> list[Routed]:
+        """One row for the mark that is pending first and those of units right behind it; none if it is a cut."""
+        changes: list[tuple[int, int, int, bool]] = []
+        mark = self._pending.pop(0)
+        while isinstance(mark, Moved):
+            changes.append((mark.unit, mark.version, mark.hop, mark.left))
+            if not self._pending or not isinstance(self._pending[0], Moved) or not self._may_say(self._pending[0]):
+                break
+            mark = self._pending.pop(0)
+        return self.moved(self._slot, self._frames, changes) if changes else []
 
     def _keep_no_promise(self) -> None:
         """All results of units that have left are on their way."""

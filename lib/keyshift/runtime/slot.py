@@ -19,6 +19,7 @@ from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
 from keyshift.runtime.snapshots import Part, Snapshots
+from keyshift.runtime.succession import Succession
 from keyshift.state import UnitState
 
 Events = TypeVar("Events")
@@ -119,11 +120,7 @@ class SlotCore(Generic[Events, Result]):
         self.snapshots = Snapshots()
         self._behind: list[Row] = []  # a snapshot that has not come to all routers
         self._behind_bytes = 0
-        # A unit that moves in the stage before keeps the order of its results: what comes from its new slot waits until
-        # the old one has said that nothing more comes. By router: changes of hands that are waited for, and its rows.
-        self._left: set[tuple[int, ...]] = set()
-        self._awaited: dict[int, set[tuple[int, ...]]] = {}
-        self._held: dict[int, list[Row]] = {}
+        self._succession = Succession()
         self._now_us = 0  # as it was told last
         self.log = ProtocolLog(f"slot-{machine.slot}")
         self.log.note("begin", version=machine.version)
@@ -198,9 +195,9 @@ class SlotCore(Generic[Events, Result]):
     def _take(self, row: Row) -> None:
         kind, router, version, offset, watermark, payload = row
         machine = self.machine
-        if router in self._held:
-            self._held[router].append(row)
-        elif kind == MOVED:
+        if self._succession.keep(row):
+            return
+        if kind == MOVED:
             self._moved(router, payload)
         elif machine.standing(router):
             self._behind.append(row)
@@ -223,25 +220,10 @@ class SlotCore(Generic[Events, Result]):
                 self._told.add(router)
 
     def _moved(self, router: int, payload: Any) -> None:
-        for *change, left in json.loads(bytes(payload)):
-            if left:
-                self._left.add(tuple(change))
-            else:
-                self._awaited.setdefault(router, set()).add(tuple(change))
-        for awaited in self._awaited.values():
-            came = awaited & self._left
-            self._left -= came
-            awaited -= came
-        self._let_go()
-        for waiting in self._awaited:
-            self._held.setdefault(waiting, [])
-
-    def _let_go(self) -> None:
-        """What was held of routers that nothing is waited for any more, in its order."""
-        for router in [router for router, awaited in self._awaited.items() if not awaited]:
-            del self._awaited[router]
-            for row in self._held.pop(router, []):
-                self._take(row)
+        changes = [(tuple(change), left) for *change, left in json.loads(bytes(payload))]
+        begun, ended = ([change for change, left in changes if left is which] for which in (False, True))
+        for row in self._succession.told(router, begun, ended):
+            self._take(row)
 
     def _go_on(self) -> None:
         """What was kept back behind a snapshot, in its order."""
@@ -280,9 +262,8 @@ class SlotCore(Generic[Events, Result]):
     def end_of_input(self) -> None:
         """No row will come any more in this batch."""
         self.log.note("end of input")
-        for awaited in self._awaited.values():
-            awaited.clear()
-        self._let_go()
+        for row in self._succession.end():
+            self._take(row)
         self.machine.forget_snapshot()
         self._go_on()
         self._follow(self.machine.end_of_input())

@@ -1,0 +1,53 @@
+"""The order of the results of units that move in the stage before: the new slot's come behind all of the old one's.
+
+A slot of the stage before is a router here. It says in its rows where its results of a unit end, and where they begin.
+What comes behind a beginning waits until the old slot has said the end.
+"""
+
+from collections.abc import Collection, Sequence
+
+from keyshift.runtime.row import Row
+
+Change = tuple[int, ...]  # of hands: unit, version and hop of the step in the stage before
+
+
+class Succession:
+    """Of one slot during one batch: the rows that wait, by router."""
+
+    def __init__(self) -> None:
+        self._ended: set[Change] = set()  # whose beginnings have not come
+        self._awaited: dict[int, set[Change]] = {}
+        self._kept: dict[int, list[Row]] = {}
+
+    def keep(self, row: Row) -> bool:
+        """Whether ``row`` has to wait; then it comes again later."""
+        if (kept := self._kept.get(row.router)) is None:
+            return False
+        kept.append(row)
+        return True
+
+    def told(self, router: int, begun: Collection[Change], ended: Collection[Change]) -> list[Row]:
+        """What ``router`` has said. Gives the rows that waited for that, in the order of each router."""
+        self._ended.update(ended)
+        if begun:
+            self._awaited.setdefault(router, set()).update(begun)
+        for awaited in self._awaited.values():
+            came = awaited & self._ended
+            self._ended -= came
+            awaited -= came
+        free = self._let_go()
+        for waiting in self._awaited:
+            self._kept.setdefault(waiting, [])
+        return free
+
+    def end(self) -> list[Row]:
+        """Nobody says anything any more: all that waits."""
+        for awaited in self._awaited.values():
+            awaited.clear()
+        return self._let_go()
+
+    def _let_go(self) -> list[Row]:
+        routers: Sequence[int] = [router for router, awaited in self._awaited.items() if not awaited]
+        for router in routers:
+            del self._awaited[router]
+        return [row for router in routers for row in self._kept.pop(router, ())]
