@@ -19,9 +19,10 @@ from keyshift.services.stack import DEFAULT_PORTS, Stack
 
 
 @pytest.fixture(scope="session")
-def session_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The shared stack itself; a test may ask it, but not stop it."""
-    ports = {name: port + 10_000 for name, port in DEFAULT_PORTS.items()}
+def session_stack(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Stack]:
+    """The shared stack itself, one for each worker of pytest; a test may ask it, but not stop it."""
+    first = 10_000 + 500 * int(worker_id.removeprefix("gw") if worker_id != "master" else 0)
+    ports = {name: port + first for name, port in DEFAULT_PORTS.items()}
     shared = Stack(tmp_path_factory.mktemp("stack"), ports)
     try:
         shared.up(lambda line: logging.getLogger(__name__).info(line))
