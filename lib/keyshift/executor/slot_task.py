@@ -15,6 +15,8 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from keyshift.clock import now_us
 from keyshift.errors import MigrationFailed
 from keyshift.executor import protocol_logs
@@ -258,7 +260,9 @@ class SlotTask:
                 self._marker = None
             else:
                 self._sealing = False
-        return self.exit.give(self._core.take_results(), markers, self._core.watermark, now_us())
+        results, now = self._core.take_results(), now_us()
+        self._measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
+        return self.exit.give(results, markers, self._core.watermark, now)
 
     def rest(self) -> list[Any]:
         """What is to be emitted at the end of the batch, when the slot is settled."""

@@ -89,7 +89,9 @@ def outcome(
             planned=feed.planned,
         ),
     }
-    notes = [*(line for each in measures for line in from_records.hosts(each)), *final.troubles, *nothing]
+    at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
+    of_hosts = (line for each in measures for line in from_records.hosts(each))
+    notes = [*of_hosts, *at_stages, *final.troubles, *nothing]
     return Outcome(tables, _as_manifest(found), facts, notes)
 
 

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,12 +14,14 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.clock import SECOND_US
+from keyshift.histogram import quantile
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
 from keyshift.protocol.record import StepRecord
 from keyshift.results.tables import NO_STAGE, TABLES, make_table
 
 OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
+SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
 
 
 def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stage: int = 0) -> pa.Table:
@@ -56,11 +59,38 @@ def metrics_table(
     for stage, slots in enumerate(measures):
         for slot, measured in slots.items():
             rows += [(measured_at, name, f"slot-{slot}", float(measured[name]), stage) for name in OF_A_SLOT]
+        counts = latencies(slots)
+        rows += [
+            (measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage) for share in SHARES
+        ]
     rows += [(s["second"], "throughput_per_s", "collector", float(s["results"]), NO_STAGE) for s in seconds]
     moments, names, instances, values, stages = zip(*rows, strict=True) if rows else ([], [], [], [], [])
     relative = np.asarray(moments, "f8") - trigger_us / SECOND_US
     columns = {"t_s": relative, "metric": names, "instance": instances, "value": values, "stage": stages}
     return make_table("metrics", {name: list(column) for name, column in columns.items()})
+
+
+def latencies(measures: Mapping[int, Mapping[str, Any]]) -> Counter[int]:
+    """From an event's due time to its result at a stage, as its slots counted: by class, see ``histogram``."""
+    counts: Counter[int] = Counter()
+    for measured in measures.values():
+        for each, number in measured["latency"]:
+            counts[each] += number
+    return counts
+
+
+def stage_latencies(stages: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[str]:
+    """A line for a job of several stages: how long after its due time an event has its result at each of them.
+
+    ``stages``: what each slot of each measured.
+    """
+    if len(stages) == 1:
+        return []
+    words = []
+    for name, measures in stages.items():
+        half, most = (quantile(latencies(measures), share / 100) for share in SHARES)
+        words.append(f"{name} {half:.1f} and {most:.1f} ms")
+    return [f"latency at each stage, from an event's due time to its result there, P50 and P99: {', '.join(words)}"]
 
 
 def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) -> pa.Table:

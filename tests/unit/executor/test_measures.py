@@ -5,9 +5,11 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 
 from keyshift.executor import measures as module
 from keyshift.executor.measures import Measures
+from keyshift.histogram import class_of
 
 UNITS = 6
 
@@ -70,3 +72,14 @@ def test_a_slot_that_fails_at_work_was_at_work(monkeypatch):
     now += 4
     answer = made.so_far(heat(), 0, {})
     assert (answer["busy_s"], answer["seconds"]) == (3, 7)
+
+
+def test_latency_is_that_of_the_first_and_the_last_event_of_each_frame_and_goes_on_from_batch_to_batch():
+    frame = pa.RecordBatch.from_pydict({"t": [1000, 2000, 9000], "position": pa.array([0, 1, 2], pa.int32())})
+    timer = pa.RecordBatch.from_pydict({"t": [0], "position": pa.array([-1], pa.int32())})
+    first = Measures(UNITS, None)
+    first.answered([frame, timer], 11_000)
+    second = Measures(UNITS, handed_over(first.so_far(heat(), 0, {})))
+    second.answered([frame], 11_000)
+    counts = dict(second.so_far(heat(), 0, {})["latency"])
+    assert counts == {class_of(10.0): 2, class_of(2.0): 2}

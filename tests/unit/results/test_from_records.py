@@ -1,8 +1,10 @@
 import math
+import re
 
 import pandas as pd
 import pytest
 
+from keyshift.histogram import class_of
 from keyshift.keys import Move, SlotId, Step, UnitId
 from keyshift.planner import Decision
 from keyshift.protocol.record import StepRecord
@@ -14,6 +16,7 @@ from keyshift.results.from_records import (
     migration_table,
     moved_units,
     nothing_moved,
+    stage_latencies,
 )
 
 TRIGGER_US = 10_000_000
@@ -101,14 +104,24 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
         ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes"), 7
     )
     samples = [(9.0, "rss_mib", "spark_jvm", 100.0)]
-    table = metrics_table(samples, [{3: measured}], 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
+    slots = {3: measured | {"latency": [[class_of(8.0), 99], [class_of(30.0), 1]]}}
+    table = metrics_table(samples, [slots], 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
+    of_stage = table[table["instance"] == "slots"].set_index("metric")["value"]
+    assert of_stage.to_dict() == pytest.approx({"latency_p50_ms": 8.0, "latency_p99_ms": 8.0}, rel=0.03)
     assert table.iloc[0].tolist()[:4] == [-1.0, "rss_mib", "spark_jvm", 100.0]
     of_slot = table[table["instance"] == "slot-3"]
     assert set(of_slot["metric"]) == set(measured) and set(of_slot["value"]) == {7.0}
     assert set(of_slot["t_s"]) == {2.5} and set(of_slot["stage"]) == {0}
     assert table.iloc[-1].tolist()[:4] == [1.0, "throughput_per_s", "collector", 40.0]
     assert table.iloc[-1]["stage"] == -1
-    assert len(metrics_table([], [{}], 0.0, [], TRIGGER_US)) == 0
+    assert len(metrics_table([], [], 0.0, [], TRIGGER_US)) == 0
+
+
+def test_latency_is_told_stage_by_stage_where_there_are_several():
+    near, far = ({slot: {"latency": [[class_of(ms), 5]]} for slot in range(2)} for ms in (10.0, 25.0))
+    assert stage_latencies({"counter": near}) == []
+    (line,) = stage_latencies({"counter": near, "second": far})
+    assert re.search(r"counter (\d+\.\d) and \1 ms, second (\d+\.\d) and \2 ms$", line)
 
 
 def test_decisions_keep_their_order_and_have_no_step_if_they_put_something_off():
