@@ -150,6 +150,8 @@ class RunSpec:
                 f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
                 f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
             )
+        if len(timed := [stage.name for stage in self.workload.stages if stage.operator().uses_time]) > 1:
+            raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
         self._check_autoscaler()
         self._check_faults()
         tasks = [job.routers, *self.tasks.values()]

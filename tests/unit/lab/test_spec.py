@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -13,6 +14,7 @@ from keyshift.state import Backend, Settings, backends
 from keyshift.state.memory import MemoryStore
 from keyshift.workloads import workloads
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windowcount import WindowCount
 
 
 def test_the_defaults_are_a_possible_run():
@@ -289,3 +291,16 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
         make_spec({"backend": "shelf", "shelves": 0})
     with pytest.raises(BadInput, match="a parameter of backend shelf; this run has backend = memory"):
         make_spec({"shelves": 4})
+
+
+def test_only_one_stage_of_a_chain_may_use_time():
+    class Twice(WindowCount):
+        name: ClassVar[str] = "twice"
+
+        @property
+        def stages(self):
+            (stage,) = super().stages
+            return stage, replace(stage, name="again")
+
+    with pytest.raises(BadInput, match="workload = twice: windows, again use time, and only one stage may yet"):
+        replace(make_spec({}), workload=Twice())
