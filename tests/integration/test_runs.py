@@ -152,6 +152,24 @@ def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
     assert all("since its snapshot was done again" in note for note in deaths), manifest.notes
 
 
+def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab):
+    """The death comes in the migration, after snapshots of all stages."""
+    run = spec(
+        workload="chain", chain="counter,counter", stage="counter-1,counter-2", slots=1, to_slots=2, strategy="fluid",
+        snapshot_s=1.0, fault="kill:slot@3.3", rate=1000.0,
+    )  # fmt: skip
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    (death,) = [note for note in manifest.notes if "the query died" in note]
+    assert "since its snapshot was done again" in death
+    assert any("latency at each stage" in note and "counter-2 " in note for note in manifest.notes)
+    migration = lab.store.get_table(manifest.run_id, "migration").to_pandas()
+    half = {move.unit for move in run.start().moves_to(run.target(run.start()))}
+    assert [set(migration.loc[migration["stage"] == stage, "unit"]) <= half for stage in (0, 1)] == [True, True]
+    metrics = lab.store.get_table(manifest.run_id, "metrics").to_pandas()
+    assert set(metrics.loc[metrics["metric"] == "latency_p50_ms", "stage"]) == {0, 1}
+
+
 def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeypatch):
     """Every part of the newest one is damaged before it is read."""
     damaged, recover = [], Job.recover
@@ -161,8 +179,9 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
             newest, before = job.snapshots[-1], job.snapshots[-2]
             damaged.append((newest, before))
             bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
-            for name in bucket.names(f"{newest.name}/slot-"):
-                bucket.put(name, b"spoilt" * 1000)
+            for name in bucket.names(f"{newest.name}/"):
+                if not name.endswith("manifest.json"):
+                    bucket.put(name, bytes(len(bucket.get(name))))
         recover(job)
         damaged.append(job.config.restore)
 
