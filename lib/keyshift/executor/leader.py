@@ -33,8 +33,10 @@ class Coordinator:
         deadline_s: float,
         slots: int,
         say: Callable[[str], None] = lambda phase: None,
+        at_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
+        self._at_phase = at_phase  # ``prepare``, or ``switch``: about to be published
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
         self._inbox: queue.Queue[Heard] = queue.Queue()
         self._planner: threading.Thread | None = None
@@ -167,8 +169,11 @@ class Coordinator:
                 self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(f"step {len(self.records)} preparing, {len(rest)} to come")
+                    self._at_phase("prepare")
             case protocol.PublishAssignment(assignment, paused, snapshot):
                 told = {"paused": sorted(paused), "snapshot": snapshot}
+                if assignment.version != self.history[-1].version and not snapshot:
+                    self._at_phase("switch")
                 self._coordination.publish("assignment", assignment.to_json() | told)
                 if assignment.version != self.history[-1].version:  # otherwise only the pause ends
                     if record := self.records.get(assignment.version):

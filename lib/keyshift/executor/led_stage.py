@@ -21,6 +21,7 @@ from keyshift.waiting import wait_until
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
 Say = Callable[[str], None]
+AtPhase = Callable[["LedStage", str], None]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class LedStage:
         self._troubles = troubles
         self._measuring = threading.Lock()  # a question hides the one before it
         self._ended: Coordinator | None = None  # whose planner may still be at work
+        self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
 
     @property
     def name(self) -> str:
@@ -105,7 +107,15 @@ class LedStage:
 
     def _new_coordinator(self, assignment: Assignment) -> Coordinator:
         config = self.config
-        return Coordinator(self.participant, config.job, assignment, config.deadline_s, config.slots, self._say)
+        return Coordinator(
+            self.participant,
+            config.job,
+            assignment,
+            config.deadline_s,
+            config.slots,
+            self._say,
+            lambda phase: self.at_phase(self, phase),
+        )
 
     def _try_to_lead(self) -> None:
         try:

@@ -21,6 +21,10 @@ def test_a_text_has_several_faults():
         Fault("stop", "slot", "batch", None, 1.5),
         Fault("kill", "slot", "", 12.5),
     ]
+    assert parse("restart:kafka@4,restart:minio@snapshot:3s") == [
+        Fault("restart", "kafka", "", 4.0),
+        Fault("restart", "minio", "snapshot", None, 3.0),
+    ]
     assert parse("") == []
 
 
@@ -44,7 +48,7 @@ def hit(monkeypatch):
     ],
 )
 def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_once(hit, fault, slot, hits):
-    points = FaultPoints(*parse(fault), slot, 0)
+    points = FaultPoints(parse(fault), slot, 0)
     points.published([(5, STEP), (6, Step((), snapshot="s"))])
     for phase in ("prepare", "transfer", "install", "transfer", "install"):
         points.reached(phase, 6)
@@ -54,13 +58,32 @@ def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_onc
 
 def test_a_fault_of_no_step_hits_the_first_slot(hit):
     for slot in (0, 1):
-        FaultPoints(*parse("kill:slot@batch"), slot, 0).reached("batch")
+        FaultPoints(parse("kill:slot@batch"), slot, 0).reached("batch")
     assert len(hit) == 1
 
 
+@pytest.mark.parametrize(
+    ("slot", "told"),
+    [(0, ["align 0", "transfer 3", "snapshot 1"]), (1, ["install 2"]), (2, []), (3, [])],
+)
+def test_of_other_faults_the_first_slot_that_comes_to_their_phase_tells_once(hit, slot, told):
+    faults = parse(
+        "restart:kafka@align, restart:minio@snapshot, stop:zookeeper@install:2s, stop:source@transfer:1s, "
+        "restart:zookeeper@prepare, restart:zookeeper@switch, restart:kafka@4"
+    )
+    heard = []
+    points = FaultPoints(faults, slot, 0, heard.append)
+    points.published([(5, STEP), (6, Step((), snapshot="s"))])
+    for phase in ("prepare", "switch", "align", "transfer", "install", "drain", "align"):
+        points.reached(phase, 5)
+    points.reached("snapshot")
+    assert [f"{faults[number].phase} {number}" for number in heard] == told
+    assert hit == [signal.SIGSTOP] * (slot == 0), "only the source hits itself"
+
+
 def test_only_the_first_attempt_is_hit(hit):
-    FaultPoints(*parse("kill:slot@batch"), 0, 1).reached("batch")
-    FaultPoints(None, 0, 0).reached("batch")
+    FaultPoints(parse("kill:slot@batch"), 0, 1).reached("batch")
+    FaultPoints([], 0, 0).reached("batch")
     assert hit == []
 
 

@@ -163,7 +163,7 @@ def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypat
 def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
-    job = make(**ONE_SLOT, fault=Fault("kill", "slot", phase, None))
+    job = make(**ONE_SLOT, faults=(Fault("kill", "slot", phase, None),))
     task = job.opened(0, job.process())
     job.barrier(task)
     job.publish(2, Step((), snapshot="one"))
