@@ -19,12 +19,12 @@ PHASES = {
     "source": ("prepare", "align", "transfer"),
     "destination": ("prepare", "install", "drain"),
     "slot": BESIDE,  # the first one
-    **dict.fromkeys(SERVICES, AROUND),
+    **dict.fromkeys(("coordinator", *SERVICES), AROUND),
 }
-AT_REST = ("slot", *SERVICES)  # who may be hit at a time, too
+AT_REST = ("slot", "coordinator", *SERVICES)  # who may be hit at a time, too
 ACTIONS = {
-    "kill": ("source", "destination", "slot"),
-    "stop": ("source", "destination", "slot", *SERVICES),
+    "kill": ("source", "destination", "slot", "coordinator"),
+    "stop": ("source", "destination", "slot", "coordinator", *SERVICES),
     "restart": SERVICES,
 }
 DURATIONS = {  # what one means; of a restart there may be none
@@ -58,7 +58,7 @@ class Fault:
     @property
     def ends_query(self) -> bool:
         """Whether a query that it hits dies."""
-        return self.action == "kill"
+        return self.action == "kill" and self.who != "coordinator"
 
     @property
     def of_migration(self) -> bool:

@@ -82,6 +82,8 @@ class Strikes:
         if fault.who in SERVICES:
             assert self._services is not None
             self._services.hit(fault)
+        elif fault.who == "coordinator":
+            stage.fail(fault)
         else:
             what = {"slot": 0, "action": fault.action, "seconds": fault.seconds, "at_us": now_us()}
             stage.tell("fault", what)

@@ -14,10 +14,13 @@ class Stage:
     def __init__(self, attempt):
         self.config = SimpleNamespace(attempt=attempt)
         self.participant = SimpleNamespace(watch_children=self.watch)
-        self.watched, self.told = {}, []
+        self.watched, self.told, self.failed = {}, [], []
 
     def watch(self, path, call):
         self.watched[path] = call
+
+    def fail(self, fault):
+        self.failed.append(str(fault))
 
     def tell(self, path, value):
         self.told.append((path, value["slot"], value["action"]))
@@ -71,6 +74,15 @@ def test_a_later_attempt_has_no_faults_in_phases(struck):
     made.stages[0].at_phase(made.stages[0], "switch")
     assert made.stages[0].watched == {}
     assert made.services.hits == []
+
+
+def test_the_coordinator_that_comes_to_the_phase_is_hit(struck):
+    made = struck("kill:coordinator@switch, stop:coordinator@drain:2s")
+    first, second = made.stages
+    second.at_phase(second, "switch")
+    first.at_phase(first, "switch")
+    first.watched["faults"](["1"])
+    assert (first.failed, second.failed) == (["stop:coordinator@drain"], ["kill:coordinator@switch"])
 
 
 def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
