@@ -4,31 +4,39 @@ import math
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from keyshift.errors import BadInput
+import psutil
+
+from keyshift.errors import BadInput, KeyshiftError
 from keyshift.keys import Step
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
 AROUND = (*MOVING, *BESIDE)
 SERVICES = ("zookeeper", "kafka", "minio")
+PROCESSES = ("daemon", "executor")  # those in which the first slot runs
 # Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.
 PHASES = {
     "source": ("prepare", "align", "transfer"),
     "destination": ("prepare", "install", "drain"),
     "slot": BESIDE,  # the first one
-    **dict.fromkeys(("coordinator", *SERVICES), AROUND),
+    "flight": ("transfer",),  # the connections of a source
+    **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
 }
-AT_REST = ("slot", "coordinator", *SERVICES)  # who may be hit at a time, too
+AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit at a time, too
 ACTIONS = {
-    "kill": ("source", "destination", "slot", "coordinator"),
+    "kill": ("source", "destination", "slot", "coordinator", *PROCESSES),
     "stop": ("source", "destination", "slot", "coordinator", *SERVICES),
     "restart": SERVICES,
+    "cut": ("flight",),
+    "slow": ("flight",),
 }
 DURATIONS = {  # what one means; of a restart there may be none
     "stop": "how long it is stopped, as in stop:source@align:3s",
+    "slow": "how much longer a unit takes, as in slow:flight@transfer:0.2s",
     "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
 }
 FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
@@ -58,7 +66,7 @@ class Fault:
     @property
     def ends_query(self) -> bool:
         """Whether a query that it hits dies."""
-        return self.action == "kill" and self.who != "coordinator"
+        return self.action == "kill" and self.who not in ("coordinator", "daemon")
 
     @property
     def of_migration(self) -> bool:
@@ -68,15 +76,29 @@ class Fault:
     @property
     def local(self) -> bool:
         """Whether the slot that comes to the phase is hit, by itself; all else is for the driver."""
-        return self.who in ("source", "destination", "slot")
+        return self.who in ("source", "destination", "slot", "flight")
 
     def strike(self) -> None:
-        """Hit the process that calls."""
-        pid = os.getpid()
+        """Hit the process that calls, or the one that it runs in. Raises KeyshiftError if there is no such process."""
+        pid = _process_of(self.who)
         if self.action == "stop":
             stop(pid, self.seconds)
         else:
             os.kill(pid, signal.SIGKILL)
+
+
+def _process_of(who: str) -> int:
+    """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon."""
+    process = psutil.Process()
+    if who not in PROCESSES:
+        return process.pid
+    above = zip(PROCESSES, process.parents(), ("daemon", "ExecutorBackend"), strict=False)
+    for name, parent, sign in above:
+        if not any(sign in part for part in parent.cmdline()):  # it has died before; then somebody else is above us
+            break
+        if name == who:
+            return parent.pid
+    raise KeyshiftError(f"process {process.pid} has no {who} above it")
 
 
 def stop(pid: int, seconds: float) -> None:
@@ -107,7 +129,7 @@ def _parse(text: str) -> Fault:
         also = ", or seconds of measured time" if who in AT_REST else ""
         raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {FORMS}")
     seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
-    if seconds is None or (action not in DURATIONS and duration) or (action == "stop" and not seconds):
+    if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
         raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
     return Fault(action, who, "" if at_s is not None else phase, at_s, seconds)
 
@@ -131,6 +153,7 @@ class FaultPoints:
         self._left = {n: fault for n, fault in enumerate(faults) if fault.phase and attempt == 0}
         self._slot, self._tell = slot, tell
         self._steps: dict[int, Step] = {}  # by version
+        self._of_flight: list[Fault] = []  # that wait for state on its way
 
     def published(self, steps: list[tuple[int, Step]]) -> None:
         """What is under way."""
@@ -139,12 +162,23 @@ class FaultPoints:
     def reached(self, phase: str, version: int = 0) -> None:
         """The slot is in ``phase``, of the step of ``version`` if it belongs to one."""
         for number, fault in list(self._left.items()):
-            role = fault.who if fault.local else TELLS.get(phase, "")
+            role = fault.who if fault.who in ("source", "destination", "slot") else TELLS.get(phase, "")
             if fault.phase == phase and role and self._meant(role, self._steps.get(version)):
                 del self._left[number]
                 self._tell(number)
-                if fault.local:
+                if fault.who == "flight":
+                    self._of_flight.append(fault)
+                elif fault.local:
                     fault.strike()
+
+    def sending(self, cut: Callable[[], None]) -> None:
+        """A unit is on its way, but for its end. ``cut()`` ends all connections."""
+        for fault in list(self._of_flight):
+            if fault.action == "slow":
+                time.sleep(fault.seconds)
+            else:
+                self._of_flight.remove(fault)
+                cut()
 
     def _meant(self, who: str, step: Step | None) -> bool:
         if who == "slot":

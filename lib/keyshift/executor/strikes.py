@@ -85,5 +85,5 @@ class Strikes:
         elif fault.who == "coordinator":
             stage.fail(fault)
         else:
-            what = {"slot": 0, "action": fault.action, "seconds": fault.seconds, "at_us": now_us()}
+            what = {"slot": 0, "action": fault.action, "who": fault.who, "seconds": fault.seconds, "at_us": now_us()}
             stage.tell("fault", what)

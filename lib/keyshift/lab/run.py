@@ -128,7 +128,7 @@ class Lab:
 
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
-        require_possible(spec, self._stack)
+        require_possible(spec, self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, OneRun, [*spec.tasks.values()][-1], spec.parameters())
 

@@ -1,4 +1,4 @@
-"""Faults of the services that a run uses: only of embedded ones that nobody else uses."""
+"""Faults of what a run uses: of executors that are processes, of embedded services that nobody else uses."""
 
 import threading
 import time
@@ -8,15 +8,21 @@ from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor import faults
 from keyshift.executor.faults import SERVICES, Fault
 from keyshift.lab.spec import RunSpec
+from keyshift.place.profile import CLUSTER, Spark
 from keyshift.services.stack import Stack
 
 Say = Callable[[str], None]
 
 
-def require_possible(spec: RunSpec, stack: Stack | None) -> None:
+def require_possible(spec: RunSpec, stack: Stack | None, spark: Spark) -> None:
     """Raises BadInput if a fault of ``spec`` cannot happen here. ``stack``: the services, None if they are not ours."""
     text = spec.scenario.fault
     for fault in spec.scenario.faults():
+        if fault.who == "executor" and spark.master != CLUSTER:
+            raise BadInput(
+                f"fault = {text}: Spark at {spark.master} has no executor that is a process of this machine beside the "
+                "driver's; use `--profile local-cluster`"
+            )
         if fault.who in SERVICES:
             what = f"fault = {text}: {fault.who} may only be hit if keyshift has started it for this run alone"
             if stack is None:

@@ -10,6 +10,7 @@ from keyshift.executor.faults import parse
 from keyshift.lab import service_faults
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.spec import make_spec
+from keyshift.place.profile import Spark
 from keyshift.services.stack import Stack
 
 
@@ -32,14 +33,21 @@ class Services:
 def test_only_embedded_services_that_nobody_else_uses_may_be_hit(tmp_path, monkeypatch):
     spec, stack = make_spec({"fault": "kill:slot@1,restart:kafka@4"}), Stack(tmp_path)
     with pytest.raises(BadInput, match=r"restart:kafka@4: kafka may only be hit if .*services: embedded"):
-        require_possible(spec, None)
-    require_possible(make_spec({"fault": "kill:slot@1"}), None)
-    require_possible(spec, stack)
+        require_possible(spec, None, Spark())
+    require_possible(make_spec({"fault": "kill:slot@1"}), None, Spark())
+    require_possible(spec, stack, Spark())
     mine = stack._users.add()
-    require_possible(spec, stack)
+    require_possible(spec, stack, Spark())
     monkeypatch.setattr(os, "getpid", lambda: 1)  # as another command sees it
     with pytest.raises(BadInput, match=rf"other commands use it \(processes {mine.name.split('-')[0]}\)"):
-        require_possible(spec, stack)
+        require_possible(spec, stack, Spark())
+
+
+def test_only_an_executor_that_is_a_process_beside_the_driver_may_be_hit():
+    spec = make_spec({"fault": "kill:executor@4,kill:daemon@6"})
+    with pytest.raises(BadInput, match=r"Spark at local has no executor .*--profile local-cluster"):
+        require_possible(spec, None, Spark())
+    require_possible(spec, None, Spark(master="local-cluster"))
 
 
 def test_a_restart_is_made_beside_the_run_which_waits_for_its_end():
