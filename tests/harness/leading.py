@@ -10,9 +10,7 @@ from nodes import Ensemble, Session
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job
-from keyshift.executor.leader import Coordinator
 from keyshift.executor.led_stage import LedStage
-from keyshift.keys import Assignment
 
 
 class Died(Exception):
@@ -54,37 +52,21 @@ class MortalSession(Session):
 
 
 class MortalStage(LedStage):
-    """``LedStage``, with coordinators that have sessions of their own, and successors."""
+    """``LedStage``, with coordinators that may die anywhere."""
 
     def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._ensemble, self._dies = ensemble, dies
-        self._session: MortalSession | None = None
-        self._stopping = False
+        self._session: MortalSession | None
         self.deaths = self.plans_lost = 0
-
-    def start(self) -> None:
-        self._stopping = False
-        super().start()
-
-    def end(self) -> None:
-        self._stopping = True  # before anything else: the coordinator that is told may have a successor by then
-        super().end()
-
-    def leave(self) -> None:
-        super().leave()
-        if self._session is not None:
-            self._session.close()
 
     def planning(self) -> None:
         """A plan is made: it is lost if the coordinator dies before it has published a step."""
         if self._session is not None:
             self._session.plan_begun = False
 
-    def _new_coordinator(self, assignment: Assignment) -> Coordinator:
-        self._session = MortalSession(self._ensemble, self.config.root, self._dies)
-        config = self.config
-        return Coordinator(self._session, config.job, assignment, config.deadline_s, config.slots)
+    def _new_session(self) -> MortalSession:
+        return MortalSession(self._ensemble, self.config.root, self._dies)
 
     def _lead(self) -> None:
         while True:
@@ -95,20 +77,9 @@ class MortalStage(LedStage):
             except (Died, ServiceUnavailable) as error:
                 if not session.dead.is_set() or isinstance(error, QueryDied):
                     raise
+                self.deaths += 1
+                self.plans_lost += not session.plan_begun
                 self._succeed(coordinator, session)
-
-    def _succeed(self, before: Coordinator, session: MortalSession) -> None:
-        before.await_planner()
-        self.deaths += 1
-        self.plans_lost += not session.plan_begun
-        session.close()
-        self.records += before.records.values()
-        self._troubles += before.troubles
-        successor = self._new_coordinator(before.assignment)
-        successor.history[:0] = before.history
-        self._coordinator = successor
-        if self._stopping:
-            successor.end()
 
 
 class LedJob(Job):

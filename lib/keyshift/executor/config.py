@@ -55,7 +55,7 @@ class JobConfig:
     hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
     restore: str | None = None  # the savepoint or snapshot to begin from
-    fault: Fault | None = None  # that hits a slot in its first attempt
+    faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property

@@ -1,26 +1,56 @@
-"""Deliberate faults of a job's processes, to see what becomes of the job. Part of a scenario."""
+"""Deliberate faults around a job, to see what becomes of it. Part of a scenario."""
 
 import math
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from keyshift.errors import BadInput
+import psutil
+
+from keyshift.errors import BadInput, KeyshiftError
 from keyshift.keys import Step
 
+MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
+BESIDE = ("snapshot", "batch")  # phases of no migration
+AROUND = (*MOVING, *BESIDE)
+SERVICES = ("zookeeper", "kafka", "minio")
+PROCESSES = ("daemon", "executor")  # those in which the first slot runs
 # Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.
 PHASES = {
     "source": ("prepare", "align", "transfer"),
     "destination": ("prepare", "install", "drain"),
-    "slot": ("snapshot", "batch"),  # the first one
+    "slot": BESIDE,  # the first one
+    "flight": ("transfer",),  # the connections of a source
+    **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
 }
-FORMS = "kill:source@transfer, stop:destination@install:3s or kill:slot@12"
+AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit at a time, too
+ACTIONS = {
+    "kill": ("source", "destination", "slot", "coordinator", *PROCESSES),
+    "stop": ("source", "destination", "slot", "coordinator", *SERVICES),
+    "restart": SERVICES,
+    "cut": ("flight",),
+    "slow": ("flight",),
+}
+DURATIONS = {  # what one means; of a restart there may be none
+    "stop": "how long it is stopped, as in stop:source@align:3s",
+    "slow": "how much longer a unit takes, as in slow:flight@transfer:0.2s",
+    "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
+}
+FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
+# The slot that tells of a phase when no slot is hit; of other phases the coordinator does.
+TELLS = {
+    **dict.fromkeys(("align", "transfer"), "source"),
+    **dict.fromkeys(("install", "drain"), "destination"),
+    **dict.fromkeys(BESIDE, "slot"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``kill`` or ``stop`` the process of a slot, for ``seconds`` then: in a ``phase``, or at a moment of measured
+    """``action`` hits ``who``, for ``seconds`` if it is one that lasts: in a ``phase``, or at a moment of measured
     time.
     """
 
@@ -30,13 +60,52 @@ class Fault:
     at_s: float | None
     seconds: float = 0.0
 
+    def __str__(self) -> str:
+        return f"{self.action}:{self.who}@{self.phase or f'{self.at_s:g}'}"
+
+    @property
+    def ends_query(self) -> bool:
+        """Whether a query that it hits dies."""
+        return self.action == "kill" and self.who not in ("coordinator", "daemon")
+
+    @property
+    def of_migration(self) -> bool:
+        """Whether it is in a phase that only a migration has."""
+        return self.phase in MOVING
+
+    @property
+    def local(self) -> bool:
+        """Whether the slot that comes to the phase is hit, by itself; all else is for the driver."""
+        return self.who in ("source", "destination", "slot", "flight")
+
     def strike(self) -> None:
-        """Hit the process that calls."""
-        pid = os.getpid()
-        if self.action == "stop":  # somebody else has to wake it up
-            wake = f"sleep {self.seconds:f}; kill -CONT {pid}"
-            subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
-        os.kill(pid, signal.SIGKILL if self.action == "kill" else signal.SIGSTOP)
+        """Hit the process that calls, or the one that it runs in. Raises KeyshiftError if there is no such process."""
+        pid = _process_of(self.who)
+        if self.action == "stop":
+            stop(pid, self.seconds)
+        else:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _process_of(who: str) -> int:
+    """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon."""
+    process = psutil.Process()
+    if who not in PROCESSES:
+        return process.pid
+    above = zip(PROCESSES, process.parents(), ("daemon", "ExecutorBackend"), strict=False)
+    for name, parent, sign in above:
+        if not any(sign in part for part in parent.cmdline()):  # it has died before; then somebody else is above us
+            break
+        if name == who:
+            return parent.pid
+    raise KeyshiftError(f"process {process.pid} has no {who} above it")
+
+
+def stop(pid: int, seconds: float) -> None:
+    """Stop a process, our own perhaps, for so long."""
+    wake = f"sleep {seconds:f}; kill -CONT {pid}"  # somebody else has to wake it up
+    subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
+    os.kill(pid, signal.SIGSTOP)
 
 
 def parse(text: str) -> list[Fault]:
@@ -48,18 +117,20 @@ def _parse(text: str) -> Fault:
     action, _, rest = text.partition(":")
     who, _, when = rest.partition("@")
     phase, _, duration = when.partition(":")
-    if action not in ("kill", "stop"):
-        raise BadInput(f"fault = {text!r}: {action!r} is none of kill, stop; for example {FORMS}")
+    if action not in ACTIONS:
+        raise BadInput(f"fault = {text!r}: {action!r} is none of {', '.join(ACTIONS)}; for example {FORMS}")
     if who not in PHASES:
         raise BadInput(f"fault = {text!r}: {who!r} is none of {', '.join(PHASES)}; for example {FORMS}")
+    if who not in ACTIONS[action]:
+        able = ", ".join(each for each, whom in ACTIONS.items() if who in whom)
+        raise BadInput(f"fault = {text!r}: what can happen to {who} is {able}; for example {FORMS}")
     at_s = _seconds(phase)
-    if (at_s is None and phase not in PHASES[who]) or (at_s is not None and who != "slot"):
-        also = ", or seconds of measured time" if who == "slot" else ""
-        raise BadInput(f"fault = {text!r}: a {who} has the phases {', '.join(PHASES[who])}{also}; for example {FORMS}")
+    if phase not in PHASES[who] and (at_s is None or who not in AT_REST):
+        also = ", or seconds of measured time" if who in AT_REST else ""
+        raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {FORMS}")
     seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
-    if seconds is None or (action == "stop") != (seconds > 0):
-        needs = "how long it is stopped, as in stop:source@align:3s" if action == "stop" else "no duration"
-        raise BadInput(f"fault = {text!r}: {action} needs {needs}")
+    if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
+        raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
     return Fault(action, who, "" if at_s is not None else phase, at_s, seconds)
 
 
@@ -72,12 +143,17 @@ def _seconds(text: str) -> float | None:
 
 
 class FaultPoints:
-    """Where a slot may be hit: once in a process, in the first attempt of its job."""
+    """Where a slot may be hit, or tells that others may: once for each fault in a process, in the first attempt of its
+    job. ``tell(number)``: that of a fault whose phase is there.
+    """
 
-    def __init__(self, fault: Fault | None, slot: int, attempt: int) -> None:
-        self._fault = fault if attempt == 0 else None
-        self._slot = slot
+    def __init__(
+        self, faults: Sequence[Fault], slot: int, attempt: int, tell: Callable[[int], None] = lambda number: None
+    ) -> None:
+        self._left = {n: fault for n, fault in enumerate(faults) if fault.phase and attempt == 0}
+        self._slot, self._tell = slot, tell
         self._steps: dict[int, Step] = {}  # by version
+        self._of_flight: list[Fault] = []  # that wait for state on its way
 
     def published(self, steps: list[tuple[int, Step]]) -> None:
         """What is under way."""
@@ -85,11 +161,24 @@ class FaultPoints:
 
     def reached(self, phase: str, version: int = 0) -> None:
         """The slot is in ``phase``, of the step of ``version`` if it belongs to one."""
-        fault = self._fault
-        if fault is None or fault.phase != phase or not self._meant(fault.who, self._steps.get(version)):
-            return
-        self._fault = None
-        fault.strike()
+        for number, fault in list(self._left.items()):
+            role = fault.who if fault.who in ("source", "destination", "slot") else TELLS.get(phase, "")
+            if fault.phase == phase and role and self._meant(role, self._steps.get(version)):
+                del self._left[number]
+                self._tell(number)
+                if fault.who == "flight":
+                    self._of_flight.append(fault)
+                elif fault.local:
+                    fault.strike()
+
+    def sending(self, cut: Callable[[], None]) -> None:
+        """A unit is on its way, but for its end. ``cut()`` ends all connections."""
+        for fault in list(self._of_flight):
+            if fault.action == "slow":
+                time.sleep(fault.seconds)
+            else:
+                self._of_flight.remove(fault)
+                cut()
 
     def _meant(self, who: str, step: Step | None) -> bool:
         if who == "slot":

@@ -20,6 +20,7 @@ from keyshift.executor.led_stage import LedStage, StagePast
 from keyshift.executor.savepoint import Manifest, Savepoint, SavepointStore, participants
 from keyshift.executor.snapshotter import KEPT, Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
+from keyshift.executor.strikes import Services, Strikes
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.protocol.record import StepRecord
@@ -59,7 +60,7 @@ class Job:
 
     For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears the phase. Methods
     that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and
-    ServiceUnavailable if a service is not there any more.
+    ServiceUnavailable if a service is not there any more. ``services`` can be hit.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Job:
         batch_s: float,
         output: Output,
         say: Callable[[str], None] = lambda phase: None,
+        services: Services | None = None,
     ) -> None:
         self.config = config  # of the first stage
         self._spark, self._work, self._batch_s, self._output, self._say = spark, work, batch_s, output, say
@@ -83,6 +85,7 @@ class Job:
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [self._new_stage(each) for each in config.chain()]
+        self.strikes = Strikes(config.faults, self.stages, say, services)
 
     def _new_stage(self, config: JobConfig) -> LedStage:
         return LedStage(config, self.troubles, self.check, self._say)
@@ -113,6 +116,7 @@ class Job:
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
         for stage in self.stages:
             stage.start()
+        self.strikes.listen()
         for stage in self.stages:
             ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
             self._output.await_slots(range(stage.config.slots), ready, self.check)
@@ -259,10 +263,8 @@ class Job:
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
 
     def hit(self, fault: Fault) -> None:
-        """``fault`` hits the process of the first slot now."""
-        self._say(f"fault: {fault.action}")
-        what = {"slot": 0, "action": fault.action, "seconds": fault.seconds, "at_us": now_us()}
-        self.stages[0].tell("fault", what)
+        """``fault`` happens now; a slot is the first one of the first stage."""
+        self.strikes.hit(fault, self.stages[0])
 
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keyshift.clock import now_us
+from keyshift.executor.faults import Fault
 from keyshift.executor.zookeeper import Coordination, steps_of, steps_to_json
 from keyshift.keys import Assignment, Step
 from keyshift.protocol import coordinator as protocol
@@ -20,6 +21,10 @@ from keyshift.protocol.record import StepRecord
 TICK_S = 0.1
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
+
+
+class CoordinatorDied(Exception):
+    """A deliberate fault: the leader ends where it stands."""
 
 
 class Coordinator:
@@ -33,11 +38,15 @@ class Coordinator:
         deadline_s: float,
         slots: int,
         say: Callable[[str], None] = lambda phase: None,
+        at_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
+        self._at_phase = at_phase  # ``prepare``, or ``switch``: about to be published
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
         self._inbox: queue.Queue[Heard] = queue.Queue()
+        self._asked: dict[Heard, None] = {}  # what is in there and was asked for: a successor has to do it
         self._planner: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
         self._under_way: set[int] = set()  # versions
         self.history: list[Assignment] = [assignment]
@@ -62,7 +71,7 @@ class Coordinator:
 
         What ``make_steps`` raises ends ``lead``.
         """
-        self._inbox.put(lambda machine: machine.submit(make_steps, _ms(), replace))
+        self._ask(lambda machine: machine.submit(make_steps, _ms(), replace))
 
     def snapshot(self, name: str) -> None:
         """Take a snapshot as soon as no step is under way; one that was asked for before and has not begun is not."""
@@ -70,7 +79,36 @@ class Coordinator:
 
     def cancel(self) -> None:
         """Take back what has not begun."""
-        self._inbox.put(lambda machine: machine.cancel(_ms()))
+        self._ask(lambda machine: machine.cancel(_ms()))
+
+    def _ask(self, heard: Heard) -> None:
+        self._asked[heard] = None
+        self._inbox.put(heard)
+
+    def fail(self, fault: Fault) -> None:
+        """``fault`` hits whoever leads: here and now if that is who calls."""
+
+        def struck(_: CoordinatorMachine) -> list[protocol.Effect]:
+            if fault.action == "kill":
+                raise CoordinatorDied
+            time.sleep(fault.seconds)
+            return []
+
+        if threading.current_thread() is self._thread:
+            struck(self._machine)
+        else:
+            self._inbox.put(struck)
+
+    def inherit(self, before: "Coordinator") -> None:
+        """Go on where ``before`` has died: with what is known of its steps, and what it was asked for and had not
+        begun. All else is in ZooKeeper.
+        """
+        self.history, self.records, self.troubles = before.history, before.records, before.troubles
+        self.snapshots, self.late_snapshots = before.snapshots, before.late_snapshots
+        for make_steps in before._machine.unbegun:
+            self.request(make_steps)
+        for heard in before._asked:
+            self._ask(heard)
 
     @property
     def busy(self) -> bool:
@@ -99,6 +137,7 @@ class Coordinator:
         self._coordination.lead(self._name, lambda: self._lead(check))
 
     def _lead(self, check: Callable[[], None]) -> None:
+        self._thread = threading.current_thread()
         if not self._began:
             self._carry_out_all(self._take_over())
             self._began = True
@@ -109,6 +148,7 @@ class Coordinator:
                 check()
                 self._carry_out_all(self._machine.tick(_ms()))
             else:
+                self._asked.pop(heard, None)
                 self._carry_out_all(heard(self._machine))
                 self._inbox.task_done()
         self._ending = False  # of this time
@@ -138,7 +178,8 @@ class Coordinator:
             return []
         published = Assignment.from_json(self._coordination.require("assignment"))
         self._machine = CoordinatorMachine(published, self._machine.deadline_ms, self._slots)
-        self.history.append(published)
+        if published.version != self.history[-1].version:
+            self.history.append(published)
         version, steps = steps_of(raw)
         plan = (self._coordination.read("plan") or {"steps": []})["steps"]  # none if it was only a snapshot
         rest = [Step.from_json(step) for step in plan[len(plan) - raw["rest"] :]]
@@ -167,8 +208,11 @@ class Coordinator:
                 self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(f"step {len(self.records)} preparing, {len(rest)} to come")
+                    self._at_phase("prepare")
             case protocol.PublishAssignment(assignment, paused, snapshot):
                 told = {"paused": sorted(paused), "snapshot": snapshot}
+                if assignment.version != self.history[-1].version and not snapshot:
+                    self._at_phase("switch")
                 self._coordination.publish("assignment", assignment.to_json() | told)
                 if assignment.version != self.history[-1].version:  # otherwise only the pause ends
                     if record := self.records.get(assignment.version):
@@ -197,10 +241,10 @@ class Coordinator:
 
     def _begin(self, steps: Iterable[tuple[int, Step]]) -> None:
         for version, step in steps:
-            if version not in self.records and version not in self.snapshots.values():
+            if version not in self._under_way:
                 if step.snapshot:
                     self.snapshots[step.snapshot] = version
-                else:
+                elif version not in self.records:
                     self.records[version] = StepRecord(version, step, now_us())
                 self._under_way.add(version)
                 self._listen(version)

@@ -10,8 +10,9 @@ from typing import Any
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
+from keyshift.executor.faults import Fault
 from keyshift.executor.inquiry import answers
-from keyshift.executor.leader import Coordinator, MakeSteps
+from keyshift.executor.leader import Coordinator, CoordinatorDied, MakeSteps
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Move
 from keyshift.protocol.record import StepRecord
@@ -21,6 +22,7 @@ from keyshift.waiting import wait_until
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
 Say = Callable[[str], None]
+AtPhase = Callable[["LedStage", str], None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class StagePast:
 
 
 class LedStage:
-    """One stage over all attempts of its job. ``alive()`` raises if the query has died.
+    """One stage over all attempts of its job, with a coordinator that leads, and another one if that dies. ``alive()``
+    raises if the query has died.
 
     ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
     ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase.
@@ -46,6 +49,9 @@ class LedStage:
         self._alive, self._say = alive, say
         self._coordinator: Coordinator | None = None
         self._leader: threading.Thread | None = None
+        self._session: Coordination | None = None  # the leader's own, which ends with it
+        self._changing = threading.Lock()  # who leads, and who asks for something
+        self._stopping = False
         self._failure: BaseException | None = None  # what ended the coordinator
         self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
         self.coordination: Coordination | None = None  # None between two attempts
@@ -55,6 +61,7 @@ class LedStage:
         self._troubles = troubles
         self._measuring = threading.Lock()  # a question hides the one before it
         self._ended: Coordinator | None = None  # whose planner may still be at work
+        self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
 
     @property
     def name(self) -> str:
@@ -95,7 +102,8 @@ class LedStage:
         self.begins.append(assignment.version)
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
-        self._coordinator = self._new_coordinator(assignment)
+        self._coordinator, self._session = self._elected_next(assignment)
+        self._stopping = False
         self._failure, self._copying = None, None  # copies do not outlive an attempt
 
     def start(self) -> None:
@@ -103,9 +111,21 @@ class LedStage:
         self._leader = threading.Thread(target=self._try_to_lead, name=f"keyshift-leader-{self.name}", daemon=True)
         self._leader.start()
 
-    def _new_coordinator(self, assignment: Assignment) -> Coordinator:
-        config = self.config
-        return Coordinator(self.participant, config.job, assignment, config.deadline_s, config.slots, self._say)
+    def _new_session(self) -> Coordination:
+        return Coordination(self.config.endpoints.zookeeper, self.config.root, self.config.token)
+
+    def _elected_next(self, assignment: Assignment) -> tuple[Coordinator, Coordination]:
+        config, session = self.config, self._new_session()
+        coordinator = Coordinator(
+            session,
+            config.job,
+            assignment,
+            config.deadline_s,
+            config.slots,
+            self._say,
+            lambda phase: self.at_phase(self, phase),
+        )
+        return coordinator, session
 
     def _try_to_lead(self) -> None:
         try:
@@ -114,8 +134,27 @@ class LedStage:
             self._failure = error
 
     def _lead(self) -> None:
-        assert self._coordinator is not None
-        self._coordinator.lead(self.participant.check)
+        while True:
+            assert self._coordinator is not None and self._session is not None
+            try:
+                return self._coordinator.lead(self._session.check)
+            except CoordinatorDied:
+                self._succeed(self._coordinator, self._session)
+
+    def _succeed(self, before: Coordinator, session: Coordination) -> None:
+        """Another one is to be elected: from now on it leads."""
+        before.await_planner()  # which publishes nothing any more
+        session.close()
+        coordinator, self._session = self._elected_next(before.assignment)
+        with self._changing:
+            coordinator.inherit(before)
+            self._coordinator = coordinator
+            if self._stopping:
+                coordinator.end()
+
+    def fail(self, fault: Fault) -> None:
+        """``fault`` hits the leader; for any thread. Raises ServiceUnavailable between two attempts."""
+        self.led().fail(fault)
 
     def check(self) -> None:
         """Raises whatever ended the coordinator."""
@@ -127,7 +166,9 @@ class LedStage:
     def end(self) -> None:
         """Lead no more, and write down what came of the attempt. Safe to call twice."""
         if self._coordinator and self._leader:
-            self._coordinator.end()
+            with self._changing:
+                self._stopping = True
+                self._coordinator.end()
             self._leader.join()
             self._leader = None
         self._ended, self._coordinator = self._coordinator, None
@@ -143,9 +184,10 @@ class LedStage:
         if self._ended:
             self._ended.await_planner()  # which sees that the query has ended
             self._ended = None
-        if self.coordination is not None:
-            self.coordination.close()
-            self.coordination = None
+        for session in (self._session, self.coordination):
+            if session is not None:
+                session.close()
+        self._session = self.coordination = None
 
     def past(self) -> StagePast:
         """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
@@ -181,11 +223,13 @@ class LedStage:
 
     def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
         """Ask for a migration; see ``Coordinator.request``. Raises ServiceUnavailable between two attempts."""
-        self.led().request(make_steps, replace)
+        with self._changing:
+            self.led().request(make_steps, replace)
 
     def cancel(self) -> None:
         """Take back the steps of migrations that have not begun. Raises ServiceUnavailable between two attempts."""
-        self.led().cancel()
+        with self._changing:
+            self.led().cancel()
 
     @property
     def busy(self) -> bool:

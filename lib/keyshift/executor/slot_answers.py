@@ -47,7 +47,7 @@ class SlotAnswers:
 
     def _fault_wanted(self, raw: dict[str, Any]) -> None:
         if raw["slot"] == self._shared.slot and now_us() - raw["at_us"] < SOON_US:  # not once more in the next batch
-            Fault(raw["action"], "slot", "", None, raw["seconds"]).strike()
+            Fault(raw["action"], raw["who"], "", None, raw["seconds"]).strike()
 
     def _log_wanted(self, raw: dict[str, Any]) -> None:
         with self._shared.lock:

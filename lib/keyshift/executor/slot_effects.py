@@ -102,6 +102,10 @@ class SlotEffects:
 
     def _sent(self, unit: int, size: int) -> None:
         self._outgoing[unit] = [size, self._aligned_us[unit], now_us()]
+        self._shared.faults.sending(self._cut)
+
+    def _cut(self) -> None:
+        self._shared.clients.cut(self._shared.host.server.address)
 
     def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
         self._answer(f"acks/{version}/{phase}-{self._shared.slot}", value)

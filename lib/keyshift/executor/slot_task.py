@@ -55,7 +55,7 @@ class SlotTask:
         self._config = config
         self._batch_id = batch_id
         self._host = host_for(config)
-        self._faults = FaultPoints(config.fault, slot, config.attempt)
+        self._faults = FaultPoints(config.faults, slot, config.attempt, self._tell_fault)
         self._stage = config.make_stage()
         self._lock = threading.Lock()
         self._trouble: BaseException | None = None
@@ -307,6 +307,9 @@ class SlotTask:
             self._failed(error)
             return False
         return True
+
+    def _tell_fault(self, number: int) -> None:
+        self._coordination.acknowledge(f"faults/{number}", {})
 
     def _measured(self) -> dict[str, Any]:
         core = self._core

@@ -5,7 +5,8 @@ Below the root of a stage: ``assignment``, ``steps`` and ``savepoint`` (publishe
 ``handover/N`` (where the state of slot N stayed at the end of a batch), ``acks/VERSION/PHASE-N`` and
 ``savepoints/ID/…`` (acknowledgements, with their measurements; of snapshots, too). What the job asks is in ``measure``,
 ``copies`` and ``log``, with an ID, and the answers are in ``measured/ID/…``, ``copied/ID/…`` and ``logs/ID/…``. A slot
-that finds its number in ``fault`` fails. A value that is too long for a node is in several, in a folder of ``parts``.
+that finds its number in ``fault`` fails; ``faults/N`` says that the phase of fault N has come. A value that is too long
+for a node is in several, in a folder of ``parts``.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ from keyshift.errors import service_errors
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import room
 from keyshift.lab.run import Lab
+from keyshift.lab.service_faults import require_possible
 from keyshift.lab.spec import RunSpec
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress, tell
@@ -58,13 +59,15 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     place.require_cores(needed)
     cores = max(needed, cores)
     require_java()
+    stack = Stack() if place.services == "embedded" else None
     for spec in specs:
+        require_possible(spec, stack, place.spark)
         backend = backends.get(spec.backend.name)
         backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
     with (
         progress(say) as shown,
         open_services(profile, shown) as endpoints,
-        Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark) as lab,
+        Lab(endpoints, jars("spark", shown), Stack().home, cores, shown, place.spark, stack) as lab,
     ):
         yield lab
 

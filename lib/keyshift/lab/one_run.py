@@ -38,7 +38,7 @@ class OneRun(Course):
                 self._surviving(lambda: self._pass_until(end))
                 self._surviving(self._await_migrations)
             self._surviving(self._finish)
-        kills = [fault for fault in spec.scenario.faults() if fault.action == "kill"]
+        kills = [fault for fault in spec.scenario.faults() if fault.ends_query]
         if len(kills) > len(self._deaths):
             text = f"fault = {spec.scenario.fault}: not all of it happened"
             system.note(f"{text}, the query died {len(self._deaths)} times and not {len(kills)}")

@@ -26,6 +26,7 @@ from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import room
 from keyshift.lab.one_run import OneRun
+from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.place.pods import Pods
@@ -34,6 +35,7 @@ from keyshift.place.profile import Spark as SparkPlace
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import Event, to_lines
+from keyshift.services.stack import Stack
 from keyshift.state import backends
 from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
@@ -49,6 +51,7 @@ class Lab:
     """A Spark session and the services around it, for one or more runs. A context manager.
 
     ``cores``: logical cores of the session, the largest that any of the runs needs. ``place``: the profile's Spark.
+    ``stack``: the services if they are ours, so that a run may have faults of them.
     """
 
     def __init__(
@@ -59,9 +62,10 @@ class Lab:
         cores: int,
         say: Say,
         place: SparkPlace | None = None,
+        stack: Stack | None = None,
     ) -> None:
         self._endpoints, self._jars, self._home, self._say = endpoints, jars, home, say
-        self._cores, self._place = cores, place or SparkPlace()
+        self._cores, self._place, self._stack = cores, place or SparkPlace(), stack
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
         self._live: LiveJob | None = None
@@ -124,6 +128,7 @@ class Lab:
 
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
+        require_possible(spec, self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, OneRun, [*spec.tasks.values()][-1], spec.parameters())
 
@@ -238,7 +243,8 @@ class Lab:
             self._work / f"{config.job}.parquet",
             display.second,
         )
-        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter)
+        services = ServiceFaults(self._stack, lambda line: job.troubles.append(line))
+        job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter, services)
         system = KeyshiftJob(spec, job, display.enter)
         try:
             yield course(spec, system, traffic, display, self.await_executors)
@@ -246,7 +252,7 @@ class Lab:
             job.read_log()
             raise
         finally:
-            for close in (job.stop, traffic.close, job.clean):
+            for close in (services.close, job.stop, traffic.close, job.clean):
                 try:
                     close()
                 except Exception as error:  # the rest must go as well, and the run's own error is the news

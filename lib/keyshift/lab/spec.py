@@ -178,14 +178,14 @@ class RunSpec:
         faults = self.scenario.faults()
         if late := [fault.at_s for fault in faults if fault.at_s is not None and fault.at_s >= run.seconds]:
             raise BadInput(f"fault = {text}: {late[0]:g} s is not before the end of the run, seconds = {run.seconds:g}")
-        kills = [fault for fault in faults if fault.action == "kill"]
+        kills = [fault for fault in faults if fault.ends_query]
         if len(kills) > run.recoveries:
             raise BadInput(
                 f"fault = {text}: the query dies {len(kills)} times and is started anew recoveries = "
                 f"{run.recoveries} times; raise recoveries"
             )
         for fault in faults:
-            if fault.who != "slot" and self.point().restarts:
+            if fault.of_migration and self.point().restarts:
                 raise BadInput(
                     f"fault = {text}: {self.strategy.name} stops the whole query, it has no phase {fault.phase!r}; "
                     "take kill:slot@12 (seconds of measured time)"

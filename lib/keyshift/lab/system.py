@@ -132,7 +132,7 @@ def job_config(
         chunk_bytes=spec.job.chunk_bytes,
         deadline_s=spec.job.deadline_s,
         snapshot_s=spec.job.snapshot_s,
-        fault=next((fault for fault in spec.scenario.faults() if fault.phase), None),
+        faults=tuple(fault for fault in spec.scenario.faults() if fault.phase),
     )
 
 
@@ -211,8 +211,8 @@ class KeyshiftJob:
 
     @property
     def busy(self) -> bool:
-        """Whether a restart or a migration is to come or under way."""
-        return bool(self._restarts) or self._migrating
+        """Whether a restart or a migration is to come or under way, or a service is away."""
+        return bool(self._restarts) or self._migrating or self._job.strikes.busy
 
     @property
     def _migrating(self) -> bool:
@@ -283,6 +283,9 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
+        for fault in self._spec.scenario.faults():
+            if not fault.ends_query and fault not in self._job.strikes.done:
+                self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen, its phase never came")
         if self._spec.changes and all(plans.to_move is None for plans in self._plans.values()):  # nothing was planned
             for plans in self._moving:
                 plans.wants(self._spec.start(), self._spec.target(self._spec.start()))

@@ -140,6 +140,12 @@ class CoordinatorMachine:
         """Whether a migration is planned or under way. One that failed forward is not; its step may still end."""
         return self._planning is not None or self._migrating
 
+    @property
+    def unbegun(self) -> list[Any]:
+        """The requests of which nothing was published, in their order."""
+        planning = self._planning is not None and not self._unwanted
+        return [*([self._planning] if planning else []), *self._requests]
+
     def planned(self, steps: Iterable[Step], begin: Assignment, now_ms: float) -> list[Effect]:
         """The plan that ``PlanNext`` was about is made, from the assignment ``begin``.
 

@@ -160,6 +160,34 @@ class Stack:
                 )
         return self._endpoints()
 
+    def used_by_others(self) -> list[int]:
+        """The processes of other commands that use the services now."""
+        return self._users.others()
+
+    def restart(self, name: str, away_s: float = 0.0, say: Say = silent) -> None:
+        """End a service, and start it again where it was, ``away_s`` seconds later at the earliest.
+
+        Raises BadInput if there is no such service, ServiceUnavailable if it does not come back.
+        """
+        service = self._service(name)
+        with self._lock(say):
+            self._stop([service], say)
+            time.sleep(away_s)
+            self._start([service], say)
+
+    def pid(self, name: str) -> int:
+        """The process of a service. Raises BadInput if there is no such service, ServiceUnavailable if it is down."""
+        service = self._service(name)
+        if (process := processes.find(service.pid_file)) is None:
+            raise ServiceUnavailable(f"{service.title} does not run; start it with `keyshift up`")
+        return process.pid
+
+    def _service(self, name: str) -> Service:
+        services = {service.name: service for service in self._services}
+        if name not in services:
+            raise unknown("service", name, list(services))
+        return services[name]
+
     def running(self) -> bool:
         """Whether any process of this stack is alive."""
         return any(processes.find(service.pid_file) for service in self._services)

@@ -46,6 +46,11 @@ class Users:
                 entry.unlink(missing_ok=True)
         return any(self._folder.glob("*"))
 
+    def others(self) -> list[int]:
+        """The live processes that use them, but for this one."""
+        alive = [process.pid for entry in self._folder.glob("*-*") if (process := processes.find(entry))]
+        return sorted({pid for pid in alive if pid != os.getpid()})
+
     def forget(self) -> None:
         """Nobody uses them, and they do not stay."""
         shutil.rmtree(self._folder, ignore_errors=True)

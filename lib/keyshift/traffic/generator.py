@@ -36,6 +36,7 @@ from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 from keyshift.workloads import Partition, results_due
 
+AWAY_MS = 60_000  # so long Kafka may be away: a restart takes a quarter of a minute on a busy machine
 OVERTIME_S = 3.0  # to send what is late at the end of the load: a pause is made good, a rate that is too high is not
 TAKE_EVENTS = 1 << 14  # made at once, by one router: as many as make about one frame
 ON_THE_WAY_BYTES = 8 << 20  # to Kafka: kafka-python has no bound of its own
@@ -227,7 +228,7 @@ class Generator:
     def flush(self) -> None:
         """Wait until Kafka has acknowledged everything. Raises ServiceUnavailable if it does not."""
         with broker_errors(self._config.kafka, f"sending to topic {self._config.topic!r}"):
-            self._producer.flush(timeout=ANSWER_MS / 1000)
+            self._producer.flush(timeout=AWAY_MS / 1000)
         self._check()
 
     def _gone(self, size: int, _: Any) -> None:
@@ -259,7 +260,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             max_request_size=frames.MAX_FRAME_BYTES,
             max_block_ms=ANSWER_MS,
             request_timeout_ms=ANSWER_MS // 2,
-            delivery_timeout_ms=ANSWER_MS,
+            delivery_timeout_ms=AWAY_MS,
             allow_auto_create_topics=False,
             metrics_enabled=False,
             **config.sign_in.client(),

@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from keyshift.errors import KeyshiftError
 from keyshift.executor.faults import Fault, FaultPoints, parse
 from keyshift.keys import Move, SlotId, Step, UnitId
 from keyshift.waiting import wait_until
@@ -20,6 +22,10 @@ def test_a_text_has_several_faults():
         Fault("kill", "source", "transfer", None),
         Fault("stop", "slot", "batch", None, 1.5),
         Fault("kill", "slot", "", 12.5),
+    ]
+    assert parse("restart:kafka@4,restart:minio@snapshot:3s") == [
+        Fault("restart", "kafka", "", 4.0),
+        Fault("restart", "minio", "snapshot", None, 3.0),
     ]
     assert parse("") == []
 
@@ -44,7 +50,7 @@ def hit(monkeypatch):
     ],
 )
 def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_once(hit, fault, slot, hits):
-    points = FaultPoints(*parse(fault), slot, 0)
+    points = FaultPoints(parse(fault), slot, 0)
     points.published([(5, STEP), (6, Step((), snapshot="s"))])
     for phase in ("prepare", "transfer", "install", "transfer", "install"):
         points.reached(phase, 6)
@@ -54,14 +60,66 @@ def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_onc
 
 def test_a_fault_of_no_step_hits_the_first_slot(hit):
     for slot in (0, 1):
-        FaultPoints(*parse("kill:slot@batch"), slot, 0).reached("batch")
+        FaultPoints(parse("kill:slot@batch"), slot, 0).reached("batch")
     assert len(hit) == 1
 
 
+@pytest.mark.parametrize(
+    ("slot", "told"),
+    [(0, ["align 0", "transfer 3", "snapshot 1"]), (1, ["install 2"]), (2, []), (3, [])],
+)
+def test_of_other_faults_the_first_slot_that_comes_to_their_phase_tells_once(hit, slot, told):
+    faults = parse(
+        "restart:kafka@align, restart:minio@snapshot, stop:zookeeper@install:2s, stop:source@transfer:1s, "
+        "restart:zookeeper@prepare, restart:zookeeper@switch, restart:kafka@4"
+    )
+    heard = []
+    points = FaultPoints(faults, slot, 0, heard.append)
+    points.published([(5, STEP), (6, Step((), snapshot="s"))])
+    for phase in ("prepare", "switch", "align", "transfer", "install", "drain", "align"):
+        points.reached(phase, 5)
+    points.reached("snapshot")
+    assert [f"{faults[number].phase} {number}" for number in heard] == told
+    assert hit == [signal.SIGSTOP] * (slot == 0), "only the source hits itself"
+
+
+def test_state_on_its_way_is_cut_off_once_and_slow_from_then_on(hit, monkeypatch):
+    slept, cuts, told = [], [], []
+    monkeypatch.setattr("keyshift.executor.faults.time.sleep", slept.append)
+    points = FaultPoints(parse("cut:flight@transfer,slow:flight@transfer:0.2s"), 0, 0, told.append)
+    points.published([(5, STEP)])
+    points.sending(lambda: cuts.append("too early"))
+    points.reached("transfer", 5)
+    for unit in range(3):
+        points.sending(lambda unit=unit: cuts.append(unit))
+    assert (cuts, slept, told) == ([0], [0.2] * 3, [0, 1])
+    assert not hit, "the process goes on"
+
+
 def test_only_the_first_attempt_is_hit(hit):
-    FaultPoints(*parse("kill:slot@batch"), 0, 1).reached("batch")
-    FaultPoints(None, 0, 0).reached("batch")
+    FaultPoints(parse("kill:slot@batch"), 0, 1).reached("batch")
+    FaultPoints([], 0, 0).reached("batch")
     assert hit == []
+
+
+@pytest.mark.parametrize(("who", "hits"), [("slot", 10), ("daemon", 20), ("executor", 30)])
+def test_a_fault_hits_the_process_of_the_slot_or_one_above_it(monkeypatch, who, hits):
+    java = SimpleNamespace(pid=30, cmdline=lambda: ["java", "org.apache.spark.executor.CoarseGrainedExecutorBackend"])
+    forking = SimpleNamespace(pid=20, cmdline=lambda: ["python", "-m", "keyshift.executor.daemon"])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [forking, java]))
+    found = []
+    monkeypatch.setattr(os, "kill", lambda *what: found.append(what))
+    Fault("kill", who, "", 4.0).strike()
+    assert found == [(hits, signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("who", ["daemon", "executor"])
+def test_a_process_that_is_not_there_any_more_is_not_mistaken_for_another(hit, monkeypatch, who):
+    init = SimpleNamespace(pid=1, cmdline=lambda: ["init"])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [init]))
+    with pytest.raises(KeyshiftError, match=f"process 10 has no {who} above it"):
+        Fault("kill", who, "", 4.0).strike()
+    assert not hit
 
 
 def test_a_process_that_is_stopped_goes_on_after_its_time():

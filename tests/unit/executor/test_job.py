@@ -14,11 +14,12 @@ from keyshift import objects
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor import led_stage
-from keyshift.executor.faults import Fault
+from keyshift.executor.faults import Fault, parse
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
 from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.protocol.record import StepRecord
+from keyshift.waiting import wait_until
 
 START = Assignment.contiguous(4, 2)
 
@@ -321,6 +322,16 @@ def test_a_job_asks_one_slot_to_die(job):
     job.hit(Fault("stop", "slot", "", 4.0, 2.0))
     path, told = job.all_of.published[-1]
     assert path == "fault" and (told["slot"], told["action"], told["seconds"]) == (0, "stop", 2.0)
+
+
+def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
+    first, planned = job.counter.led(), []
+    job.hit(*parse("kill:coordinator@4"))
+    job.counter.request(lambda current: planned.append(current.version) or ())
+    assert wait_until(lambda: job.counter.led() is not first and not job.counter.busy, 60)
+    assert planned == [START.version]
+    job.check()
+    assert [str(fault) for fault in job.strikes.done] == ["kill:coordinator@4"]
 
 
 def test_copies_do_not_outlive_an_attempt(job):

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from keyshift.executor.leader import Coordinator
+from keyshift.executor.faults import parse
+from keyshift.executor.leader import Coordinator, CoordinatorDied
 from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.waiting import wait_until
 
@@ -166,6 +167,53 @@ def test_who_takes_over_does_what_was_to_come():
     nodes.hook = finish
     nodes.acknowledge(START.version + 1, *ENDS)
     assert lead(Coordinator(nodes, "two", START, 30.0, 2)).assignment == Assignment(START.version + 2, (1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("phase", ["prepare", "switch"])
+def test_a_successor_inherits_the_records_and_what_was_asked_for_and_not_begun(phase):
+    """The first coordinator dies in a phase of its first step, with one request waiting and one in its inbox."""
+    [kill] = parse(f"kill:coordinator@{phase}")
+
+    def hook(path, value):
+        for step in value["steps"] if path == "steps" else ():
+            nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
+        if path == "assignment":
+            for move in migrations[value["version"] - START.version - 1].moves:
+                done = f"installed-{move.destination}", f"released-{move.source}"
+                nodes.acknowledge(value["version"], *done)
+
+    def at_phase(reached):
+        if reached == phase:
+            first.request(lambda current: (back,))
+            first.fail(kill)
+
+    back = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
+    migrations = [FIRST, SECOND, back]
+    nodes = Nodes(hook)
+    nodes.values["assignment"] = START.to_json()
+    first = Coordinator(nodes, "first", START, 30.0, 2, at_phase=at_phase)
+    with pytest.raises(CoordinatorDied):
+        lead(first, (FIRST,), (SECOND,))
+    assert first.busy, "until there is a successor"
+    assert nodes.values["assignment"]["version"] == START.version
+    (record,) = first.records.values()
+    second = Coordinator(nodes, "second", first.assignment, 30.0, 2)
+    second.inherit(first)
+    lead(second)
+    assert [made.step for made in second.records.values()] == migrations
+    assert second.records[START.version + 1] is record
+    assert {made.outcome for made in second.records.values()} == {"complete"}
+    versions = [assignment.version for assignment in second.history]
+    assert versions == [START.version + n for n in range(4)]
+
+
+def test_a_leader_that_is_stopped_goes_on_after_its_time(monkeypatch):
+    slept = []
+    monkeypatch.setattr("keyshift.executor.leader.time.sleep", slept.append)
+    coordinator = Coordinator(Nodes(lambda *_: None), "test", START, 30.0, 2)
+    coordinator.fail(*parse("stop:coordinator@4:3s"))
+    lead(coordinator)
+    assert slept == [3.0]
 
 
 def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads_any_more():

@@ -149,7 +149,7 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
 def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
-    job, said = make(**ONE_SLOT), {"action": "kill", "seconds": 0.0}
+    job, said = make(**ONE_SLOT), {"action": "kill", "who": "slot", "seconds": 0.0}
     job.opened(0, job.process())
     until(lambda: any(path == "fault" for path, _ in job.nodes.watches))
     job.nodes.put("fault", said | {"slot": 1, "at_us": now_us()})
@@ -163,7 +163,7 @@ def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypat
 def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
-    job = make(**ONE_SLOT, fault=Fault("kill", "slot", phase, None))
+    job = make(**ONE_SLOT, faults=(Fault("kill", "slot", phase, None),))
     task = job.opened(0, job.process())
     job.barrier(task)
     job.publish(2, Step((), snapshot="one"))

@@ -3,11 +3,14 @@
 import contextlib
 import itertools
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
@@ -261,6 +264,17 @@ class StateClients:
         action = flight.Action(kind, json.dumps(body).encode())
         with service_errors(BROKEN, lambda error: f"a message could not be sent to {address}: {error}"):
             list(self._to(address).do_action(action, _options(self._token, self._deadline_s)))
+
+    def cut(self, server: str) -> None:
+        """A deliberate fault: the network ends all connections of this process with other slots, whether they were
+        begun here or by them at our own ``server``.
+        """
+        with self._lock:
+            ports = {int(address.rpartition(":")[2]) for address in (*self._clients, server)}
+        for each in psutil.Process().net_connections("tcp"):
+            if each.raddr and ports & {each.laddr.port, each.raddr.port}:
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)  # of the connection, whoever else has a number for it
 
     def close(self) -> None:
         """Close all connections, and end what is under way."""

@@ -11,6 +11,7 @@ from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.flight.server import StateServer
 from keyshift.state import rows
 from keyshift.state.timers import EVENT
+from keyshift.waiting import wait_until
 
 # -- units -------------------------------------------------------------------------------------------------------------
 
@@ -58,6 +59,28 @@ def test_timers_travel_with_their_unit_even_if_its_keys_do_not(holder, server, c
     assert there[0].due(EVENT, 100) == [(50, 3)] and (there[0].watermark, there[0].clock) == (40, 7)
     assert there[1].due(EVENT, 100) == [(60, 1)]
     assert len(there[2]) == 0
+
+
+def test_connections_that_are_cut_break_what_is_under_way_and_the_next_call_connects_anew(holder, server, clients):
+    push(clients, server, Parcel(3, state=state(1)))
+    acknowledged = []
+
+    def cut(parcel, size):
+        clients.cut("127.0.0.1:1")
+
+    with pytest.raises(ServiceUnavailable):
+        clients.push(server.address, 2, "here:1", [Parcel(4, state=state(*range(20)))], cut, acknowledged.append)
+    assert not any(acknowledged)
+    assert wait_until(lambda: pushed_again(clients, server), 20)
+    assert holder.parcels[-1][1].unit == 4
+
+
+def pushed_again(clients, server):
+    """Whether it goes now: a client hears of its connection's end a moment later."""
+    try:
+        return push(clients, server, Parcel(4, state=state(*range(20))))[0] == {4: True}
+    except ServiceUnavailable:
+        return False
 
 
 def test_small_units_travel_together_and_are_told_apart(holder, server, roomy):
