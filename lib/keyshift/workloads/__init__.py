@@ -11,6 +11,7 @@ from keyshift.registry import Registry
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition, Source, Workload, due, results_due
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.micro import Micro
 from keyshift.workloads.windowcount import WindowCount
 
 __all__ = [
@@ -30,6 +31,7 @@ workloads: Registry[type[Workload]] = Registry("workload")
 workloads.register(KeyCount.name, KeyCount)
 workloads.register(WindowCount.name, WindowCount)
 workloads.register(Chain.name, Chain)
+workloads.register(Micro.name, Micro)
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:
