@@ -13,6 +13,7 @@ from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition,
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.wordcount import WordCount
 
 __all__ = [
     "ORIGIN",
@@ -32,6 +33,7 @@ workloads.register(KeyCount.name, KeyCount)
 workloads.register(WindowCount.name, WindowCount)
 workloads.register(Chain.name, Chain)
 workloads.register(Micro.name, Micro)
+workloads.register(WordCount.name, WordCount)
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:

@@ -57,11 +57,16 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """A source: the columns of its events, and its partitions by router."""
+    """A source: the columns of its events, and its partitions by router.
+
+    ``require``: raises BadInput if what the events are made of, such as a file, cannot be read. It is called before
+    anything is started.
+    """
 
     name: str
     schema: pa.Schema
     partition: Callable[[int], Partition]
+    require: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)

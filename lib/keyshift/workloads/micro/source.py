@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from keyshift.frames import EVENT_FIELDS
 from keyshift.keys import units_of
-from keyshift.workloads.keyed import KeyDraw
+from keyshift.workloads.keyed import key_draw
 
 if TYPE_CHECKING:
     from keyshift.workloads.micro import Micro
@@ -25,8 +25,8 @@ class MicroPartition:
     """
 
     def __init__(self, workload: "Micro", router: int) -> None:
-        self._keys = KeyDraw(workload, router)
-        self._later = KeyDraw(workload.model_copy(update={"skew": workload.later_skew}), router)
+        self._keys = key_draw(workload, router)
+        self._later = key_draw(workload.model_copy(update={"skew": workload.later_skew}), router)
         self._left = workload.later_events or None  # events until the later skew; None: never
         self._groups, self._active = workload.key_groups, workload.active_groups
         self._place = np.random.default_rng((workload.seed, 2)).permutation(self._groups)
