@@ -124,8 +124,11 @@ class Workload(Protocol):
     summary: ClassVar[str]
     key_groups: int  # with bins: which unit a key belongs to
     bins: int  # the strategy's, no parameter
-    skew: float  # Zipf exponent over key groups, by which a load can be balanced before it is there
     seed: int  # of all that is drawn
+
+    @property
+    def skew(self) -> float:
+        """Zipf exponent over key groups, by which a load can be balanced before it is there; 0: none is known."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
