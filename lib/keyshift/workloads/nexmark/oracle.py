@@ -14,13 +14,19 @@ import pandas as pd
 from keyshift.keys import units_of
 from keyshift.state.timers import EVENT
 from keyshift.workloads.nexmark.operators import ROW, TAKEN, blank
-from keyshift.workloads.nexmark.sql import BEST, ENTRIES, ROWS
+from keyshift.workloads.nexmark.sql import ENTRIES, LAST, ROWS
 from keyshift.workloads.times import Times, lines
 
 if TYPE_CHECKING:
     from keyshift.workloads.nexmark import Nexmark
 
 _EVENT = ["router", "offset", "position"]
+_KEYED_BY = {
+    "q4": "category",
+    "q5": "start",
+    "q6": "seller",
+    "q7": "start",
+}  # last stages, of which the first has auctions
 
 
 def wrong(
@@ -71,13 +77,16 @@ def wrong(
     text = "final state of key {key}: a timer is set to {time}, and nothing is due then"
     yield from lines(timers, ~waiting.isin(known), text)
 
-    yield from _unlike("final state", kept[(kept["due"] == 0) | waits(kept, "due")], entries)
+    waiting_still, behind = waits(kept, "due"), kept.get("behind", np.zeros(len(kept), bool))
+    stays = kept[~behind & ((kept["due"] == 0) | waiting_still)]
+    came = kept[behind & ~waiting_still].assign(due=0)
+    yield from _unlike("final state", pd.concat([stays, came]).drop(columns="behind", errors="ignore"), entries)
     told = rows[~waits(rows, "t")]
     if others:
-        fired = fired.rename(columns={"key": "start", "auction": "key"})
+        fired = fired.rename(columns={"key": _KEYED_BY[workload.query], "auction": "key"})
     yield from _unlike("rows told", told, fired)
     if others:
-        yield from _wrong_best(workload, ask, told, fired, pd.concat(states[1]))
+        yield from _wrong_last(workload.query, ask, told, fired, pd.concat(states[1]))
 
 
 def _wrong_maps(workload: "Nexmark", events: pd.DataFrame, results: pd.DataFrame) -> Iterator[str]:
@@ -137,16 +146,30 @@ def _unlike(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> Iterator[
     yield from lines(both, both["expected"] != both["times"], text)
 
 
-def _wrong_best(
-    workload: "Nexmark", ask: _Tables, told: pd.DataFrame, fired: pd.DataFrame, state: pd.DataFrame
+def _wrong_last(
+    query: str, ask: _Tables, told: pd.DataFrame, fired: pd.DataFrame, state: pd.DataFrame
 ) -> Iterator[str]:
-    """The state of the last stage is the best of each window; what each row tells of it is between the row and that."""
-    expected = ask(BEST[workload.query], rows=told)
-    listed = [table.assign(leaders=table["leaders"].map(tuple)) for table in (expected, state)]
-    yield from _unlike("final state of the last stage", *listed)
-    value = "count" if workload.query == "q5" else "price"
-    both = fired.merge(expected[["key", "best"]].rename(columns={"key": "start", "best": "most"}), on="start")
-    text = f"window {{start}}: {value} {{{value}}} of auction {{key}} is told with the best {{best}}, of all {{most}}"
-    values = pd.MultiIndex.from_frame(both[["start", value]])
-    known = pd.MultiIndex.from_frame(both[["start", "best"]]).isin(values)
-    yield from lines(both, ~known | ~both["best"].between(both[value], both["most"]), text)
+    """The state of the last stage, and what each row tells of it; rows may have come in any order."""
+    expected, by = ask(LAST[query], rows=told), _KEYED_BY[query]
+    tables = [table[list(expected.columns)].copy() for table in (expected, state)]
+    for name in [name for name in expected if expected[name].dtype == object]:
+        for table in tables:
+            table[name] = table[name].map(tuple)  # lists cannot be counted
+    yield from _unlike("final state of the last stage", *tables)
+    text = f"{by} {{{by}}}, auction {{key}}, price or count {{value}}: "
+    if query in ("q5", "q7"):
+        both = fired.assign(value=fired["count" if query == "q5" else "price"])
+        most = both.groupby(by)["value"].transform("max")
+        known: Any = pd.MultiIndex.from_frame(both[[by, "best"]]).isin(pd.MultiIndex.from_frame(both[[by, "value"]]))
+        odd = ~both["best"].between(both["value"], most) | ~known
+        yield from lines(both, odd, text + "is told with the best {best}, which cannot be")
+    else:
+        both = fired.assign(value=fired["price"]).sort_values([by, "count"])
+        text += "is told with total {total} of {count}, which cannot be"
+        sold = both.groupby(by)
+        if query == "q4":
+            odd = (both["count"] != sold.cumcount() + 1) | (both["total"] != sold["price"].cumsum())
+        else:
+            highest = both[by].map(sold["price"].agg(lambda prices: prices.nlargest(10).sum()))
+            odd = ~both["count"].between(1, sold["count"].transform("size").clip(upper=10)) | (both["total"] > highest)
+        yield from lines(both, odd, text)

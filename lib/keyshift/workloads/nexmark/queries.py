@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyshift.frames import EVENT_FIELDS
-from keyshift.workloads.contract import ORIGIN, KeyedStage
-from keyshift.workloads.nexmark.operators import (
-    KIND,
-    NOT_DUE,
-    ROW,
-    EntriesOperator,
-    Entry,
-    Fold,
-    FoldOperator,
-    MapOperator,
-    Rule,
-    without_due,
+from keyshift.workloads.contract import KeyedStage
+from keyshift.workloads.nexmark.closing import q4, q6
+from keyshift.workloads.nexmark.inputs import (
+    BIDS,
+    BIDS_BY_BIDDER,
+    SELLERS,
+    bids,
+    bids_in_euro,
+    ints,
+    persons_and_auctions,
+    texts,
 )
-from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
+from keyshift.workloads.nexmark.operators import NOT_DUE, Entry, Fold, MapOperator, Rule, without_due
+from keyshift.workloads.nexmark.source import PERSON
+from keyshift.workloads.nexmark.stages import entries_stage, folded
 
 if TYPE_CHECKING:
     from keyshift.workloads.nexmark import Nexmark
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 SKIP = 123  # Q2: bids for auctions whose number is a multiple of it
 STATES = ("OR", "ID", "CA")  # Q3: where sellers live
 CATEGORY = 10  # Q3: of their auctions
-CENTS_PER_EURO = 89  # Q1: euro cents for a dollar, as published
-
-
-def _ints(*names: str) -> tuple[pa.Field, ...]:
-    return tuple(pa.field(name, pa.int64()) for name in names)
-
-
-def _texts(*names: str) -> tuple[pa.Field, ...]:
-    return tuple(pa.field(name, pa.string()) for name in names)
 
 
 class Query(NamedTuple):
@@ -49,55 +40,15 @@ class Query(NamedTuple):
     stages: Callable[["Nexmark"], tuple[KeyedStage, ...]]
 
 
-# -- events of the first stage -----------------------------------------------------------------------------------------
-
-
-def _bids(columns: Sequence[str], events: pa.RecordBatch) -> pa.RecordBatch:
-    """Bids; the key is the first of ``columns``."""
-    bids = events.filter(pc.equal(events["kind"], BID))
-    key, *others = columns
-    names = ["key", "t", *others]
-    return pa.RecordBatch.from_arrays([bids[name] for name in (key, "t", *others)], names=names)
-
-
-def _in_euro(events: pa.RecordBatch) -> pa.RecordBatch:
-    bids = _bids(("auction", "bidder", "price", "at"), events)
-    price = pa.array(bids["price"].to_numpy() * CENTS_PER_EURO // 100)
-    return bids.set_column(bids.schema.get_field_index("price"), "price", price)
-
-
-def _persons_and_auctions(events: pa.RecordBatch) -> pa.RecordBatch:
-    """Persons, and auctions by their sellers: what one kind does not have is 0 or empty."""
-    some = events.filter(pc.less(events["kind"], BID))
-    key = pc.if_else(pc.equal(some["kind"], PERSON), some["id"], some["seller"])
-    auction = pc.if_else(pc.equal(some["kind"], AUCTION), some["id"], 0)
-    ints = [pc.fill_null(some[name], 0) for name in ("category", "reserve")]
-    texts = [pc.fill_null(some[name], "") for name in ("name", "city", "state")]
-    columns = [key, some["t"], some["at"], some["kind"], auction, *ints, *texts]
-    return pa.RecordBatch.from_arrays(columns, schema=SELLERS)
-
-
-BIDS = pa.schema([*EVENT_FIELDS, *_ints("at", "bidder", "price")])
-BIDS_BY_BIDDER = pa.schema([*EVENT_FIELDS, *_ints("at")])
-SELLERS = pa.schema(
-    [
-        *(*EVENT_FIELDS, *_ints("at"), KIND),
-        *(*_ints("auction", "category", "reserve"), *_texts("name", "city", "state")),
-    ]
-)
-
-
-def _entries(name: str, events: pa.Schema, rule: Rule, map_: Callable[[pa.RecordBatch], pa.RecordBatch]) -> KeyedStage:
-    return KeyedStage(name, events, (KIND, *rule.row_fields), partial(EntriesOperator, rule, events), map_)
-
-
 # -- Q1 and Q2: without state ------------------------------------------------------------------------------------------
 
 
 def _q1(workload: "Nexmark") -> tuple[KeyedStage, ...]:
-    fields = _ints("bidder", "price", "at")
+    fields = ints("bidder", "price", "at")
     return (
-        KeyedStage("bids", pa.schema([*EVENT_FIELDS, *fields]), fields, partial(MapOperator, fields, None), _in_euro),
+        KeyedStage(
+            "bids", pa.schema([*EVENT_FIELDS, *fields]), fields, partial(MapOperator, fields, None), bids_in_euro
+        ),
     )
 
 
@@ -106,9 +57,9 @@ def _skipped(events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 
 
 def _q2(workload: "Nexmark") -> tuple[KeyedStage, ...]:
-    fields = _ints("price")
+    fields = ints("price")
     events, operator = pa.schema([*EVENT_FIELDS, *fields]), partial(MapOperator, fields, _skipped)
-    return (KeyedStage("bids", events, fields, operator, partial(_bids, ("auction", "price")), _skipped),)
+    return (KeyedStage("bids", events, fields, operator, partial(bids, ("auction", "price")), _skipped),)
 
 
 # -- Q3 and Q8: joins of persons and their auctions --------------------------------------------------------------------
@@ -135,9 +86,9 @@ def _q3(workload: "Nexmark") -> tuple[KeyedStage, ...]:
     def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
         return [(auction, *person) for _, auction, _, *person in entries], []
 
-    person = _texts("name", "city", "state")
-    rule = Rule((*_ints("auction", "at"), *person), (*_ints("auction"), *person), add, close)
-    return (_entries("sellers", SELLERS, rule, _persons_and_auctions),)
+    person = texts("name", "city", "state")
+    rule = Rule((*ints("auction", "at"), *person), (*ints("auction"), *person), add, close)
+    return (entries_stage("sellers", SELLERS, rule, persons_and_auctions),)
 
 
 def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -155,37 +106,28 @@ def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
             (start, auction, reserve, name) for name in names for _, start, auction, reserve, _ in entries if auction
         ], []
 
-    fields = (*_ints("start", "auction", "reserve"), *_texts("name"))
-    return (_entries("sellers", SELLERS, Rule(fields, fields, add, close), _persons_and_auctions),)
+    fields = (*ints("start", "auction", "reserve"), *texts("name"))
+    return (entries_stage("sellers", SELLERS, Rule(fields, fields, add, close), persons_and_auctions),)
 
 
 # -- Q5 and Q7: windows of each auction, and the best of all auctions --------------------------------------------------
 
 
-def _best(stages: KeyedStage, fields: tuple[str, ...], value: str) -> KeyedStage:
-    """Keyed by the start of a window: the largest ``value`` so far, and the auctions that have it."""
-    events = pa.schema([*EVENT_FIELDS, KIND, *_ints("auction", *fields)])
-    place = events.get_field_index(value)
-
-    def map_(results: pa.RecordBatch) -> pa.RecordBatch:
-        key = pc.if_else(pc.equal(results["kind"], ROW), results["start"], results["key"])
-        names = ("t", "kind", "key", *fields, *(field.name for field in ORIGIN))
-        whole = pa.schema([*events, *ORIGIN])
-        return pa.RecordBatch.from_arrays([key, *(results[name] for name in names)], schema=whole)
+def _best(*fields: str) -> KeyedStage:
+    """Keyed by the start of a window: the largest value so far of the first of ``fields``, and whose it is."""
 
     def add(state: Entry | None, event: Sequence[Any]) -> Entry:
+        _, _, _, auction, value, *_ = event
         best, leaders = state or (-1, [])
-        if event[place] < best:
+        if value < best:
             return best, leaders
-        others = leaders if event[place] == best else []
-        return event[place], sorted({*others, event[3]})
+        return value, sorted({*(leaders if value == best else []), auction})
 
     def row(state: Entry, event: Sequence[Any]) -> Entry:
         return (*event[3:], state[0])
 
-    known = (*_ints("best"), pa.field("leaders", pa.list_(pa.int64())))
-    fold = Fold(known, _ints("auction", *fields, "best"), add, row)
-    return KeyedStage("best", events, (KIND, *fold.row_fields), partial(FoldOperator, fold, events), map_)
+    known = (*ints("best"), pa.field("leaders", pa.list_(pa.int64())))
+    return folded("best", "start", fields, Fold(known, ints("auction", *fields, "best"), add, row))
 
 
 def _q5(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -199,10 +141,10 @@ def _q5(workload: "Nexmark") -> tuple[KeyedStage, ...]:
             counts[start] = counts.get(start, 0) + 1
         return [(start + behind, start, count) for start, count in counts.items()]
 
-    fields = _ints("start", "count")
+    fields = ints("start", "count")
     rule = Rule(fields, fields, add, without_due)
-    first = _entries("auctions", BIDS, rule, partial(_bids, ("auction", "at", "bidder", "price")))
-    return first, _best(first, ("count",), "count")
+    first = entries_stage("auctions", BIDS, rule, partial(bids, ("auction", "at", "bidder", "price")))
+    return first, _best("count")
 
 
 def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
@@ -218,10 +160,10 @@ def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
         kept = entries if price == best else [entry for entry in entries if entry[1] != start]
         return [*kept, (start + behind, start, price, bidder)]
 
-    fields = _ints("start", "price", "bidder")
+    fields = ints("start", "price", "bidder")
     rule = Rule(fields, fields, add, without_due)
-    first = _entries("auctions", BIDS, rule, partial(_bids, ("auction", "at", "bidder", "price")))
-    return first, _best(first, ("price", "bidder"), "price")
+    first = entries_stage("auctions", BIDS, rule, partial(bids, ("auction", "at", "bidder", "price")))
+    return first, _best("price", "bidder")
 
 
 # -- Q11: sessions of bidders ------------------------------------------------------------------------------------------
@@ -242,16 +184,18 @@ def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
                 kept.append(entry)
         return [*kept, (last + gap_us + delay_us, first, last, count)]
 
-    fields = _ints("start", "last", "count")
+    fields = ints("start", "last", "count")
     rule = Rule(fields, fields, add, without_due)
-    return (_entries("bidders", BIDS_BY_BIDDER, rule, partial(_bids, ("bidder", "at"))),)
+    return (entries_stage("bidders", BIDS_BY_BIDDER, rule, partial(bids, ("bidder", "at"))),)
 
 
 QUERIES = {
     "q1": Query("prices of bids in euro, without state", _q1),
     "q2": Query("bids for some auctions, without state", _q2),
     "q3": Query("who sells in some states: persons joined with their auctions", _q3),
+    "q4": Query("the average closing price of each category", q4),
     "q5": Query("auctions with the most bids in a sliding window", _q5),
+    "q6": Query("the average price of the last ten auctions of each seller", q6),
     "q7": Query("the highest bid of a tumbling window", _q7),
     "q8": Query("new persons who have sold something in the same tumbling window", _q8),
     "q11": Query("bids of a bidder in each session", _q11),
