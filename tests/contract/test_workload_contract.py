@@ -25,18 +25,22 @@ from keyshift.workloads.keycount.operator import KeyCountOperator
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
 
-# What every workload takes; one that needs more adds it here under its name.
+# For workloads that have these parameters; one that needs others adds them here under its name.
 COMMON = {"key_groups": 8, "bins": 2, "keys": 40, "skew": 0.5, "state_bytes": 64, "seed": 11}
 PARAMETERS: dict[str, dict] = {
     # Short enough for a sequential run of a tenth of a second, in which an event of a key comes every 40 ms or so.
     "chain": {"chain": "counter,map,counter"},
     "windowcount": {"window_ms": 20, "delay_ms": 10, "late_share": 0.1, "idle_ms": 15},
+    "wordcount": {"words": 40, "window_ms": 20},
+    "nexmark": {"query": "q11", "window_ms": 20, "slide_ms": 10, "gap_ms": 15, "delay_ms": 5},
 }
 ASSIGNMENTS = [Assignment.contiguous(16, 2), Assignment.contiguous(16, 4, 2), Assignment.contiguous(16, 3, 3)]
 
 
 def make(name, of=None):
-    return (of or workloads.get(name))(**COMMON | PARAMETERS.get(name, {}))
+    model = of or workloads.get(name)
+    common = {parameter: value for parameter, value in COMMON.items() if parameter in model.model_fields}
+    return model(**common | PARAMETERS.get(name, {}))
 
 
 @pytest.fixture(params=workloads.names())

@@ -48,7 +48,7 @@ def test_help_names_every_command(tmp_path):
     [
         (["run", "--strategy", "fluit"], "did you mean 'fluid'"),
         (["run", "--set", "slots=0"], "slots = 0"),
-        (["run", "--set", "window_ms=100"], "window_ms is a parameter of workload windowcount"),
+        (["run", "--set", "idle_ms=100"], "idle_ms is a parameter of workload windowcount"),
         (["run", "--set", "master=local-cluster"], "--profile local-cluster"),
         (["run", "--profile", "local-clutser"], "did you mean 'local-cluster'"),
         (["notebook", "nowhere.ipynb"], "there is no such file"),
@@ -171,9 +171,9 @@ def test_parameters_are_listed_with_their_owner(tmp_path):
     rows = [json.loads(line) for line in keyshift("parameters", "--json", home=tmp_path).stdout.splitlines()]
     owners = {row["parameter"]: row["of"] for row in rows}
     assert len(owners) == len(rows)
-    wanted = {"rate": "run", "routers": "job", "keys": "workload", "cap": "strategy", "to_slots": "scenario"}
-    assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
-    assert next(row["default"] for row in rows if row["parameter"] == "window_ms") == 500
+    wanted = {"rate": "run", "routers": "job", "seed": "workload", "cap": "strategy", "to_slots": "scenario"}
+    assert owners.items() >= (wanted | {"idle_ms": "workload windowcount"}).items()
+    assert next(row["default"] for row in rows if row["parameter"] == "idle_ms") == 1000
 
 
 def job_file(home, name, pid, **more):

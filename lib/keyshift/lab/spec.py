@@ -303,10 +303,13 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
             given[part][own] = value
     settings = {name: value for name, value in given["strategy"].items() if value is not None}
     bins = change(strategy, settings).bins
+    made = _made(workload, given["workload"] | {"bins": bins})
+    for source in made.sources:
+        source.require()
     return RunSpec(
         _made(RunPart, given["run"]),
         _made(JobPart, given["job"]),
-        _made(workload, given["workload"] | {"bins": bins}),
+        made,
         Choice(name=names["strategy"], settings=settings),
         Choice(name=names["backend"], settings=_made(backend.settings, given["backend"]).model_dump()),
         _made(ScenarioPart, given["scenario"]),

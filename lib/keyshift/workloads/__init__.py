@@ -11,7 +11,10 @@ from keyshift.registry import Registry
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition, Source, Workload, due, results_due
 from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.micro import Micro
+from keyshift.workloads.nexmark import Nexmark
 from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.wordcount import WordCount
 
 __all__ = [
     "ORIGIN",
@@ -30,6 +33,9 @@ workloads: Registry[type[Workload]] = Registry("workload")
 workloads.register(KeyCount.name, KeyCount)
 workloads.register(WindowCount.name, WindowCount)
 workloads.register(Chain.name, Chain)
+workloads.register(Micro.name, Micro)
+workloads.register(WordCount.name, WordCount)
+workloads.register(Nexmark.name, Nexmark)
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:

@@ -57,11 +57,16 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """A source: the columns of its events, and its partitions by router."""
+    """A source: the columns of its events, and its partitions by router.
+
+    ``require``: raises BadInput if what the events are made of, such as a file, cannot be read. It is called before
+    anything is started.
+    """
 
     name: str
     schema: pa.Schema
     partition: Callable[[int], Partition]
+    require: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,11 @@ class Workload(Protocol):
     summary: ClassVar[str]
     key_groups: int  # with bins: which unit a key belongs to
     bins: int  # the strategy's, no parameter
-    skew: float  # Zipf exponent over key groups, by which a load can be balanced before it is there
     seed: int  # of all that is drawn
+
+    @property
+    def skew(self) -> float:
+        """Zipf exponent over key groups, by which a load can be balanced before it is there; 0: none is known."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -19,17 +19,22 @@ WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time
 
 
-class Keyed(BaseModel):
-    """Parameters, and what follows from them. A user sets all but ``bins``, which the strategy says."""
+class Grouped(BaseModel):
+    """Parameters of every workload. A user sets all but ``bins``, which the strategy says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key_groups: int = Field(default=128, ge=1, le=1 << 15, description="number of key groups")
+    seed: int = Field(default=1, ge=0, description="seed of the events")
+    bins: int = Field(default=1, ge=1, description="bins per key group; a unit of migration is a bin")
+
+
+class Keyed(Grouped):
+    """Parameters, and what follows from them."""
 
     keys: int = Field(default=20_000, ge=1, description="number of distinct keys")
     skew: float = Field(default=0.8, ge=0, le=10, description="Zipf exponent over key groups; 0 is uniform")
     state_bytes: int = Field(default=1024, ge=2 * WORD, le=1 << 26, description="bytes of state per key")
-    key_groups: int = Field(default=128, ge=1, le=1 << 15, description="number of key groups")
-    seed: int = Field(default=1, ge=0, description="seed of the events")
-    bins: int = Field(default=1, ge=1, description="bins per key group; a unit of migration is a bin")
 
     @cached_property
     def units(self) -> npt.NDArray[np.int32]:
@@ -86,23 +91,31 @@ class Keyed(BaseModel):
         return bad
 
 
-class KeyDraw:
-    """Key groups from a Zipf distribution, the keys of a group in turn. Every router draws its own."""
+def key_draw(workload: Keyed, router: int) -> "KeyDraw":
+    """The keys of a workload in which every key exists from the beginning."""
+    groups = units_of(np.arange(workload.keys), workload.key_groups)
+    return KeyDraw(groups, workload.key_groups, workload.skew, (workload.seed, router))
 
-    def __init__(self, workload: Keyed, router: int) -> None:
-        groups = units_of(np.arange(workload.keys), workload.key_groups)
+
+class KeyDraw:
+    """Key groups from a Zipf distribution, the keys of a group in turn. Every router draws its own.
+
+    ``groups``: the key group of each thing that is drawn by its number.
+    """
+
+    def __init__(self, groups: npt.NDArray[np.int32], key_groups: int, skew: float, seed: tuple[int, ...]) -> None:
         self._keys = np.argsort(groups, kind="stable")  # ordered by group
-        self._sizes = np.bincount(groups, minlength=workload.key_groups)
+        self._sizes = np.bincount(groups, minlength=key_groups)
         self._begin = np.cumsum(self._sizes) - self._sizes
-        weights = (self._sizes > 0) / np.arange(1, workload.key_groups + 1) ** workload.skew
+        weights = (self._sizes > 0) / np.arange(1, key_groups + 1) ** skew
         self._cumulated = np.cumsum(weights) / weights.sum()
         self._cumulated /= self._cumulated[-1]  # exactly 1 at the end, so that no draw falls behind it
-        self._random = np.random.default_rng((workload.seed, router))
+        self._random = np.random.default_rng(seed)
         # Every router begins elsewhere in each group, or all routers would walk the keys in step.
         self._turn = self._random.integers(0, np.maximum(self._sizes, 1))
 
     def draw(self, count: int) -> npt.NDArray[np.int64]:
-        """The keys of the next ``count`` events, whatever was drawn at once before."""
+        """The numbers of the next ``count`` events, whatever was drawn at once before."""
         drawn = np.searchsorted(self._cumulated, self._random.random(count), side="right")
         counts = np.bincount(drawn, minlength=len(self._sizes))
         nth = np.empty(count, np.int64)  # how many events of the same group come before, in this chunk

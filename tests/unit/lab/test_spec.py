@@ -43,6 +43,15 @@ def test_a_workload_has_parameters_of_its_own_beside_those_of_all():
     assert make_spec({"workload": "windowcount"}).workload.window_ms == 500
 
 
+def test_a_file_that_a_workload_cannot_read_is_refused_before_anything_is_started(tmp_path):
+    bad = tmp_path / "latin.txt"
+    bad.write_bytes("ein Wort, dann\nM\u00fche".encode("latin-1"))
+    with pytest.raises(BadInput, match="line 2, byte 2 is 0xfc, which is not UTF-8"):
+        make_spec({"workload": "wordcount", "text": str(bad)})
+    with pytest.raises(BadInput, match="cannot be read"):
+        make_spec({"workload": "wordcount", "text": str(tmp_path / "none.txt")})
+
+
 def test_what_a_run_was_made_of_makes_it_again():
     given = {"workload": "windowcount", "window_ms": 250, "strategy": "meces", "bins": 4, "then_slots": "2", "seed": 9}
     spec = make_spec(given)
@@ -151,8 +160,8 @@ def test_several_reconfigurations_need_room_for_the_largest():
         ("backend=5", "'5'", "known: memory"),
         ("workload=null", "'None'", "known: keycount"),
         ("workload.kyes=5", "'workload.kyes'", "did you mean 'workload.keys'"),
-        ("run.keys=5", "'run.keys'", "keys is a parameter of workload; give workload.keys"),
-        ("window_ms=5", "'window_ms'", "a parameter of workload windowcount; this run has workload = keycount"),
+        ("run.seed=5", "'run.seed'", "seed is a parameter of workload; give workload.seed"),
+        ("idle_ms=5", "'idle_ms'", "a parameter of workload windowcount; this run has workload = keycount"),
         ("master=local-cluster", "master is no parameter", "--profile local-cluster"),
     ],
 )
@@ -228,8 +237,8 @@ def test_every_parameter_says_what_it_means_and_has_one_owner():
     assert all(field.description for _, _, field in known)
     assert [name for name, count in Counter(name for _, name, _ in known).items() if count > 1] == []
     owners = {name: owner for owner, name, _ in known}
-    wanted = {"rate": "run", "slots": "job", "keys": "workload", "bins": "strategy", "to_slots": "scenario"}
-    assert owners.items() >= (wanted | {"window_ms": "workload windowcount"}).items()
+    wanted = {"rate": "run", "slots": "job", "seed": "workload", "bins": "strategy", "to_slots": "scenario"}
+    assert owners.items() >= (wanted | {"idle_ms": "workload windowcount"}).items()
 
 
 def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():

@@ -1,4 +1,4 @@
-"""What the slots of ``keycount`` compute."""
+"""What the slots of ``keycount`` and ``micro`` compute."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +16,9 @@ RESULT_FIELDS = (
 
 
 class KeyCountOperator:
-    """Counts, one event after the other; see ``Operator``."""
+    """Counts, one event after the other; see ``Operator``. Events may have a column ``writes`` (bool): those that do
+    not write read the count, and leave the state as it was.
+    """
 
     uses_time = False
     state_schema = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
@@ -36,12 +38,14 @@ class KeyCountOperator:
         until = time.perf_counter() + events.num_rows * self._work_s
         counts, stamps = [], []
         keys, units = (events.column(name).to_numpy().tolist() for name in ("key", "unit"))
+        writes = events["writes"].to_pylist() if "writes" in events.schema.names else [True] * events.num_rows
         values_of = {unit: state_of(unit).values for unit in set(units)}
-        for key, values in zip(keys, map(values_of.__getitem__, units), strict=True):
+        for key, values, write in zip(keys, map(values_of.__getitem__, units), writes, strict=True):
             count, payload = values[key] or self._fresh(key)
             stamps.append(int.from_bytes(payload[:WORD], "little"))
-            count += 1
-            values[key] = count, count.to_bytes(WORD, "little") + payload[WORD:]
+            if write:
+                count += 1
+                values[key] = count, count.to_bytes(WORD, "little") + payload[WORD:]
             counts.append(count)
         self._occupy(until)
         return pa.RecordBatch.from_arrays(

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyshift.frames import EVENT_FIELDS
-from keyshift.workloads.keyed import KeyDraw, Keyed
+from keyshift.workloads.keyed import Keyed, key_draw
 
 EVENTS = pa.schema(EVENT_FIELDS)
 
@@ -14,7 +14,7 @@ class KeyCountPartition:
     """See ``Partition``."""
 
     def __init__(self, workload: Keyed, router: int) -> None:
-        self._keys = KeyDraw(workload, router)
+        self._keys = key_draw(workload, router)
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """The next ``len(times)`` events, whatever was taken at once before."""

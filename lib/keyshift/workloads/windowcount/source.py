@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyshift.frames import EVENT_FIELDS
-from keyshift.workloads.keyed import KeyDraw
+from keyshift.workloads.keyed import key_draw
 
 if TYPE_CHECKING:
     from keyshift.workloads.windowcount import WindowCount
@@ -20,7 +20,7 @@ class WindowCountPartition:
     """Keys as in every keyed workload, and a delay for each event; see ``Partition``."""
 
     def __init__(self, workload: "WindowCount", router: int) -> None:
-        self._keys = KeyDraw(workload, router)
+        self._keys = key_draw(workload, router)
         self._regular, self._late = workload.lag_us, LATE_BY * workload.window_us
         self._late_share = workload.late_share
         # Generators of their own for each column: what is drawn must not depend on how many are taken at once.

@@ -1,0 +1,88 @@
+"""Nexmark: queries over an auction house, where persons open auctions and bid for things of others.
+
+Event time is ``at`` (the published dateTime), up to ``delay_ms`` before ``t``. Windows wait as long for events that are
+out of order, so none is late, and what a query gives depends on the input alone. ``sql`` has it in SQL.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import ClassVar
+
+import pandas as pd
+from pydantic import Field, field_validator, model_validator
+
+from keyshift.registry import unknown
+from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.keyed import Grouped
+from keyshift.workloads.nexmark import oracle
+from keyshift.workloads.nexmark.queries import QUERIES
+from keyshift.workloads.nexmark.source import EVENTS, NexmarkPartition
+from keyshift.workloads.times import Times
+
+
+class Nexmark(Grouped):
+    """Parameters of the workload. A key exists as soon as something of it has come."""
+
+    name: ClassVar[str] = "nexmark"
+    summary: ClassVar[str] = "queries over persons, auctions and bids: joins, windows and sessions in event time"
+    skew: ClassVar[float] = 0.0  # which auctions and persons are hot changes all the time
+
+    query: str = Field(default="q5", description="which query: " + ", ".join(QUERIES))
+    window_ms: int = Field(default=2000, ge=1, description="length of the windows of q5, q7 and q8, in milliseconds")
+    slide_ms: int = Field(default=500, ge=1, description="milliseconds from one window of q5 to the next")
+    gap_ms: int = Field(default=500, ge=1, description="milliseconds without a bid that end a session of q11")
+    delay_ms: int = Field(
+        default=100, ge=0, description="largest delay of an event, in milliseconds; so long windows wait"
+    )
+    auction_ms: int = Field(default=2000, ge=1, description="how long an auction is open on average, in milliseconds")
+
+    @field_validator("query")
+    @classmethod
+    def _known(cls, query: str) -> str:
+        if query not in QUERIES:
+            raise ValueError(str(unknown("query", query, list(QUERIES))))
+        return query
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Nexmark":
+        if self.query == "q5" and (self.slide_ms > self.window_ms or self.window_ms > 1000 * self.slide_ms):
+            raise ValueError(
+                f"slide_ms = {self.slide_ms}: must be at most window_ms = {self.window_ms}, and a thousandth at least"
+            )
+        return self
+
+    @property
+    def window_us(self) -> int:
+        """Length of a window."""
+        return self.window_ms * 1000
+
+    @property
+    def slide_us(self) -> int:
+        """From one window of q5 to the next."""
+        return self.slide_ms * 1000
+
+    @property
+    def gap_us(self) -> int:
+        """What ends a session."""
+        return self.gap_ms * 1000
+
+    @property
+    def delay_us(self) -> int:
+        """How far event time lags behind the watermark of frames, which is about ``t``."""
+        return self.delay_ms * 1000
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Persons, auctions and bids."""
+        return (Source("events", EVENTS, partial(NexmarkPartition, self)),)
+
+    @cached_property
+    def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]
+        """Those of the query."""
+        return QUERIES[self.query].stages(self)
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong`` and ``oracle``."""
+        return oracle.wrong(self, events, results, final, times)

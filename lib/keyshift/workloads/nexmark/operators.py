@@ -1,0 +1,182 @@
+"""What the slots of ``nexmark`` compute: rules about the entries of a key, driven by events and by their due times."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.frames import EVENT_FIELDS
+from keyshift.state import UnitState
+from keyshift.state.timers import EVENT
+
+TAKEN, ROW = 0, 1  # kinds of results: an event was taken in (all else is 0 or empty), a row of the query
+KIND = pa.field("kind", pa.int8())
+NOT_DUE = 0  # due time of an entry that waits for no time
+
+Entry = tuple[Any, ...]
+_BLANK: dict[pa.DataType, Any] = {pa.string(): "", pa.list_(pa.int64()): []}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of the entries of a key.
+
+    Entries begin with the watermark at which they are due; the fields say what is behind that. ``add``: the entries of
+    a key with one event more, from the entries and the event's columns (those of the stage's events, in their order).
+    ``close``: the rows (values of ``row_fields``) that entries give which are due, and entries that stay of them.
+    """
+
+    entry_fields: tuple[pa.Field, ...]
+    row_fields: tuple[pa.Field, ...]
+    add: Callable[[list[Entry], Sequence[Any]], list[Entry]]
+    close: Callable[[list[Entry]], tuple[list[Entry], list[Entry]]]
+
+
+def without_due(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """``Rule.close`` where an entry is a row, and is gone then."""
+    return [entry[1:] for entry in entries], []
+
+
+class EntriesOperator:
+    """State: the entries of a key as lists side by side. Event-time timers: their due times. See ``Operator``.
+
+    No event is late: its event time is at most ``delay_ms`` before its ``t``, and entries are due so long behind.
+    """
+
+    uses_time = True
+
+    def __init__(self, rule: Rule, events: pa.Schema) -> None:
+        self._rule, self._events = rule, events.names
+        fields = (pa.field("due", pa.int64()), *rule.entry_fields)
+        self.state_schema = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in fields])
+        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), KIND, *rule.row_fields))
+        self._taken = (TAKEN, *blank(rule.row_fields))
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """No key is known in advance."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """One result per event, that it was taken in."""
+        units = events["unit"].to_pylist()
+        rows = zip(*(events[name].to_pylist() for name in self._events), strict=True)
+        for unit, event in zip(units, rows, strict=True):
+            state, key = state_of(unit), event[0]
+            before = self._entries(state, key)
+            self._set(state, key, before, self._rule.add(before, event))
+        taken = [self._taken] * events.num_rows
+        return made_of(self._result_schema, [events[name] for name in ("key", "t", "position")], taken)
+
+    def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
+        """The rows of all entries that are due."""
+        due: list[tuple[int, int]] = []
+        rows: list[Entry] = []
+        for state in states:
+            for time_us, key in state.timers.due(EVENT, state.timers.watermark):
+                entries = self._entries(state, key)
+                closed, kept = self._rule.close([entry for entry in entries if entry[0] == time_us])
+                due += [(key, time_us)] * len(closed)
+                rows += [(ROW, *row) for row in closed]
+                self._set(state, key, entries, [entry for entry in entries if entry[0] != time_us] + kept)
+        if not rows:
+            return None
+        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
+        return made_of(self._result_schema, [keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
+
+    def _entries(self, state: UnitState, key: int) -> list[Entry]:
+        value = state.values[key]
+        return list(zip(*value, strict=True)) if value else []
+
+    def _set(self, state: UnitState, key: int, before: list[Entry], after: list[Entry]) -> None:
+        """Replace the entries of a key; there is a timer for each of their due times, and for no other."""
+        if after == before:
+            return
+        if after:
+            state.values[key] = tuple(map(list, zip(*after, strict=True)))
+        else:
+            state.delete(key)
+        old, new = ({entry[0] for entry in entries} - {NOT_DUE} for entries in (before, after))
+        for time_us in old - new:
+            state.timers.delete(EVENT, time_us, key)
+        for time_us in new - old:
+            state.timers.set(EVENT, time_us, key)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a stage without time makes of the rows that come for a key, in whatever order they come.
+
+    ``add``: the state of a key with one row more, from the state (None: the first one) and the columns of the row.
+    ``row``: the values of ``row_fields`` from the new state and the columns.
+    """
+
+    state_fields: tuple[pa.Field, ...]
+    row_fields: tuple[pa.Field, ...]
+    add: Callable[[Entry | None, Sequence[Any]], Entry]
+    row: Callable[[Entry, Sequence[Any]], Entry]
+
+
+class FoldOperator:
+    """Behind a stage of entries: rows change the state of their key, all else passes; see ``Operator``."""
+
+    uses_time = False
+
+    def __init__(self, fold: Fold, events: pa.Schema) -> None:
+        self._fold, self._events = fold, events.names
+        self.state_schema = pa.schema(fold.state_fields)
+        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), KIND, *fold.row_fields))
+        self._taken = (TAKEN, *blank(fold.row_fields))
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """No key is known in advance."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """One result per event."""
+        rows = []
+        columns = zip(*(events[name].to_pylist() for name in self._events), strict=True)
+        for unit, event in zip(events["unit"].to_pylist(), columns, strict=True):
+            key, _, kind, *_ = event
+            if kind == TAKEN:
+                rows.append(self._taken)
+            else:
+                values = state_of(unit).values
+                state = values[key] = self._fold.add(values[key], event)
+                rows.append((ROW, *self._fold.row(state, event)))
+        return made_of(self._result_schema, [events[name] for name in ("key", "t", "position")], rows)
+
+    def advance(self, states: Iterable[UnitState]) -> None:
+        """Nothing waits for a time here."""
+
+
+class MapOperator:
+    """Passes events on, or those that are ``due``; without state. See ``Operator``."""
+
+    uses_time = False
+    state_schema = pa.schema([])
+
+    def __init__(self, fields: Sequence[pa.Field], due: Callable[[pa.RecordBatch], Any] | None) -> None:
+        self._names, self._due = ["key", "t", "position", *(field.name for field in fields)], due
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """There is no state."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """One result per event that is due."""
+        results = events.select(self._names)
+        return results if self._due is None else results.filter(pa.array(self._due(events)))
+
+    def advance(self, states: Iterable[UnitState]) -> None:
+        """Nothing waits for a time here."""
+
+
+def blank(fields: Iterable[pa.Field]) -> Entry:
+    """The values of fields in a result that only says that an event was taken in."""
+    return tuple(_BLANK.get(field.type, 0) for field in fields)
+
+
+def made_of(schema: pa.Schema, of_event: list[pa.Array], rows: list[Entry]) -> pa.RecordBatch:
+    """Results: key, t and position, and behind them the columns of ``rows``."""
+    fields = list(schema)[len(of_event) :]
+    columns = zip(*rows, strict=True) if rows else [()] * len(fields)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=schema)

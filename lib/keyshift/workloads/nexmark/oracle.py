@@ -1,0 +1,175 @@
+"""What must come out of ``nexmark``, told by SQL over the events (``sql``). Not by the operators' code.
+
+No event is late, so what a query gives is determined by the input. The watermarks say only what of it was due by the
+end, and the timers in the final state say where that ends: for a key and a time of which there is a timer, all is still
+in the state, otherwise its rows have come.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from keyshift.keys import units_of
+from keyshift.state.timers import EVENT
+from keyshift.workloads.nexmark.operators import ROW, TAKEN, blank
+from keyshift.workloads.nexmark.sql import ENTRIES, LAST, ROWS
+from keyshift.workloads.times import Times, lines
+
+if TYPE_CHECKING:
+    from keyshift.workloads.nexmark import Nexmark
+
+_EVENT = ["router", "offset", "position"]
+_KEYED_BY = {
+    "q4": "category",
+    "q5": "start",
+    "q6": "seller",
+    "q7": "start",
+}  # last stages, of which the first has auctions
+
+
+def wrong(
+    workload: "Nexmark",
+    events: pd.DataFrame,
+    results: pd.DataFrame,
+    final: Iterator[pd.DataFrame],
+    times: Times | None,
+) -> Iterator[str]:
+    """See ``Workload.wrong``. One line for each event that is answered otherwise, row, entry, and timer."""
+    if workload.query not in ROWS:
+        yield from _wrong_maps(workload, events, results)
+        yield from (f"there are {len(part)} keys in the final state of a query without state" for part in final)
+        return
+    assert times is not None  # all others use time
+    first, *others = workload.stages
+    fields = [field.name for field in workload.stages[-1].result_fields]
+    of_event = results["position"] >= 0
+    blanks = dict(zip(fields, (TAKEN, *blank(workload.stages[-1].result_fields[1:])), strict=True))
+    odd = np.any([(results[name] != value).to_numpy() for name, value in blanks.items()], axis=0)
+    text = "result of router {router} offset {offset} position {position} tells more than that the event was taken in"
+    yield from lines(results, of_event & odd, text)
+    fired = results[~of_event]
+    yield from lines(fired, fired["kind"] != ROW, "timer of key {key} set to {t}: kind {kind}, expected " + str(ROW))
+
+    states: list[list[pd.DataFrame]] = [[], []]
+    for part in final:
+        stage = part["stage"] if "stage" in part else pd.Series(0, part.index)
+        for number in range(2):
+            states[number].append(part[stage == number])
+    entries = _entries(states[0], [field.name for field in first.operator().state_schema])
+    yield from _misplaced(workload, states[0] + states[1])
+
+    ask = _Tables(workload, events)
+    rows, kept = ask(ROWS[workload.query]), ask(ENTRIES.get(workload.query, ""), ROWS[workload.query])
+    timers = times.timers_of(EVENT)[["unit", "key", "time"]]
+    homes = units_of(timers["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
+    yield from lines(timers, timers["unit"] != homes, "timer of key {key} set to {time} is in unit {unit}")
+    waiting = pd.MultiIndex.from_frame(timers[["key", "time"]])
+
+    def waits(table: pd.DataFrame, time: str) -> Any:
+        return pd.MultiIndex.from_frame(table[["key", time]]).isin(waiting)
+
+    due = kept[kept["due"] > 0]
+    text = "key {key} has no timer set to {due}, and no router had come so far"
+    yield from lines(due, ~waits(due, "due") & (due["due"] > times.least).to_numpy(), text)
+    known = pd.MultiIndex.from_frame(due[["key", "due"]])
+    text = "final state of key {key}: a timer is set to {time}, and nothing is due then"
+    yield from lines(timers, ~waiting.isin(known), text)
+
+    waiting_still, behind = waits(kept, "due"), kept.get("behind", np.zeros(len(kept), bool))
+    stays = kept[~behind & ((kept["due"] == 0) | waiting_still)]
+    came = kept[behind & ~waiting_still].assign(due=0)
+    yield from _unlike("final state", pd.concat([stays, came]).drop(columns="behind", errors="ignore"), entries)
+    told = rows[~waits(rows, "t")]
+    if others:
+        fired = fired.rename(columns={"key": _KEYED_BY[workload.query], "auction": "key"})
+    yield from _unlike("rows told", told, fired)
+    if others:
+        yield from _wrong_last(workload.query, ask, told, fired, pd.concat(states[1]))
+
+
+def _wrong_maps(workload: "Nexmark", events: pd.DataFrame, results: pd.DataFrame) -> Iterator[str]:
+    """A query without state gives for an event what the event has. Which events have a result is judged elsewhere."""
+    fields = [field.name for field in workload.stages[-1].result_fields]
+    both = results[[*_EVENT, *fields]].merge(events, on=_EVENT, suffixes=("_told", ""))
+    odd = np.any([(both[f"{name}_told"] != both[name]).to_numpy() for name in fields], axis=0)
+    text = "result of router {router} offset {offset} position {position}: "
+    text += ", ".join(f"{name} {{{name}_told}}, expected {{{name}}}" for name in fields)
+    yield from lines(both, odd, text)
+
+
+class _Tables:
+    """Answers in SQL. ``events`` is there, and what is given beside a statement."""
+
+    def __init__(self, workload: "Nexmark", events: pd.DataFrame) -> None:
+        import duckdb  # here: slots load this module too, and need no database
+
+        self._connection = duckdb.connect()
+        self._connection.register("events", events)
+        self._values = {"window": workload.window_us, "slide": workload.slide_us, "gap": workload.gap_us}
+        self._values["delay"] = workload.delay_us
+
+    def __call__(self, statement: str, otherwise: str = "", **tables: pd.DataFrame) -> pd.DataFrame:
+        """The answer; to ``otherwise``, with ``t`` as ``due``, if there is no statement."""
+        for name, table in tables.items():
+            self._connection.register(name, table)
+        text = statement or otherwise
+        used = {name: value for name, value in self._values.items() if f"${name}" in text}
+        answer: pd.DataFrame = self._connection.execute(text, used).df()
+        return answer if statement else answer.rename(columns={"t": "due"})
+
+
+def _entries(parts: list[pd.DataFrame], fields: list[str]) -> pd.DataFrame:
+    """The final state of the first stage, a row for each entry: columns key and ``fields``."""
+    whole = pd.concat(parts)[["key", *fields]] if parts else pd.DataFrame(columns=["key", *fields])
+    entries = whole.explode(fields, ignore_index=True)
+    texts = {"name", "city", "state"}
+    return entries.astype({name: np.int64 for name in ["key", *fields] if name not in texts})
+
+
+def _misplaced(workload: "Nexmark", parts: list[pd.DataFrame]) -> Iterator[str]:
+    """One line for each key that is not in its unit, or in several places."""
+    for part in parts:
+        home = units_of(part["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
+        yield from lines(
+            part, part["unit"].to_numpy() != home, "final state of key {key} is in unit {unit}, slot {slot}"
+        )
+
+
+def _unlike(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
+    """One line for each row that is expected more often, or less often, than it is found."""
+    names = list(expected.columns)
+    counts = [table[names].value_counts(dropna=False) for table in (expected, found)]
+    both = pd.concat(counts, axis=1, keys=["expected", "times"]).fillna(0).astype(int).reset_index()
+    text = f"{what}: " + ", ".join(f"{name} {{{name}}}" for name in names) + ": {times} times, expected {expected}"
+    yield from lines(both, both["expected"] != both["times"], text)
+
+
+def _wrong_last(
+    query: str, ask: _Tables, told: pd.DataFrame, fired: pd.DataFrame, state: pd.DataFrame
+) -> Iterator[str]:
+    """The state of the last stage, and what each row tells of it; rows may have come in any order."""
+    expected, by = ask(LAST[query], rows=told), _KEYED_BY[query]
+    tables = [table[list(expected.columns)].copy() for table in (expected, state)]
+    for name in [name for name in expected if expected[name].dtype == object]:
+        for table in tables:
+            table[name] = table[name].map(tuple)  # lists cannot be counted
+    yield from _unlike("final state of the last stage", *tables)
+    text = f"{by} {{{by}}}, auction {{key}}, price or count {{value}}: "
+    if query in ("q5", "q7"):
+        both = fired.assign(value=fired["count" if query == "q5" else "price"])
+        most = both.groupby(by)["value"].transform("max")
+        known: Any = pd.MultiIndex.from_frame(both[[by, "best"]]).isin(pd.MultiIndex.from_frame(both[[by, "value"]]))
+        odd = ~both["best"].between(both["value"], most) | ~known
+        yield from lines(both, odd, text + "is told with the best {best}, which cannot be")
+    else:
+        both = fired.assign(value=fired["price"]).sort_values([by, "count"])
+        text += "is told with total {total} of {count}, which cannot be"
+        sold = both.groupby(by)
+        if query == "q4":
+            odd = (both["count"] != sold.cumcount() + 1) | (both["total"] != sold["price"].cumsum())
+        else:
+            highest = both[by].map(sold["price"].agg(lambda prices: prices.nlargest(10).sum()))
+            odd = ~both["count"].between(1, sold["count"].transform("size").clip(upper=10)) | (both["total"] > highest)
+        yield from lines(both, odd, text)

@@ -1,0 +1,202 @@
+"""The queries of ``nexmark``: stages and rules. What they have to give is in ``sql``, which knows nothing of this."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyshift.frames import EVENT_FIELDS
+from keyshift.workloads.contract import KeyedStage
+from keyshift.workloads.nexmark.closing import q4, q6
+from keyshift.workloads.nexmark.inputs import (
+    BIDS,
+    BIDS_BY_BIDDER,
+    SELLERS,
+    bids,
+    bids_in_euro,
+    ints,
+    persons_and_auctions,
+    texts,
+)
+from keyshift.workloads.nexmark.operators import NOT_DUE, Entry, Fold, MapOperator, Rule, without_due
+from keyshift.workloads.nexmark.source import PERSON
+from keyshift.workloads.nexmark.stages import entries_stage, folded
+
+if TYPE_CHECKING:
+    from keyshift.workloads.nexmark import Nexmark
+
+SKIP = 123  # Q2: bids for auctions whose number is a multiple of it
+STATES = ("OR", "ID", "CA")  # Q3: where sellers live
+CATEGORY = 10  # Q3: of their auctions
+
+
+class Query(NamedTuple):
+    """``what``: in words. ``stages``: of a workload with this query."""
+
+    what: str
+    stages: Callable[["Nexmark"], tuple[KeyedStage, ...]]
+
+
+# -- Q1 and Q2: without state ------------------------------------------------------------------------------------------
+
+
+def _q1(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    fields = ints("bidder", "price", "at")
+    return (
+        KeyedStage(
+            "bids", pa.schema([*EVENT_FIELDS, *fields]), fields, partial(MapOperator, fields, None), bids_in_euro
+        ),
+    )
+
+
+def _skipped(events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    return np.asarray(events["key"].to_numpy() % SKIP == 0)
+
+
+def _q2(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    fields = ints("price")
+    events, operator = pa.schema([*EVENT_FIELDS, *fields]), partial(MapOperator, fields, _skipped)
+    return (KeyedStage("bids", events, fields, operator, partial(bids, ("auction", "price")), _skipped),)
+
+
+# -- Q3 and Q8: joins of persons and their auctions --------------------------------------------------------------------
+
+
+def _q3(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """An entry for the person (auction 0), which stays, and one for each auction, until its row is told."""
+    behind = workload.delay_us + 1
+
+    def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
+        _, _, at, kind, auction, category, _, *person = event
+        if kind == PERSON:
+            if person[-1] not in STATES:
+                return entries
+            matched = [(max(at, waits[2]) + behind, *waits[1:3], *person) for waits in entries]
+            return [*matched, (NOT_DUE, 0, at, *person)]
+        if category != CATEGORY:
+            return entries
+        for _, of, came, *known in entries:
+            if not of:
+                return [*entries, (max(at, came) + behind, auction, at, *known)]
+        return [*entries, (NOT_DUE, auction, at, "", "", "")]
+
+    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+        return [(auction, *person) for _, auction, _, *person in entries], []
+
+    person = texts("name", "city", "state")
+    rule = Rule((*ints("auction", "at"), *person), (*ints("auction"), *person), add, close)
+    return (entries_stage("sellers", SELLERS, rule, persons_and_auctions),)
+
+
+def _q8(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """In each window an entry for the person (auction 0), and one for each auction."""
+    window_us, behind = workload.window_us, workload.window_us + workload.delay_us
+
+    def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
+        _, _, at, _, auction, _, reserve, name, *_ = event
+        start = at - at % window_us
+        return [*entries, (start + behind, start, auction, reserve, name)]
+
+    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+        names = [name for _, _, auction, _, name in entries if not auction]
+        return [
+            (start, auction, reserve, name) for name in names for _, start, auction, reserve, _ in entries if auction
+        ], []
+
+    fields = (*ints("start", "auction", "reserve"), *texts("name"))
+    return (entries_stage("sellers", SELLERS, Rule(fields, fields, add, close), persons_and_auctions),)
+
+
+# -- Q5 and Q7: windows of each auction, and the best of all auctions --------------------------------------------------
+
+
+def _best(*fields: str) -> KeyedStage:
+    """Keyed by the start of a window: the largest value so far of the first of ``fields``, and whose it is."""
+
+    def add(state: Entry | None, event: Sequence[Any]) -> Entry:
+        _, _, _, auction, value, *_ = event
+        best, leaders = state or (-1, [])
+        if value < best:
+            return best, leaders
+        return value, sorted({*(leaders if value == best else []), auction})
+
+    def row(state: Entry, event: Sequence[Any]) -> Entry:
+        return (*event[3:], state[0])
+
+    known = (*ints("best"), pa.field("leaders", pa.list_(pa.int64())))
+    return folded("best", "start", fields, Fold(known, ints("auction", *fields, "best"), add, row))
+
+
+def _q5(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """An entry for each window that has a bid."""
+    window_us, slide_us, behind = workload.window_us, workload.slide_us, workload.window_us + workload.delay_us
+
+    def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
+        at = event[2]
+        counts = {start: count for _, start, count in entries}
+        for start in range(at - at % slide_us, at - window_us, -slide_us):
+            counts[start] = counts.get(start, 0) + 1
+        return [(start + behind, start, count) for start, count in counts.items()]
+
+    fields = ints("start", "count")
+    rule = Rule(fields, fields, add, without_due)
+    first = entries_stage("auctions", BIDS, rule, partial(bids, ("auction", "at", "bidder", "price")))
+    return first, _best("count")
+
+
+def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """In each window an entry for each bid of the highest price."""
+    window_us, behind = workload.window_us, workload.window_us + workload.delay_us
+
+    def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
+        _, _, at, bidder, price = event
+        start = at - at % window_us
+        best = max((known for _, of, known, _ in entries if of == start), default=-1)
+        if price < best:
+            return entries
+        kept = entries if price == best else [entry for entry in entries if entry[1] != start]
+        return [*kept, (start + behind, start, price, bidder)]
+
+    fields = ints("start", "price", "bidder")
+    rule = Rule(fields, fields, add, without_due)
+    first = entries_stage("auctions", BIDS, rule, partial(bids, ("auction", "at", "bidder", "price")))
+    return first, _best("price", "bidder")
+
+
+# -- Q11: sessions of bidders ------------------------------------------------------------------------------------------
+
+
+def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
+    """An entry for each session: bids of which each is less than the gap behind another one."""
+    gap_us, delay_us = workload.gap_us, workload.delay_us
+
+    def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
+        first = last = event[2]
+        count, kept = 1, []
+        for entry in entries:
+            _, start, end, many = entry
+            if start - gap_us < event[2] < end + gap_us:
+                first, last, count = min(first, start), max(last, end), count + many
+            else:
+                kept.append(entry)
+        return [*kept, (last + gap_us + delay_us, first, last, count)]
+
+    fields = ints("start", "last", "count")
+    rule = Rule(fields, fields, add, without_due)
+    return (entries_stage("bidders", BIDS_BY_BIDDER, rule, partial(bids, ("bidder", "at"))),)
+
+
+QUERIES = {
+    "q1": Query("prices of bids in euro, without state", _q1),
+    "q2": Query("bids for some auctions, without state", _q2),
+    "q3": Query("who sells in some states: persons joined with their auctions", _q3),
+    "q4": Query("the average closing price of each category", q4),
+    "q5": Query("auctions with the most bids in a sliding window", _q5),
+    "q6": Query("the average price of the last ten auctions of each seller", q6),
+    "q7": Query("the highest bid of a tumbling window", _q7),
+    "q8": Query("new persons who have sold something in the same tumbling window", _q8),
+    "q11": Query("bids of a bidder in each session", _q11),
+}

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.sequential import run_sequentially
+from keyshift.workloads.micro import Micro
+
+SECOND_US = 1_000_000
+
+
+def make(**changes) -> Micro:
+    plain = {"key_groups": 8, "keys": 60, "state_bytes": 24, "seed": 3, "active_share": 0.25}
+    return Micro(**(plain | changes))
+
+
+def taken(workload, times, router=0):
+    return workload.sources[0].partition(router).take(np.asarray(times, np.int64))
+
+
+def written(workload, second, router=0):
+    """The key groups that are written, and those that are read, in one second."""
+    events = taken(workload, second * SECOND_US + np.arange(3000), router)
+    groups = units_of(events["key"].to_numpy(), workload.key_groups)
+    writes = events["writes"].to_numpy(zero_copy_only=False)
+    return set(groups[writes].tolist()), set(groups[~writes].tolist())
+
+
+@pytest.mark.parametrize("share, active", [(0.25, 2), (1.0, 8), (0.001, 1)])
+def test_in_each_second_a_share_of_the_key_groups_is_written_and_the_others_are_read(share, active):
+    workload = make(active_share=share)
+    for second in range(4):
+        writes, reads = written(workload, second)
+        assert (len(writes), len(reads)) == (active, 8 - active)
+        assert not writes & reads
+        assert written(workload, second, router=1)[0] == writes, "all routers agree"
+
+
+def test_every_key_group_has_its_turn():
+    workload = make(skew=0.0)
+    turns = [written(workload, second)[0] for second in range(4)]
+    assert set.union(*turns) == set(range(8))
+    assert sum(map(len, turns)) == 8
+
+
+def test_behind_a_number_of_events_keys_follow_another_skew():
+    workload = make(skew=0.0, later_events=20_000, later_skew=2.0)
+    groups = units_of(taken(workload, np.zeros(40_000))["key"].to_numpy(), 8)
+    before, after = (np.bincount(part, minlength=8) / 20_000 for part in (groups[:20_000], groups[20_000:]))
+    weights = 1 / np.arange(1, 9) ** 2.0
+    assert before == pytest.approx(np.full(8, 1 / 8), rel=0.1)
+    assert after == pytest.approx(weights / weights.sum(), rel=0.15)
+
+
+def run(workload, **changes):
+    return run_sequentially(workload, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)], **changes)
+
+
+def wrong(workload, made) -> list[str]:
+    return list(workload.wrong(made.events, made.results, iter(made.final)))
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+def test_a_run_without_mistakes_has_nothing_wrong(routers):
+    workload = make()
+    made = run(workload, routers=routers)
+    assert wrong(workload, made) == []
+    assert 0 < made.events["writes"].sum() < len(made.events)
+    left = sum(part["count"].sum() for part in made.final)
+    assert left == made.events["writes"].sum(), "only those that write change anything"
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("column, by", [("count", 1), ("stamp", 1), ("count", -1), ("count", 10**9)])
+def test_a_result_with_another_count_or_stamp_is_wrong(writes, column, by):
+    workload = make()
+    made = run(workload)
+    of = made.results.merge(made.events[["router", "offset", "position", "writes"]])
+    row = of.index[of["writes"] == writes][3]
+    made.results.loc[row, column] += by
+    where = made.results.loc[row]
+    found = wrong(workload, made)
+    assert any(f"router {where.router} offset {where.offset} position {where.position}" in line for line in found)
+
+
+def test_a_read_that_falls_behind_a_write_of_its_router_is_wrong():
+    workload = make(keys=1, key_groups=1, active_share=1.0)
+    made = run_sequentially(workload, [Assignment.contiguous(1, 1)], routers=1)
+    last = made.results.index[-1]
+    made.events.loc[made.events.index[-1], "writes"] = False
+    made.results.loc[last, ["count", "stamp"]] = 3
+    assert any("had left behind" in line for line in wrong(workload, made))
+
+
+def test_a_write_that_was_lost_is_seen_in_the_final_state():
+    workload = make()
+    made = run(workload)
+    part = next(part for part in made.final if part["count"].max() > 0)
+    part.loc[part["count"].idxmax(), "count"] -= 1
+    assert any("final state of key" in line for line in wrong(workload, made))

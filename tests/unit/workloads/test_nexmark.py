@@ -1,0 +1,366 @@
+"""The events have the published proportions, and each query gives what it should, worked out by hand and by SQL."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from keyshift.checks import check_workload
+from keyshift.errors import BadInput
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.sequential import run_sequentially
+from keyshift.lab.spec import make_spec
+from keyshift.results.verdict import judge
+from keyshift.state.memory import MemoryState
+from keyshift.workloads.nexmark import Nexmark
+from keyshift.workloads.nexmark.inputs import AUCTIONS, SELLERS
+from keyshift.workloads.nexmark.operators import ROW, TAKEN
+from keyshift.workloads.nexmark.queries import QUERIES
+from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
+
+SMALL = {"key_groups": 8, "window_ms": 20, "slide_ms": 10, "gap_ms": 15, "delay_ms": 5, "auction_ms": 20, "seed": 11}
+STATELESS = ("q1", "q2")
+TIMED = [query for query in QUERIES if query not in STATELESS]
+CHAINS = [query for query in QUERIES if len(Nexmark(query=query).stages) > 1]
+MS = 1000
+
+
+def make(**changes) -> Nexmark:
+    return Nexmark(**(SMALL | changes))
+
+
+def taken(count, router=0, **changes) -> pa.RecordBatch:
+    times = 10**9 + np.arange(count, dtype=np.int64) * 500
+    return make(**changes).sources[0].partition(router).take(times)
+
+
+def of_kind(events, kind) -> pd.DataFrame:
+    return events.filter(pc.equal(events["kind"], kind)).to_pandas()
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_others_bids():
+    kinds = taken(5000)["kind"].to_numpy()
+    assert np.bincount(kinds).tolist() == [100, 300, 4600]
+    assert (kinds.reshape(-1, 50) == kinds[:50]).all()
+
+
+def test_each_kind_has_its_fields_and_no_others():
+    events = taken(500)
+    shared = {"t", "at", "kind", "extra"}
+    has = {
+        PERSON: {"id", "name", "email", "credit_card", "city", "state"},
+        AUCTION: {
+            *("id", "item_name", "description", "initial_bid", "reserve", "expires", "seller", "category"),
+        },
+        BID: {"auction", "bidder", "price"},
+    }
+    for kind, names in has.items():
+        rows = events.filter(pc.equal(events["kind"], kind))
+        full = {name for name in events.schema.names if rows[name].null_count == 0}
+        empty = {name for name in events.schema.names if rows[name].null_count == rows.num_rows}
+        assert (full, empty) == (names | shared, set(events.schema.names) - names - shared)
+
+
+def test_numbers_are_those_of_one_router_and_refer_to_what_was_made_before():
+    routers = [taken(20_000, router) for router in range(3)]
+    numbers = [set(of_kind(events, AUCTION)["id"]) for events in routers]
+    assert all(len(each) == 1200 for each in numbers)
+    assert not numbers[0] & numbers[1] and not numbers[1] & numbers[2]
+    persons = set.union(*(set(of_kind(events, PERSON)["id"]) for events in routers))
+    for events in routers:
+        assert set(of_kind(events, BID)["auction"]) <= set.union(*numbers)
+        assert set(of_kind(events, AUCTION)["seller"]) <= persons
+
+
+def test_half_of_the_bids_are_for_the_hot_auction_and_three_quarters_by_the_hot_person():
+    bids = of_kind(taken(100_000, router=2), BID)
+    hot_auctions, hot_bidders = ((bids[name] - 1000) % 64 == 0 for name in ("auction", "bidder"))
+    assert hot_auctions.mean() == pytest.approx(0.5, abs=0.01)
+    assert hot_bidders.mean() == pytest.approx(0.75, abs=0.01)
+    assert bids.loc[hot_auctions, "auction"].nunique() == 6000 / 100, "another one for every hundred auctions"
+    assert bids.loc[~hot_auctions, "auction"].nunique() > 5000
+
+
+def test_prices_are_from_one_to_a_million_and_events_late_by_the_delay_at_most():
+    events = taken(50_000, delay_ms=7).to_pandas()
+    prices = events["price"].dropna()
+    assert 100 <= prices.min() < 200 and 9e7 < prices.max() <= 1e8
+    assert np.median(prices) == pytest.approx(1e5, rel=0.1)
+    late = events["t"] - events["at"]
+    assert late.min() >= 0 and 6500 < late.max() <= 7000
+    auctions = events[events["kind"] == AUCTION]
+    assert (auctions["expires"] > auctions["at"]).all()
+    assert set(auctions["category"]) == {10, 11, 12, 13, 14}
+
+
+@given(st.lists(st.integers(0, 120), min_size=1, max_size=6), st.integers(0, 3))
+@settings(max_examples=20)
+def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router):
+    times = np.arange(sum(chunks), dtype=np.int64)
+    source, begin, parts = make().sources[0].partition(router), 0, []
+    for chunk in chunks:
+        parts.append(source.take(times[begin : begin + chunk]))
+        begin += chunk
+    assert pa.Table.from_batches(parts) == pa.Table.from_batches([make().sources[0].partition(router).take(times)])
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"query": "q55"}, "unknown query 'q55': did you mean 'q5'\\? known: q1, q2, q3"),
+        ({"query": "q9"}, "unknown query 'q9'"),
+        ({"window_ms": 0}, "greater than or equal to 1"),
+        ({"gap_ms": 0}, "greater than or equal to 1"),
+        ({"slide_ms": 21}, "slide_ms = 21: must be at most window_ms = 20"),
+        ({"slide_ms": 1, "window_ms": 1001}, "a thousandth at least"),
+    ],
+)
+def test_an_unknown_query_and_a_window_that_cannot_be_are_refused(change, message):
+    with pytest.raises(ValidationError, match=message):
+        make(**change)
+
+
+def test_a_run_says_so_in_one_line():
+    for setting in ({"query": "q12"}, {"window_ms": 0}):
+        with pytest.raises(BadInput) as refused:
+            make_spec({"workload": "nexmark"} | setting)
+        assert "\n" not in str(refused.value)
+        assert str(next(iter(setting.values()))) in str(refused.value)
+
+
+# -- queries by hand ---------------------------------------------------------------------------------------------------
+
+
+def told(query, events, watermark, schema, **changes):
+    """The rows of the first stage for events, each as columns behind key and t, when all routers have come so far."""
+    workload = make(query=query, delay_ms=0, **changes)
+    stage = workload.stages[0]
+    operator, state = stage.operator(), MemoryState(stage.operator().state_schema)
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*events, strict=True), schema, strict=True)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    batch = batch.append_column("position", pa.array(np.arange(len(events), dtype=np.int32)))
+    batch = batch.append_column("unit", pa.array(np.zeros(len(events), np.int32)))
+    assert set(operator.process(batch, lambda unit: state)["kind"].to_pylist()) == {TAKEN}
+    state.timers.reach(watermark)
+    rows = operator.advance([state])
+    if rows is None:
+        return [], state
+    assert set(rows["kind"].to_pylist()) == {ROW}
+    names = [name for name in rows.schema.names if name not in ("t", "position", "kind")]
+    return sorted(zip(*(rows[name].to_pylist() for name in names), strict=True)), state
+
+
+def bid(auction, at, bidder=1, price=5):
+    return auction, at * MS, at * MS, bidder, price
+
+
+def test_q5_counts_the_bids_of_an_auction_in_every_window_that_has_them():
+    schema = make(query="q5").stages[0].events
+    events = [bid(7, 21), bid(7, 29), bid(7, 35), bid(8, 39)]
+    rows, state = told("q5", events, 50 * MS, schema)  # windows of 20 ms, every 10 ms
+    expected = [(7, 10 * MS, 2), (7, 20 * MS, 3), (7, 30 * MS, 1), (8, 20 * MS, 1), (8, 30 * MS, 1)]
+    assert rows == expected
+    assert not state.keys() and not len(state.timers)
+    assert told("q5", events, 50 * MS - 1, schema)[0] == [row for row in expected if row[1] < 30 * MS]
+
+
+def test_q7_keeps_every_bid_of_the_highest_price():
+    schema = make(query="q7").stages[0].events
+    events = [bid(7, 1, 1, 5), bid(7, 2, 2, 9), bid(7, 3, 3, 4), bid(7, 19, 4, 9), bid(7, 20, 5, 1)]
+    rows, state = told("q7", events, 20 * MS, schema)
+    assert rows == [(7, 0, 9, 2), (7, 0, 9, 4)]
+    assert state.keys() == [7], "the next window is open"
+
+
+def offer(number, at, expires, category=10, seller=5):
+    return number, at * MS, at * MS, AUCTION, 0, expires * MS, category, seller
+
+
+def bid_for(number, at, price):
+    return number, at * MS, at * MS, BID, price, 0, 0, 0
+
+
+@pytest.mark.parametrize("query, row", [("q4", (7, 12, 30)), ("q6", (7, 5, 20 * MS, 30))])
+def test_q4_and_q6_tell_the_highest_bid_of_an_auction_while_it_was_open(query, row):
+    bids = [bid_for(7, 9, 99), bid_for(7, 10, 10), bid_for(7, 20, 30), bid_for(7, 21, 50), bid_for(7, 12, 30)]
+    unsold = [offer(8, 10, 15), bid_for(8, 16, 70)]
+    auction_first = [offer(7, 10, 20, category=12), *bids, *unsold]
+    bids_first = [*bids, offer(7, 10, 20, category=12), *unsold]
+    for events in (auction_first, bids_first):
+        rows, state = told(query, events, 20 * MS + 1, AUCTIONS)
+        assert rows == [row]
+        assert [state.values[key][1] for key in (7, 8)] == [[2], [2]], "closed: later bids change nothing"
+        assert told(query, events, 20 * MS, AUCTIONS)[0] == []
+
+
+def test_q6_has_the_last_ten_of_a_seller_in_the_order_in_which_they_closed():
+    operator = make(query="q6").stages[1].operator()
+    state = MemoryState(operator.state_schema)
+    schema = make(query="q6").stages[1].events
+    closed = [3, 1, 2, *range(12, 3, -1)]  # in any order
+    events = [(5, 0, ROW, number, number * MS, number) for number in closed]
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*events, strict=True), schema, strict=True)]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    batch = batch.append_column("position", pa.array(np.full(12, -1, np.int32)))
+    batch = batch.append_column("unit", pa.array(np.zeros(12, np.int32)))
+    rows = operator.process(batch, lambda unit: state)
+    assert state.values[5] == ([n * MS for n in range(3, 13)], list(range(3, 13)), list(range(3, 13)))
+    assert rows["total"].to_pylist()[-1] == sum(range(3, 13))
+    assert rows["count"].to_pylist() == [*range(1, 11), 10, 10]
+
+
+def test_q11_ends_a_session_behind_the_gap_and_joins_what_a_late_bid_connects():
+    schema = make(query="q11").stages[0].events
+    events = [(3, 0, at * MS) for at in (10, 20, 50, 36, 100)]  # a gap of 15 ms: 36 is near 50, but not 20
+    rows, _ = told("q11", events, 90 * MS, schema)
+    assert rows == [(3, 10 * MS, 20 * MS, 2), (3, 36 * MS, 50 * MS, 2)]
+    rows, _ = told("q11", [*events, (3, 0, 30 * MS)], 90 * MS, schema)
+    assert rows == [(3, 10 * MS, 50 * MS, 5)]
+    apart, joined = ([(3, 0, 0), (3, 0, gap)] for gap in (15 * MS, 15 * MS - 1))
+    assert [len(told("q11", events, 10**6, schema)[0]) for events in (apart, joined)] == [2, 1]
+
+
+def person(number, at, state="OR", name="Ada"):
+    return number, at * MS, at * MS, PERSON, 0, 0, 0, name, "Bend", state
+
+
+def auction(number, seller, at, category=10, reserve=70):
+    return seller, at * MS, at * MS, AUCTION, number, category, reserve, "", "", ""
+
+
+def test_q3_finds_the_sellers_of_some_states_whoever_comes_first():
+    events = [
+        *(auction(1, 5, 1), person(5, 2), auction(2, 5, 3), auction(3, 5, 3, category=11)),
+        *(person(6, 1, state="WY"), auction(4, 6, 2), auction(5, 9, 2)),
+    ]
+    rows, state = told("q3", events, 10 * MS, SELLERS)
+    assert rows == [(5, 1, "Ada", "Bend", "OR"), (5, 2, "Ada", "Bend", "OR")]
+    assert sorted(state.keys()) == [5, 6, 9], "persons stay, and auctions wait for theirs"
+    assert state.values[5][1] == [0], "but auctions that were told do not"
+    assert told("q3", events, 2 * MS, SELLERS)[0] == []
+
+
+def test_q8_finds_who_is_new_and_sells_in_the_same_window():
+    events = [person(5, 1), auction(1, 5, 19), auction(2, 5, 20), person(6, 15), auction(3, 7, 5), auction(4, 6, 12)]
+    rows, state = told("q8", events, 20 * MS, SELLERS)
+    assert rows == [(5, 0, 1, 70, "Ada"), (6, 0, 4, 70, "Ada")]
+    assert state.keys() == [5], "the auction of the next window"
+
+
+def test_q1_gives_prices_in_euro_and_q2_the_bids_for_some_auctions():
+    events = taken(20_000)
+    bids = of_kind(events, BID)
+    made = make(query="q1").stages[0].mapped(events).to_pandas()
+    assert (made["price"] == (bids["price"] * 89 // 100)).all()
+    assert (made["key"] == bids["auction"]).all() and (made["bidder"] == bids["bidder"]).all()
+    workload = make(query="q2")
+    run = run_sequentially(workload, [Assignment.contiguous(8, 2)], frames=40, events_per_frame=100)
+    assert 0 < len(run.results) < len(run.events)
+    assert set(run.results["key"] % 123) == {0}
+
+
+# -- whole runs against SQL --------------------------------------------------------------------------------------------
+
+
+def run(query, delay_ms=5, **changes):
+    workload = make(query=query, delay_ms=delay_ms)
+    given = {"frames": 13} | changes
+    return workload, run_sequentially(workload, [Assignment.contiguous(8, n, v) for v, n in ((1, 2), (2, 3))], **given)
+
+
+def verdict(workload, made, **changes):
+    given = {name: getattr(made, name) for name in ("events", "results", "final", "assignments", "times", "earlier")}
+    return judge(workload, **(given | changes))
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_every_query_keeps_the_contract_of_a_workload(query):
+    # With 13 frames the last one has persons and auctions, too.
+    check_workload(make(query=query, bins=2), frames=13, examples=5)
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_rows_are_told_and_their_number_is_that_of_sql(query):
+    workload, made = run(query, frames=40, events_per_frame=100)
+    found = verdict(workload, made)
+    assert found.ok, found.examples
+    rows = made.results[made.results["position"] == -1]
+    assert len(rows) > 10
+    assert (made.results["position"] >= 0).sum() == len(made.events)
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_rows_are_the_same_with_and_without_a_migration(query):
+    workload = make(query=query)
+
+    def rows(*slots):
+        assignments = [Assignment.contiguous(8, number, version) for version, number in enumerate(slots, 1)]
+        made = run_sequentially(workload, assignments, frames=40, events_per_frame=100)
+        of_timers = made.results[made.results["position"] == -1]
+        if query in CHAINS:
+            # What has come so far depends on the order.
+            so_far = ["total", "count"] if query in ("q4", "q6") else ["best"]
+            of_timers = of_timers.drop(columns=so_far)
+        names = [name for name in of_timers if name not in ("slot", "version", "log_offset", "arrived_us")]
+        return of_timers[names].sort_values(names, ignore_index=True)
+
+    pd.testing.assert_frame_equal(rows(2), rows(2, 4, 3))
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_a_row_that_is_another_makes_the_verdict_bad(query):
+    workload, made = run(query, frames=30, events_per_frame=60)
+    row = made.results.index[made.results["position"] == -1][0]
+    for field in workload.stages[-1].result_fields:
+        results = made.results.copy()
+        if field.name == "kind":
+            continue
+        value = results.loc[row, field.name]
+        results.loc[row, field.name] = f"{value}!" if isinstance(value, str) else value + 10**9
+        found = verdict(workload, made, results=results)
+        assert found.wrong, f"another {field.name} is not seen"
+    found = verdict(workload, made, results=made.results.drop(index=row))
+    assert found.wrong
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_an_answer_that_tells_more_is_wrong(query):
+    workload, made = run(query)
+    row = made.results.index[made.results["position"] >= 0][4]
+    made.results.loc[row, "kind"] = ROW
+    assert verdict(workload, made).wrong == 1
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_timers_and_entries_that_do_not_belong_together_are_wrong(query):
+    workload, made = run(query, delay_ms=300, frames=30, events_per_frame=60)
+    timers = [part.copy() for part in made.timers]
+    table = next(part for part in timers if (part["kind"] == 0).any())
+    of_event = table.index[table["kind"] == 0][0]
+    without = [part.drop(index=of_event) if part is table else part for part in timers]
+    times = type(made.times)(made.frames, without, made.assignments)
+    assert verdict(workload, made, times=times).wrong
+    table.loc[of_event, "time"] += 1
+    times = type(made.times)(made.frames, timers, made.assignments)
+    assert verdict(workload, made, times=times).wrong
+
+
+@pytest.mark.parametrize("query", CHAINS)
+def test_a_state_of_the_last_stage_that_is_another_is_wrong(query):
+    workload, made = run(query, frames=30, events_per_frame=60)
+    part = next(part for part in made.final if (part["stage"] == 1).any())
+    assert units_of(part["key"].to_numpy(), 8).tolist() == part["unit"].tolist()
+    name = {"q4": "total", "q6": "prices"}.get(query, "best")
+    value = part[name].iloc[0]
+    part.at[part.index[0], name] = value + 1 if query != "q6" else [*value[:-1], value[-1] + 1]
+    assert verdict(workload, made).wrong

@@ -1,0 +1,174 @@
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from keyshift.checks import check_workload
+from keyshift.errors import BadInput
+from keyshift.frames import keys_of
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.sequential import run_sequentially
+from keyshift.results.verdict import judge
+from keyshift.workloads import wordcount
+from keyshift.workloads.wordcount import WordCount, text
+from keyshift.workloads.wordcount.source import word
+
+SAMPLE = Path(__file__).parents[3] / "data" / "moving.txt"
+WINDOW_US = 20_000
+
+
+def make(**changes) -> WordCount:
+    return WordCount(**({"key_groups": 8, "words": 30, "skew": 0.5, "seed": 3, "window_ms": 20} | changes))
+
+
+def run(workload, **changes):
+    return run_sequentially(workload, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)], **changes)
+
+
+def verdict(workload, made, **changes):
+    given = {name: getattr(made, name) for name in ("events", "results", "final", "assignments", "times")}
+    return judge(workload, **(given | changes))
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def test_words_are_runs_of_letters_in_lower_case_in_their_order(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes("\ufeffTo keep, to MOVE;\n\n\u00dcber-all: to keep".encode())
+    words, numbers = text.read(str(file))
+    assert [words[number] for number in numbers] == ["to", "keep", "to", "move", "über", "all", "to", "keep"]
+    assert len(words) == 5
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"good\nfine \xff word\n", "line 2, byte 6 is 0xff, which is not UTF-8 there; convert the file"),
+        (b"cut off: \xe2\x82", "line 1, byte 10 is 0xe2"),
+        (b" ... \n", "there is no word in it"),
+        (b"", "there is no word in it"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_with_the_place(tmp_path, content, message):
+    file = tmp_path / "a.txt"
+    file.write_bytes(content)
+    [source] = make(text=str(file)).sources
+    with pytest.raises(BadInput, match=message):
+        source.require()
+
+
+def test_a_folder_is_no_text(tmp_path):
+    with pytest.raises(BadInput, match=r"cannot be read \(Is a directory\)"):
+        make(text=str(tmp_path)).sources[0].require()
+
+
+def test_a_router_reads_the_whole_text_over_and_over_again():
+    words, numbers = text.read(str(SAMPLE))
+    source = make(text=str(SAMPLE)).sources[0].partition(0)
+    taken = source.take(np.zeros(2 * len(numbers), np.int64))["word"].to_pylist()
+    assert Counter(taken) == Counter({w: 2 * n for w, n in Counter(words[i] for i in numbers).items()})
+    assert taken[: len(numbers)] == taken[len(numbers) :]
+
+
+def test_other_numbers_have_other_words():
+    made = [word(number) for number in range(20_000)]
+    assert len(set(made)) == 20_000
+    assert all(w.isalpha() for w in made)
+
+
+def test_key_groups_of_words_are_drawn_in_proportion_to_zipf_weights():
+    workload = make(words=1000, skew=1.0)
+    taken = workload.sources[0].partition(0).take(np.zeros(100_000, np.int64))
+    groups = units_of(keys_of(taken["word"]).to_numpy(), 8)
+    weights = 1 / np.arange(1, 9)
+    assert np.bincount(groups, minlength=8) / 100_000 == pytest.approx(weights / weights.sum(), rel=0.05)
+
+
+# -- counting ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window_ms", [0, 20])
+def test_it_keeps_the_contract_with_a_text_and_with_or_without_windows(window_ms):
+    check_workload(make(text=str(SAMPLE), window_ms=window_ms))
+
+
+def test_windows_that_have_closed_are_told_once_and_the_others_are_in_the_state():
+    workload = make()
+    made = run(workload, frames=9)
+    assert verdict(workload, made).ok
+    fired = made.results[made.results["position"] == -1]
+    assert set(fired["t"]) == set(range(WINDOW_US, made.times.least + 1, WINDOW_US))
+    left = {start for part in made.final for starts in part["starts"] for start in starts}
+    assert left == {made.times.least // WINDOW_US * WINDOW_US}
+    assert fired["count"].sum() == (made.events["t"] < max(fired["t"])).sum()
+
+
+def test_words_that_share_a_key_are_counted_apart(monkeypatch):
+    def few(words):
+        return pa.array(keys_of(words).to_numpy() % 3)
+
+    monkeypatch.setattr(wordcount, "keys_of", few)
+    for window_ms in (0, 20):
+        workload = make(window_ms=window_ms)
+        made = run(workload)
+        assert verdict(workload, made).ok, verdict(workload, made).examples
+        assert made.events["key"].nunique() == 3
+        assert made.events["word"].nunique() > 20
+        assert max(len(set(words)) for part in made.final for words in part["words"]) > 3
+
+
+def spoilt(made, **changes):
+    """Results of which one of a word, or of a window, is another."""
+    kind = changes.pop("kind_of", 0)
+    row = made.results.index[made.results["kind"] == kind][5]
+    results = made.results.copy()
+    for column, value in changes.items():
+        results.loc[row, column] = value
+    return results
+
+
+@pytest.mark.parametrize("window_ms", [0, 20])
+@pytest.mark.parametrize(
+    "change", [{"count": 0}, {"count": 10**6}, {"word": "nobody"}, {"kind": 1}, {"start": 7}], ids=str
+)
+def test_another_result_of_a_word_is_wrong(window_ms, change):
+    workload = make(window_ms=window_ms)
+    made = run(workload)
+    assert verdict(workload, made, results=spoilt(made, **change)).wrong
+
+
+@pytest.mark.parametrize(
+    "change", [{"count": 10**6}, {"word": "nobody"}, {"kind": 0}, {"start": 7}, {"t": 3}, {"key": 5}], ids=str
+)
+def test_another_result_of_a_window_is_wrong(change):
+    workload = make()
+    made = run(workload)
+    assert verdict(workload, made, results=spoilt(made, kind_of=1, **change)).wrong
+
+
+def test_a_window_told_before_its_time_is_wrong():
+    workload = make()
+    made = run(workload, frames=9)
+    part = next(part for part in made.final if len(part))
+    entry = part.iloc[0]
+    early = (
+        made.results[made.results["kind"] == 1]
+        .iloc[[0]]
+        .assign(key=entry["key"], word=entry["words"][0], start=entry["starts"][0], count=entry["counts"][0])
+    )
+    early["t"] = early["start"] + WINDOW_US
+    final = [part.drop(index=part.index[0]) if each is part else each for each in made.final]
+    found = verdict(workload, made, results=made.results._append(early), final=final)
+    assert any("not later than all routers had come" in line for line in found.examples)
+
+
+@pytest.mark.parametrize("window_ms", [0, 20])
+def test_a_count_of_the_final_state_that_is_another_is_wrong(window_ms):
+    workload = make(window_ms=window_ms)
+    made = run(workload)
+    part = next(part for part in made.final if len(part))
+    part.at[part.index[0], "counts"] = [count + 1 for count in part["counts"].iloc[0]]
+    assert verdict(workload, made).wrong == len(part["counts"].iloc[0])
