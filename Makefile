@@ -35,8 +35,8 @@ down: $(READY) ## stop them
 	@$(BIN)/keyshift down
 
 # The order of the folders, fast ones first, is `testpaths` in pyproject.toml.
-test: lint ## lint, then every test, those with real services too
-	@$(BIN)/python -m pytest $(ARGS)
+test: lint ## lint, then every test, those with real services too; two files at a time (one after the other: ARGS="-n 0")
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 nightly: $(READY) ## the property and contract tests with many more examples, thousands of threaded runs
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract $(ARGS)
