@@ -163,10 +163,10 @@ def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab
     (death,) = [note for note in manifest.notes if "the query died" in note]
     assert "since its snapshot was done again" in death
     assert any("latency at each stage" in note and "counter-2 " in note for note in manifest.notes)
-    migration = lab.store.get_table(manifest.run_id, "migration").to_pandas()
+    migration = lab.store.get_table(manifest.run_id, "migration")
     half = {move.unit for move in run.start().moves_to(run.target(run.start()))}
     assert [set(migration.loc[migration["stage"] == stage, "unit"]) <= half for stage in (0, 1)] == [True, True]
-    metrics = lab.store.get_table(manifest.run_id, "metrics").to_pandas()
+    metrics = lab.store.get_table(manifest.run_id, "metrics")
     assert set(metrics.loc[metrics["metric"] == "latency_p50_ms", "stage"]) == {0, 1}
 
 
