@@ -60,7 +60,7 @@ bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bar
 bench-state: $(READY) ## what the stores of state cost against memory; with ARGS="--large 4096" a migration of 4 GiB, too
 	@$(BIN)/python -m keyshift.bench.state $(ARGS)
 
-faults: $(READY) ## processes that fail in each phase of a migration, and what becomes of the job; a quarter of an hour
+faults: $(READY) ## what fails in each phase of a migration, and what becomes of the job; half an hour
 	@$(BIN)/python -m keyshift.bench.faults $(ARGS)
 
 bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes)

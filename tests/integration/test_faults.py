@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import faulty_daemon
-from keyshift.endpoints import Endpoints
 from keyshift.lab.run import Lab
 from keyshift.lab.spec import RunSpec, make_spec
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.services.jars import jars
+from keyshift.services.stack import Stack
 
 SMALL = {
     "rate": 2000.0,
@@ -34,15 +34,16 @@ def fault_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory, fault_file: Path) -> Iterator[Lab]:
-    """A lab whose workers look into the file of faults."""
+def lab(session_stack: Stack, tmp_path_factory: pytest.TempPathFactory, fault_file: Path) -> Iterator[Lab]:
+    """A lab whose workers look into the file of faults, and whose services may be hit."""
     conf = {
         "spark.python.daemon.module": faulty_daemon.__name__,
         "spark.executorEnv.PYTHONPATH": str(Path(faulty_daemon.__file__).parent),
         f"spark.executorEnv.{faulty_daemon.VARIABLE}": str(fault_file),
     }
     place = SparkPlace(conf=conf)
-    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), 6, lambda line: None, place) as lab:
+    endpoints, home = session_stack.endpoints(), tmp_path_factory.mktemp("lab")
+    with Lab(endpoints, jars("spark"), home, 6, lambda line: None, place, session_stack) as lab:
         yield lab
 
 
@@ -95,3 +96,27 @@ def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(la
     (publish,) = (event for event in events if event["event"] == "publish")
     for unit in publish["units"]:
         assert order["send", unit] < order["arrived", unit] < order["acknowledged", unit]
+
+
+FAULTS = (
+    "kill:daemon@1",
+    "restart:minio@snapshot:1s",
+    "kill:coordinator@prepare",
+    "restart:zookeeper@switch",
+    "stop:coordinator@align:1s",
+    "cut:flight@transfer",
+    "slow:flight@transfer:0.05s",
+    "restart:kafka@7",
+)
+
+
+def test_a_job_survives_what_fails_around_it(lab, session_stack):
+    """All in one run: services are away, a coordinator dies and its successor is stopped, connections are cut."""
+    before = {status.name: status.pid for status in session_stack.status()}
+    manifest = lab.run(spec(strategy="fluid", workload="windowcount", snapshot_s=1.0, fault=",".join(FAULTS)))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert manifest.summary.units_moved == 16
+    assert not [note for note in manifest.notes if "happen" in note or "died" in note]
+    assert [note for note in manifest.notes if "does not answer" in note and "the one before counts" in note]
+    after = {status.name: status.pid for status in session_stack.status()}
+    assert not set(before.items()) & set(after.items()), "each of them was started anew"

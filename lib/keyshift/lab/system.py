@@ -283,9 +283,7 @@ class KeyshiftJob:
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
-        for fault in self._spec.scenario.faults():
-            if not fault.ends_query and fault not in self._job.strikes.done:
-                self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen, its phase never came")
+        self._note_missed_faults()
         if self._spec.changes and all(plans.to_move is None for plans in self._plans.values()):  # nothing was planned
             for plans in self._moving:
                 plans.wants(self._spec.start(), self._spec.target(self._spec.start()))
@@ -293,3 +291,9 @@ class KeyshiftJob:
             self._told["of_stages"][name] |= {"decisions": plans.decisions, "to_move": plans.to_move or set()}
         planned_s = max((plans.planned_s or 0.0 for plans in self._plans.values()), default=0.0)
         return of_job(self._job, **self._told, planned_s=planned_s)
+
+    def _note_missed_faults(self) -> None:
+        """Those that end the query show by its deaths."""
+        for fault in self._spec.scenario.faults():
+            if not fault.ends_query and fault not in self._job.strikes.done:
+                self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen, its phase never came")

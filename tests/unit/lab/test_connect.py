@@ -7,6 +7,7 @@ from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.lab import connect as module
 from keyshift.lab.connect import open_lab, open_services
 from keyshift.lab.spec import make_spec
+from keyshift.services.stack import Stack
 
 PROFILE = "services: {{kafka: '{kafka}', zookeeper: '{open}', minio: '{open}'}}"
 
@@ -58,8 +59,23 @@ def test_the_profile_says_where_the_spark_of_all_runs_is(opened):
     specs = [make_spec({}), make_spec({"to_slots": 7})]
     with open_lab(specs, "local-cluster"):
         pass
-    *_, cores, _, spark = opened[-1]
+    *_, cores, _, spark, stack = opened[-1]
     assert (spark.master, spark.executors, cores) == ("local-cluster", 2, 9)
+    assert isinstance(stack, Stack), "the services are ours"
+
+
+@pytest.mark.parametrize(("fault", "remedy"), [("kill:executor@4", "local-cluster"), ("stop:kafka@4:1s", "embedded")])
+def test_a_fault_that_cannot_happen_there_is_refused_before_anything_is_opened(
+    opened, tmp_path, listening, fault, remedy
+):
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(PROFILE.format(kafka=listening, open=listening))
+    with (
+        pytest.raises(BadInput, match=rf"fault = {fault}: .*{remedy}"),
+        open_lab([make_spec({"fault": fault})], str(profile)),
+    ):
+        pass
+    assert not opened
 
 
 def test_a_run_that_does_not_fit_into_its_profile_is_refused_before_anything_is_opened(opened, tmp_path, listening):

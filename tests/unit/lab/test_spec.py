@@ -173,6 +173,14 @@ def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting,
     assert "\n" not in str(refused.value)
 
 
+def test_a_strategy_that_stops_the_query_has_faults_of_no_migration_only():
+    for fault in ("kill:source@transfer", "restart:kafka@switch", "cut:flight@transfer"):
+        with pytest.raises(BadInput, match="stop_restart stops the whole query, it has no phase"):
+            make_spec({"strategy": "stop_restart", "fault": fault})
+    for fault in ("kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"):
+        assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
+
+
 def test_an_autoscaler_has_bounds_and_as_many_tasks_as_it_may_ask_for():
     spec = make_spec({"trigger": "auto", "slots": 3, "slots_max": 7})
     assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
+from keyshift.executor.faults import parse
 from keyshift.keys import Assignment
 from keyshift.lab.scenario import Balance
 from keyshift.lab.spec import make_spec
@@ -120,6 +121,16 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert not made.job.requests
     assert not made.system.busy
+
+
+def test_faults_whose_phase_never_came_are_noted():
+    made = system_of(fault="kill:slot@1,restart:kafka@2,cut:flight@transfer")
+    made.job.strikes.done += parse("restart:kafka@2")
+    made.system._note_missed_faults()
+    (line,) = made.job.troubles
+    assert line.endswith("cut:flight@transfer did not happen, its phase never came")
+    made.job.strikes.busy = True
+    assert made.system.busy, "a service is away"
 
 
 def test_a_balance_is_planned_from_what_was_measured():
