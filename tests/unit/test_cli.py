@@ -154,9 +154,10 @@ def test_strategies_show_a_person_three_columns_and_a_script_the_whole_point(tmp
     assert [row["strategy"] for row in rows if row["phases"]] == ["spacker_dynamic"]
 
 
-def test_workloads_show_a_person_two_columns_and_a_script_their_parameters_with_bounds(tmp_path):
+def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_parameters_with_bounds(tmp_path):
     table = keyshift("workloads", home=tmp_path).stdout.splitlines()
-    assert table[0].split() == ["workload", "what"]
+    assert table[0].split() == ["workload", "what", "cpu_us_per_event"]
+    assert all(float(line.split()[-1]) > 0 for line in table[1:])
     rows = [json.loads(line) for line in keyshift("workloads", "--json", home=tmp_path).stdout.splitlines()]
     parameters = {row["workload"]: row["parameters"] for row in rows}
     shared = {"keys", "skew", "state_bytes", "key_groups", "seed"}

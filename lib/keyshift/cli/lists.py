@@ -59,11 +59,13 @@ def plan(
 
 
 def workloads(as_json: Json = False) -> None:
-    """What jobs compute; with --json, their parameters too."""
+    """What jobs compute, and the CPU of an event, measured with defaults; with --json, their parameters too."""
+    from keyshift.lab.cost import cpu_us_per_event
     from keyshift.workloads import parameters
     from keyshift.workloads import workloads as known
 
-    _print_models("workload", [(n, w.summary, w, parameters(w)) for n, w in known.items()], as_json)
+    costs = [{"cpu_us_per_event": round(cpu_us_per_event(workload()), 1)} for _, workload in known.items()]
+    _print_models("workload", [(n, w.summary, w, parameters(w)) for n, w in known.items()], as_json, costs)
 
 
 def backends(as_json: Json = False) -> None:
@@ -73,11 +75,16 @@ def backends(as_json: Json = False) -> None:
     _print_models("backend", [(n, b.summary, b.settings, b.settings.model_fields) for n, b in known.items()], as_json)
 
 
-def _print_models(kind: str, models: list[tuple[str, str, Any, Iterable[str]]], as_json: bool) -> None:
-    """Name and summary of each; as JSON also type, default, meaning and bounds of these fields of its model."""
+def _print_models(
+    kind: str,
+    models: list[tuple[str, str, Any, Iterable[str]]],
+    as_json: bool,
+    facts: Iterable[dict[str, Any]] | None = None,
+) -> None:
+    """Name, summary and ``facts`` of each; as JSON also type, default, meaning and bounds of fields of its model."""
     rows: list[dict[str, Any]] = []
-    for name, summary, model, parameters in models:
-        rows.append({kind: name, "what": summary})
+    for (name, summary, model, parameters), more in zip(models, facts or [{}] * len(models), strict=True):
+        rows.append({kind: name, "what": summary} | more)
         if as_json:
             declared = model.model_json_schema()["properties"]
             rows[-1]["parameters"] = {parameter: declared[parameter] for parameter in parameters}
