@@ -103,7 +103,7 @@ class MortalStage(LedStage):
         self.plans_lost += not session.plan_begun
         session.close()
         self.records += before.records.values()
-        self._troubles += before.troubles
+        self._troubles += map(self.named, before.troubles)
         successor = self._new_coordinator(before.assignment)
         successor.history[:0] = before.history
         self._coordinator = successor

@@ -23,6 +23,7 @@ class Stage:
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
         self.assignments, self.requests, self.under_way, self.measured = [spec.start()], [], [], 0
+        self.phase, self.several = "steady", len(spec.workload.stages) > 1
 
     @property
     def assignment(self):
@@ -42,9 +43,14 @@ class Stage:
     def request(self, make_steps, replace):
         self.requests.append(make_steps)
 
+    def named(self, words):
+        return f"{self.name}: {words}" if self.several else words
+
     def cancel(self):
+        if self.requests:
+            words = f"{len(self.requests)} requests for a migration were taken back before they had begun"
+            self.job.troubles.append(self.named(words))
         self.requests.clear()
-        self.job.troubles.append("1 requests for a migration were taken back before they had begun")
 
     def measure(self):
         self.measured += 1
@@ -166,7 +172,7 @@ def live_job(monkeypatch, spec, verdict="ok"):
 
     def record(spec, run_id, make, results, parameters):
         display = Display(said.append)
-        system = KeyshiftJob(spec, inner, display.enter)
+        system = KeyshiftJob(spec, inner)
         system.stop = system.final_state = lambda: None
         make(spec, system, traffic, display, lambda: None).execute()
         return manifest_of(inner, run_id, spec, verdict)

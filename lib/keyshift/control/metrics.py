@@ -24,6 +24,8 @@ PHASES = (
     *("steady", "planning", "copying", "preparing", "moving", "migrated", "late", "rolled_back", "savepoint"),
     *("stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up", "other"),
 )
+# Where all of the job is, whatever was said of a stage.
+OF_ALL = {"savepoint", "stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up"}
 LABELS = ("stage", "slot")
 # Name, kind, what a slot measures by that name, and what that means.
 OF_A_SLOT = (
@@ -71,8 +73,10 @@ class Metrics(Collector):
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
         phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
-        for stage in told["stages"]:
-            phase.add_metric((stage,), {each: each == phase_of(told["phase"]) for each in PHASES})
+        of_all = phase_of(told["phase"])
+        for stage, of in told["stages"].items():
+            now = of_all if of_all in OF_ALL else phase_of(of["phase"])
+            phase.add_metric((stage,), {each: each == now for each in PHASES})
         yield phase
         yield from self._of_slots(told["stages"])
         yield self._latencies(list(told["stages"])[-1])

@@ -20,6 +20,7 @@ from keyshift.waiting import wait_until
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
+STEADY = "steady"  # the phase of a stage of which nothing was said
 Say = Callable[[str], None]
 
 
@@ -36,14 +37,15 @@ class LedStage:
     """One stage over all attempts of its job. ``alive()`` raises if the query has died.
 
     ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
-    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase.
-    Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
-    ServiceUnavailable if a service is not there any more.
+    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase. Both
+    name the stage if the job has several. Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does
+    not answer in time, and ServiceUnavailable if a service is not there any more.
     """
 
     def __init__(self, config: JobConfig, troubles: list[str], alive: Callable[[], None], say: Say) -> None:
         self.config = config  # of the attempt under way
-        self._alive, self._say = alive, say
+        self._alive, self._heard = alive, say
+        self.phase = STEADY  # what was said last in this attempt; for any thread
         self._coordinator: Coordinator | None = None
         self._leader: threading.Thread | None = None
         self._failure: BaseException | None = None  # what ended the coordinator
@@ -71,7 +73,16 @@ class LedStage:
     def new_troubles(self) -> list[str]:
         """Those of the attempt under way; for any thread."""
         coordinator = self._coordinator
-        return list(coordinator.troubles) if coordinator else []
+        return [self.named(trouble) for trouble in coordinator.troubles] if coordinator else []
+
+    def named(self, words: str) -> str:
+        """``words`` about this stage, which is named if the job has several."""
+        return f"{self.name}: {words}" if self.config.number or self.config.onward else words
+
+    def say(self, phase: str) -> None:
+        """The stage is in this phase from now on."""
+        self.phase = phase
+        self._heard(self.named(phase))
 
     @property
     def under_way(self) -> list[StepRecord]:
@@ -96,6 +107,7 @@ class LedStage:
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
         self._coordinator = self._new_coordinator(assignment)
+        self.phase = STEADY
         self._failure, self._copying = None, None  # copies do not outlive an attempt
 
     def start(self) -> None:
@@ -105,7 +117,7 @@ class LedStage:
 
     def _new_coordinator(self, assignment: Assignment) -> Coordinator:
         config = self.config
-        return Coordinator(self.participant, config.job, assignment, config.deadline_s, config.slots, self._say)
+        return Coordinator(self.participant, config.job, assignment, config.deadline_s, config.slots, self.say)
 
     def _try_to_lead(self) -> None:
         try:
@@ -136,7 +148,7 @@ class LedStage:
             with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
                 self._ended.read_acknowledgements()
             self.records += self._ended.records.values()
-            self._troubles += self._ended.troubles
+            self._troubles += map(self.named, self._ended.troubles)
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""

@@ -189,10 +189,15 @@ class LiveRun(Course):
         for migration in self.migrations:
             stage, number = migration.proposal.stage, migration.number
             if not migration.outcome and (reached := self.system.ended(stage, number)) is not None:
-                troubles = self.system.status()["troubles"]
-                why = troubles[-1] if troubles else "it was taken back"
+                why = self._why(stage)
                 migration.outcome = "complete" if reached else f"incomplete: {why}"
                 migration.ended_at = time.time()
+
+    def _why(self, stage: str) -> str:
+        """The last line about ``stage``, or about the whole job."""
+        others = tuple(f"{each.name}: " for each in self._spec.workload.stages if each.name != stage)
+        troubles = [line for line in self.system.status()["troubles"] if not line.startswith(others)]
+        return troubles[-1] if troubles else "it was taken back"
 
     def _measure(self) -> None:
         try:

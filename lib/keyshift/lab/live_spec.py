@@ -1,6 +1,7 @@
 """What a job that runs until it is stopped is: a run's parameters without a scenario, and defaults of its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from keyshift.errors import BadInput
@@ -22,7 +23,11 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
     own = {name: default for name, default in DEFAULTS.items() if name not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
         own["to_slots"] = max(1, most)
-    return make_spec({**own, **values})
+    spec = make_spec({**own, **values})
+    stages = ",".join(
+        stage.name for stage in spec.workload.stages
+    )  # each of them may be scaled, and has tasks for that
+    return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
 
 
 def room(spec: RunSpec) -> int:

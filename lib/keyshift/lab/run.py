@@ -239,7 +239,7 @@ class Lab:
             display.second,
         )
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter)
-        system = KeyshiftJob(spec, job, display.enter)
+        system = KeyshiftJob(spec, job)
         try:
             yield course(spec, system, traffic, display, self.await_executors)
         except Exception:

@@ -13,6 +13,7 @@ from keyshift.lab.live_spec import live_spec, parameters, room
 from keyshift.waiting import wait_until
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
+CHAIN = SMALL | {"workload": "chain", "chain": "counter,map,counter"}
 
 
 @pytest.fixture
@@ -52,6 +53,72 @@ def test_it_scales_and_says_so(job):
     assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
     (feed, rate), (begin, _, seconds) = job.traffic.told[:2]
     assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
+
+
+@pytest.fixture
+def chain(monkeypatch):
+    with live_job(monkeypatch, live_spec(CHAIN)) as job:
+        yield job
+
+
+def test_every_stage_of_a_chain_has_tasks_for_as_many_slots():
+    assert live_spec(CHAIN).tasks == {"counter-1": 4, "map": 4, "counter-2": 4}
+    assert live_spec(CHAIN | {"slots_max": 3}).tasks == {"counter-1": 3, "map": 3, "counter-2": 3}
+
+
+def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
+    for number, (stage, slots) in enumerate([("map", 4), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
+        done = chain.scale(stage, slots)
+        assert (done["stage"], done["number"], done["outcome"]) == (stage, int(number == 3), "complete")
+    stages = chain.status()["stages"]
+    assert {name: told["slots"] for name, told in stages.items()} == {"counter-1": 3, "map": 2, "counter-2": 1}
+    assert [len(stage.assignments) for stage in chain.inner.stages] == [2, 3, 2]
+
+
+def test_two_stages_migrate_at_the_same_time_and_the_one_is_over_while_the_other_goes_on(chain):
+    slow = next(stage for stage in chain.inner.stages if stage.name == "map")
+    move, slow.check = slow.check, lambda: None
+    chain.scale("map", 4, wait=False)
+    chain.scale("counter-2", 3, wait=False)
+    assert chain.scale("counter-1", 4)["outcome"] == "complete"
+    assert wait_until(lambda: [each["outcome"] for each in chain.status()["migrations"]][1] == "complete", 10)
+    told = chain.status()
+    assert told["migrating"] and told["migrations"][0]["outcome"] == "under way"
+    assert [of["migrating"] for of in told["stages"].values()] == [False, True, False]
+    slow.check = move
+    assert wait_until(lambda: not chain.status()["migrating"], 10)
+    assert {name: told["slots"] for name, told in chain.status()["stages"].items()} == {
+        "counter-1": 4,
+        "map": 4,
+        "counter-2": 3,
+    }
+
+
+def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(chain):
+    chain.inner.go.clear()
+    chain.scale("map", 4, wait=False)
+    chain.scale("counter-1", 3, wait=False)
+    chain.cancel()
+    assert wait_until(lambda: not chain.status()["migrating"], 10)
+    for migration in chain.status()["migrations"]:
+        assert migration["outcome"].startswith(f"incomplete: {migration['stage']}: 1 requests for a migration were")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda job: job.scale(slots=3), "stage is missing: this job has counter-1, map, counter-2"),
+        (lambda job: job.plan("fluid", 3), "stage is missing: this job has counter-1, map, counter-2"),
+        (lambda job: job.scale("counter", 3), "unknown stage 'counter': did you mean"),
+        (lambda job: job.plan("fluid", 3, stage="sink"), "unknown stage 'sink': known: counter-1, map, counter-2"),
+        (lambda job: job.scale("map", 5), "slots = 5: 4 are provisioned in this job"),
+    ],
+)
+def test_a_stage_of_a_chain_has_to_be_named(chain, ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(chain)
+    assert chain.status()["migrations"] == []
+    assert all(len(stage.assignments) == 1 and not stage.requests for stage in chain.inner.stages)
 
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
