@@ -14,7 +14,7 @@ from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
-from keyshift.traffic.traffic import Before
+from keyshift.traffic.traffic import Before, Progress
 
 
 class Stage:
@@ -116,7 +116,9 @@ class Traffic:
         self.seconds = [
             {"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0, "by_slot": [[0, 9.0, [2, 1] + [0] * 11]]}
         ]
-        self.feed_ = SimpleNamespace(sent=31, due=30, before=Before())
+        self.feed_ = SimpleNamespace(
+            sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
+        )
         for name in ("begin", "change_rate", "end_load"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 

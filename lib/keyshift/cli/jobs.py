@@ -87,6 +87,8 @@ def status(name: Name = None, as_json: Json = False) -> None:
         typer.echo(f"{'stage':14} {words}")
         _print_columns(({"slot": slot, **said} for slot, said in of["of_slot"].items()), OF_A_SLOT)
     _print_columns(told["migrations"], OF_A_MIGRATION)
+    if told.get("autoscaler") and told["autoscaler"]["decisions"]:
+        typer.echo(f"{'autoscaler':14} {told['autoscaler']['decisions'][-1]['words']}")
     for line in told.get("troubles", ()):
         typer.echo(f"note: {line}")
 

@@ -78,6 +78,8 @@ class Metrics(Collector):
             now = of_all if of_all in OF_ALL else phase_of(of["phase"])
             phase.add_metric((stage,), {each: each == now for each in PHASES})
         yield phase
+        if told["autoscaler"]:
+            yield from _scaling(told["autoscaler"])
         yield from self._of_slots(told["stages"])
         yield self._latencies(list(told["stages"])[-1])
 
@@ -109,6 +111,17 @@ class Metrics(Collector):
                 buckets.append(("+Inf", count + within[len(BUCKETS_MS)]))
                 family.add_metric((stage, str(slot)), buckets, self._sum_ms[slot] / 1000)
         return family
+
+
+def _scaling(autoscaler: dict[str, Any]) -> Iterator[Metric]:
+    yield CounterMetricFamily("keyshift_autoscaler_looks", "decisions of the autoscaler", autoscaler["looks"])
+    yield CounterMetricFamily("keyshift_autoscaler_moves", "decisions that moved state", autoscaler["moves"])
+    target = GaugeMetricFamily("keyshift_target_slots", "slots that the autoscaler has decided on", labels=("stage",))
+    for decision in autoscaler["decisions"][-1:]:
+        for stage, decided in decision["stages"].items():
+            target.add_metric((stage,), decided["target"])
+    if target.samples:
+        yield target
 
 
 def phase_of(words: str) -> str:

@@ -9,20 +9,23 @@ job.stop().summary
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor.faults import Fault
+from keyshift.lab.autoscaler import sentence, told
 from keyshift.lab.live_run import LiveRun, Migration, NotRunning
 from keyshift.lab.live_spec import parameters, room
 from keyshift.lab.scenario import Change, Map, Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal
 from keyshift.planner import Strategy, change, strategies
+from keyshift.planner.scaling import Scaling
 from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, new_run_id
 
+TOLD = 10  # decisions of an autoscaler in a status
 Target = int | Mapping[int, int]
 Record = Callable[..., Manifest]  # see ``Lab.record``
 
@@ -139,7 +142,7 @@ class LiveJob:
         """
         spec, run = self.spec, self._run
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
-        told: dict[str, Any] = {
+        status: dict[str, Any] = {
             "run_id": self.run_id,
             "state": self.state,
             "why": self.why,
@@ -151,9 +154,9 @@ class LiveJob:
             "migrations": [],
         }
         if run is None or not self.ready.is_set():
-            return told
+            return status
         last = run.traffic.seconds[-1] if run.traffic.seconds else {}
-        told |= run.system.status() | {
+        status |= run.system.status() | {
             "phase": run.display.phase,
             "running_s": round(time.time() - run.began_at, 1),
             "rate": run.rate,
@@ -165,12 +168,21 @@ class LiveJob:
             "migrating": any(not migration.outcome for migration in run.migrations),
             "migrations": [_of_migration(migration) for migration in list(run.migrations)],
             "deaths": run.deaths,
+            "autoscaler": self._scaling(run.scalings),
         }
         measured = run.measured
-        for name, stage in told["stages"].items():
+        for name, stage in status["stages"].items():
             for slot, of_slot in stage["of_slot"].items():
                 of_slot |= _figures(measured.get(name, {}).get(slot, {}))
-        return told
+        return status
+
+    def _scaling(self, made: Sequence[Scaling]) -> dict[str, Any] | None:
+        """How often the autoscaler has looked and moved something, and its newest decisions; None without one."""
+        if self.spec.scenario.trigger != "auto":
+            return None
+        names = [stage.name for stage in self.spec.workload.stages]
+        newest = [told(each, names) | {"words": sentence(each, names)} for each in made[-TOLD:]]
+        return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
 
     @property
     def seconds(self) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome
 from keyshift.lab.sampler import Sampler
+from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
@@ -83,6 +84,8 @@ class LiveRun(Course):
             start = self.began_at = now if self.resumed is None else self.resumed["began_at"]
             feed.before = feed.before._replace(took_s=now - start)
             feed.begin(now, None)
+            if self._spec.scenario.trigger == "auto":
+                self._autoscale(now + self._spec.autoscaler.autoscale_s, self._asked)
             self._display.enter("steady")
             self.state = "running"
             self.on_ready()
@@ -131,6 +134,10 @@ class LiveRun(Course):
         self._trigger = self._trigger or migration.requested_at
         self.migrations.append(migration)
         return migration
+
+    def _asked(self, change: Scale, stage: str) -> None:
+        """By the autoscaler."""
+        self.migrate(self.system.propose(stage, change))
 
     def change_rate(self, rate: float) -> None:
         """Another rate from now on, events per second."""

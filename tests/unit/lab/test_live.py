@@ -4,8 +4,9 @@ import json
 import threading
 
 import pytest
-from small_live import live_job
+from small_live import Stage, live_job
 
+from keyshift.control.metrics import Metrics
 from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.lab import live_run
 from keyshift.lab.live_run import LONGEST_PAUSE_S, WINDOW_S, pause_before
@@ -30,6 +31,16 @@ def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherw
     assert room(spec) == 16
     assert not {"trigger_s", "seconds", "fault"} & parameters(spec).keys()
     assert parameters(spec)["slots_max"] == 7
+
+
+def test_a_job_may_scale_itself_and_has_no_other_trigger():
+    spec = live_spec(CHAIN | {"trigger": "auto", "slots_max": 5})
+    assert spec.tasks == {"counter-1": 5, "map": 5, "counter-2": 5}
+    assert (spec.changes, parameters(spec)["trigger"]) == ([], "auto")
+    with pytest.raises(BadInput, match="trigger = balance: a job that lasts is scaled when it is asked, or by itself"):
+        live_spec({"trigger": "balance"})
+    with pytest.raises(BadInput, match="slots = 2: trigger = auto begins between slots_min = 3 and slots_max = 4"):
+        live_spec({"trigger": "auto", "slots_min": 3})
 
 
 @pytest.mark.parametrize("name", ["trigger_s", "scenario.trigger_s", "seconds", "fault", "rate_steps", "repetitions"])
@@ -215,6 +226,58 @@ def test_the_rate_can_be_changed(job):
     job.set_rate(500)
     assert ("change_rate", 500.0) in job.traffic.told
     assert job.status()["rate"] == 500
+
+
+@pytest.fixture
+def scaling(monkeypatch):
+    """A chain that scales itself: the first stage is at work all the time, the second one hardly ever."""
+    seen = {"counter-1": 0.0, "counter-2": 0.0}
+
+    def measured(stage):
+        seen[stage.name] += 1.0
+        slots = range(stage.config.slots)
+        share = 1.0 if stage.name == "counter-1" else 0.01
+        records, busy_s = 100 * seen[stage.name], share * seen[stage.name]
+        return {n: {"seconds": 1.0, "records": [[n, records]], "busy_s": busy_s} for n in slots}
+
+    monkeypatch.setattr(Stage, "measure", measured)
+    values = SMALL | {"workload": "chain", "trigger": "auto", "autoscale_s": 1, "slots_max": 4}
+    with live_job(monkeypatch, live_spec(values)) as job:
+        yield job
+
+
+def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_anybody(scaling):
+    assert wait_until(lambda: scaling.status()["migrations"], 20)
+    told = scaling.status()
+    migration = told["migrations"][0]
+    assert (migration["stage"], migration["slots"]) == ("counter-1", 4)
+    assert wait_until(lambda: scaling.status()["stages"]["counter-1"]["slots"] == 4, 10)
+    (moved,) = [each for each in scaling.status()["autoscaler"]["decisions"] if each["moves"]]
+    assert (moved["stages"]["counter-1"]["slots"], moved["stages"]["counter-1"]["target"]) == (2, 4)
+    assert moved["stages"]["counter-1"]["true_per_s"] == pytest.approx(100)
+    assert "counter-1 2 → 4 slots" in moved["words"]
+    assert any(moved["words"] in line for line in scaling.said)
+    assert told["autoscaler"]["moves"] == 1 and told["autoscaler"]["looks"] >= 2
+    assert json.loads(json.dumps(told, allow_nan=False))["autoscaler"]
+    found = Metrics(scaling).text().decode()
+    assert 'keyshift_target_slots{stage="counter-1"} 4.0' in found
+    assert "keyshift_autoscaler_moves_total 1.0" in found
+    run = scaling._run
+    scaling.stop()
+    assert len(run.scalings) >= 2, "all of them are stored with the run"
+
+
+def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
+    scaling.inner.go.clear()
+    scaling.scale("counter-2", 1, wait=False)
+    looks = scaling.status()["autoscaler"]["looks"]
+    assert wait_until(lambda: scaling.status()["autoscaler"]["looks"] >= looks + 3, 20)
+    newest = scaling.status()["autoscaler"]["decisions"][-2:]
+    assert {each["reason"] for each in newest} == {"a migration is under way"}
+    assert len(scaling.status()["migrations"]) == 1, "it waits for that"
+    scaling.inner.go.set()
+    assert wait_until(lambda: not scaling.status()["migrating"], 10)
+    assert scaling.status()["stages"]["counter-2"]["slots"] == 1
 
 
 def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
