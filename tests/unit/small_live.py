@@ -4,12 +4,15 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
+import pandas as pd
+
 from keyshift.errors import QueryDied
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab import course, live_run
+from keyshift.lab import system as system_module
 from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.system import KeyshiftJob
@@ -94,6 +97,9 @@ class Job:
         stage.config.slots = max(slots, len(set(target.owner)))
         stage.assignments.append(Assignment(stage.assignment.version + 1, target.owner))
 
+    def resume(self, past):
+        self.calls.append("resume")
+
     def recover(self):
         self.calls.append("recover")
         for stage in self.stages:
@@ -101,7 +107,7 @@ class Job:
 
     def past(self):
         stages = {stage.name: StagePast(list(stage.assignments), [1], []) for stage in self.stages}
-        return Past(stages, [], [], [], set(), None, 0)
+        return Past(stages, [], [], list(self.troubles), set(), None, 0)
 
     def hit(self, fault):
         assert fault == Fault("kill", "slot", "", None)
@@ -122,12 +128,15 @@ class Traffic:
         for name in ("begin", "change_rate", "end_load"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
-    def open(self):
+    def open(self, again=False):
         pass
+
+    def offered(self):
+        return pd.DataFrame({"key": [], "t": []}), pd.DataFrame({"router": [0, 1], "events": [20, 10]})
 
     check = stop = open
 
-    def feed(self, rate, frame_ms, steps):
+    def feed(self, rate, frame_ms, steps=(), skip=()):
         self.told.append(("feed", rate))
         return self.feed_
 
@@ -160,9 +169,9 @@ def manifest_of(job, run, spec, verdict="ok"):
 
 
 @contextlib.contextmanager
-def live_job(monkeypatch, spec, verdict="ok"):
-    """One that runs; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are stand-ins. It is given up at
-    the end.
+def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
+    """One that runs, made of what is ``given``; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are
+    stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
     """
     monkeypatch.setattr(course, "LEAD_S", 0.0)
     for module in (course, live_run):
@@ -179,7 +188,10 @@ def live_job(monkeypatch, spec, verdict="ok"):
         make(spec, system, traffic, display, lambda: None).execute()
         return manifest_of(inner, run_id, spec, verdict)
 
-    job = LiveJob(record, spec)
+    monkeypatch.setattr(system_module, "config_from_json", lambda config, journal: config)
+    if resume:
+        monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
+    job = LiveJob(record, spec, **given)
     job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
     threading.Thread(target=job.keep, daemon=True).start()
     try:

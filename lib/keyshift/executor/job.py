@@ -226,7 +226,11 @@ class Job:
             newest = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
         finally:
             nodes.close()
-        self.config = dataclasses.replace(config, attempt=max(attempts))
+        tasks = {  # a restart that was under way may have led to more
+            each.stage: max(each.slots, *(owner + 1 for owner in assignment.owner))
+            for each, assignment in zip(config.chain(), newest, strict=True)
+        }
+        self.config = dataclasses.replace(config.with_slots(tasks), attempt=max(attempts))
         self._go_on(newest)
 
     def _end_snapshots(self) -> None:

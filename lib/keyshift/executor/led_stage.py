@@ -169,10 +169,12 @@ class LedStage:
     def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Assignment:
         """Go on from there in another process. ``nodes``: of the job, with what has happened since then.
 
-        Gives the newest assignment of the last ``attempt``. Raises ServiceUnavailable if there is none.
+        Gives the newest assignment of the last ``attempt``, or of the one before if that had just begun. Raises
+        ServiceUnavailable if there is none.
         """
         self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
-        root = f"{attempt}/{self.name}"
+        roots = [f"{number}/{self.name}" for number in range(attempt, -1, -1)]
+        root = next((each for each in roots if nodes.read(f"{each}/assignment") is not None), roots[0])
         for record in self.records:
             if not record.acknowledgements:
                 for name, said in nodes.read_below(f"{root}/acks/{record.version}").items():

@@ -15,7 +15,7 @@ from typing import Any
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor.faults import Fault
 from keyshift.lab.autoscaler import sentence, told
-from keyshift.lab.live_run import LiveRun, Migration, NotRunning
+from keyshift.lab.live_run import LiveRun, NotRunning
 from keyshift.lab.live_spec import parameters, room
 from keyshift.lab.scenario import Change, Map, Scale
 from keyshift.lab.spec import RunSpec
@@ -166,7 +166,7 @@ class LiveJob:
             "p50_ms": last.get("p50_ms"),
             "p99_ms": last.get("p99_ms"),
             "migrating": any(not migration.outcome for migration in run.migrations),
-            "migrations": [_of_migration(migration) for migration in list(run.migrations)],
+            "migrations": run.told_migrations(),
             "deaths": run.deaths,
             "autoscaler": self._scaling(run.scalings),
         }
@@ -200,7 +200,7 @@ class LiveJob:
         migration = run.ask(lambda: run.migrate(self._proposed(run, name, slots, None)))
         while wait and not migration.outcome and not self.ended.wait(0.1):
             pass
-        return _of_migration(migration)
+        return migration.as_json()
 
     def plan(
         self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
@@ -282,17 +282,6 @@ class LiveJob:
         if self._run is None or self.state != "running":
             raise NotRunning(f"job {self.run_id} is {self.state}, not running")
         return self._run
-
-
-def _of_migration(migration: Migration) -> dict[str, Any]:
-    took_s = None if migration.ended_at is None else round(migration.ended_at - migration.requested_at, 3)
-    return {
-        "number": migration.number,
-        "requested_at": migration.requested_at,
-        "took_s": took_s,
-        "outcome": migration.outcome or "under way",
-        **migration.proposal.as_json(),
-    }
 
 
 def planned(proposal: Proposal) -> dict[str, Any]:

@@ -297,6 +297,52 @@ def test_what_another_process_needs_is_written_down_when_it_changes_and_not_othe
         assert json.loads(json.dumps(kept[-1])) == kept[-1]
 
 
+def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_next_one(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        assert journals, "it can be resumed as soon as it is ready"
+        job.scale(slots=4)
+        job.inner.go.clear()
+        job.scale(slots=3, wait=False)
+        assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 10)
+    journal = json.loads(json.dumps(journals[-1]))
+    with live_job(monkeypatch, live_spec(SMALL), resumed=journal) as job:
+        first, second = job.status()["migrations"]
+        assert (first["outcome"], second["number"]) == ("complete", 1)
+        assert second["outcome"].startswith("incomplete: the job's process was gone")
+        assert not job.status()["migrating"]
+        assert (job.run_id, job.inner.calls) == (journal["run_id"], ["resume"])
+        assert job.scale(slots=2)["number"] == 2
+
+
+def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append):
+        pass
+
+    def dies(inner):
+        inner.calls.append("dies")
+        raise QueryDied("the snapshot has gone")
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=journals[-1], resume=dies) as job:
+        assert (job.inner.calls, job.status()["deaths"]) == (["dies", "recover"], 1)
+        assert job.scale(slots=3)["outcome"] == "complete"
+
+
+def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        done = threading.Event()
+        job.traffic.await_results = lambda over, quiet_s: wait_until(lambda: over() and done.is_set(), 10)
+        stopping = threading.Thread(target=job.stop)
+        stopping.start()
+        assert wait_until(lambda: job.state == "stopping", 10)
+        job.inner.troubles.append("something new")
+        assert wait_until(lambda: journals[-1]["troubles"] == ["something new"], 10)
+        done.set()
+        stopping.join()
+
+
 def test_slots_are_measured_while_it_runs(job):
     assert wait_until(lambda: "records" in job.status()["stages"]["counter"]["of_slot"][3], 10)
     of_slot = job.status()["stages"]["counter"]["of_slot"][3]
