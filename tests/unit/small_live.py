@@ -68,7 +68,7 @@ class Job:
 
     def __init__(self, spec):
         self.stages = [Stage(self, stage.name, spec) for stage in spec.workload.stages]
-        self.troubles, self.snapshots, self.dies, self.calls = [], [], [], []
+        self.troubles, self.snapshots, self.snapshots_taken, self.dies, self.calls = [], [], [], [], []
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
         self.config = SimpleNamespace(chain=lambda: chain, attempt=0, restore=None, token="secret")

@@ -22,7 +22,7 @@ from keyshift.executor.snapshotter import KEPT, Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.protocol.record import StepRecord
+from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
 
@@ -78,7 +78,8 @@ class Job:
         self._first_version = 0  # of the last stage in the attempt that began from there
         self._snapshotter: Snapshotter | None = None
         self.savepoints: list[Savepoint] = []  # all that were committed
-        self.snapshots: list[Snapshot] = []  # all that were complete
+        self.snapshots: list[Snapshot] = []  # complete ones that the job may go on from
+        self.snapshots_taken: list[SnapshotRecord] = []  # all that were complete
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
@@ -117,7 +118,8 @@ class Job:
             ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
             self._output.await_slots(range(stage.config.slots), ready, self.check)
         if config.snapshot_s:
-            self._snapshotter = Snapshotter(config, self.stages, self._output, self.snapshots, self.troubles.append)
+            lists = self.snapshots, self.snapshots_taken
+            self._snapshotter = Snapshotter(config, self.stages, self._output, *lists, self.troubles.append)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator."""

@@ -243,7 +243,7 @@ class KeyshiftJob:
                 name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self._plans.items()
             },
             "attempt": self._job.config.attempt,
-            "snapshots": len(self._job.snapshots),
+            "snapshots": len(self._job.snapshots_taken),
             "snapshot_bytes": newest.bytes if newest else None,
             "troubles": self._job.troubles_so_far,
         }
