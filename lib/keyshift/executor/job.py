@@ -295,7 +295,8 @@ class Job:
             what = f"savepoint {name} of {stage.name}"
             said = stage.answers(f"savepoints/{name}", wanted, what, lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)
-        SavepointStore(config.endpoints, config.job).commit(name, manifest)
+        store = SavepointStore(config.endpoints, config.job)
+        store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
         savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
         self.savepoints.append(savepoint)
         last = self.stages[-1]
