@@ -75,23 +75,33 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert (told["state"], told["deaths"], len(told["migrations"])) == ("running", 1, 2)
     assert any("everything since its snapshot was done again" in note for note in told["troubles"])
 
+    with_token.post("/scale?slots=4")
+    assert wait_until(lambda: "moving" in with_token.get("/status").json()["phase"], 60)
+    for worker in workers(job.pid):
+        worker.suspend()  # the migration is under way, and the next snapshot waits for it
     orphans = psutil.Process(job.pid).children(recursive=True)
     psutil.Process(job.pid).kill()
     assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 30)
     (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
     assert (dead["state"], f"`keyshift resume {job.name}` goes on with it" in dead["why"]) == ("ended", True)
+    journal = session_stack.home / "jobs" / f"{job.name}.journal"
+    ours = journal.read_text()
+    journal.write_text(ours.replace('"format": 1', '"format": 2', 1))
+    assert "its journal has format = 2, and this keyshift reads 1" in keyshift("resume", row["run"], status=2)
+    journal.write_text(ours)
     resumed = json.loads(keyshift("resume", row["run"], "--json"))
     assert (resumed["job"], resumed["run"]) == (row["job"], row["run"])
     job = Jobs(session_stack.home).read(row["job"])
     told = json.loads(keyshift("job", "status", "--json"))
-    assert told["stages"]["counter"]["slots"] == 3
+    outcomes = [each["outcome"].partition(":")[0] for each in told["migrations"]]
+    assert outcomes == ["complete", "complete", "incomplete"] and not told["migrating"]
     assert orphans and not psutil.wait_procs(orphans, timeout=30)[1], "nothing of the killed process is left"
     assert any("another one went on with it; everything since its snapshot" in note for note in told["troubles"])
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
 
     summary = json.loads(keyshift("job", "stop").splitlines()[-1])
     assert (summary["verdict"], summary["run_id"]) == ("ok", row["run"])
-    assert summary["units_moved"] >= 16 + 8 + 8 and summary["events"] > 0
+    assert summary["units_moved"] > 16 + 8 and summary["events"] > 0
 
     assert not psutil.pid_exists(job.pid) or psutil.Process(job.pid).status() == psutil.STATUS_ZOMBIE
     assert Jobs(session_stack.home).all() == []

@@ -16,7 +16,7 @@ from minio import Minio
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.results.from_records import scaling_table
+from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
 from keyshift.results.tables import make_table
@@ -33,6 +33,7 @@ TABLES = {
     ),
     "decisions": make_table("decisions", {"migration": [0], "unit": [3], "step": [-1], "reason": ["put off"]}),
     "scaling": scaling_table([], 0.0),
+    "snapshots": snapshots_table([], [], 0),
 }
 
 
@@ -90,7 +91,14 @@ def test_a_run_comes_back_as_it_was_stored(store, tmp_path, keys):
     store.put_file(run_id, "page.html", page)
     stored = store.get_manifest(run_id)
     tables = ["latency.parquet", "metrics.parquet", "migration.parquet"]
-    assert stored.files == ["decisions.parquet", "figures/latency.png", *tables, "page.html", "scaling.parquet"]
+    assert stored.files == [
+        "decisions.parquet",
+        "figures/latency.png",
+        *tables,
+        "page.html",
+        "scaling.parquet",
+        "snapshots.parquet",
+    ]
     assert stored.model_copy(update={"files": []}) == run()
     for name, table in TABLES.items():
         assert store.get_table(stored.run_id, name).equals(table.to_pandas())
@@ -294,10 +302,11 @@ def test_a_run_that_version_1_stored_is_read_listed_and_added_to(store, keys, st
     assert listed["status"].to_dict() == {run_id: "ok", new: "ok"}
     assert listed.loc[run_id, "p99_ms"] == raw["summary"]["p99_ms"]
     for again in range(2):
-        for name in TABLES.keys() - {"scaling"}:
+        for name in TABLES.keys() - {"scaling", "snapshots"}:
             assert store.get_table(run_id, name)["stage"].max() == 0
-        assert store.get_table(run_id, "scaling").columns.tolist() == TABLES["scaling"].column_names
-        assert store.get_table(run_id, "scaling").empty, "which came later"
+        for later in ("scaling", "snapshots"):
+            assert store.get_table(run_id, later).columns.tolist() == TABLES[later].column_names
+            assert store.get_table(run_id, later).empty, "which came later"
         assert len(store.get_table(run_id, "latency")) == raw["summary"]["events"]
         store.put_file(run_id, f"page{again}.html", b"<p>")
     assert store.get_manifest(run_id).files == sorted([*raw["files"], "page0.html", "page1.html"])

@@ -78,6 +78,12 @@ class Job:
             self._look(offered, missed)
         return self
 
+    def scale_by_hand(self, slots: list[int]) -> None:
+        """Somebody else asks for them."""
+        assert self.moving is None
+        self.moving = (self.at_s + self.takes_s, 1.0, slots)
+        self.migrations.append((self.at_s, float("inf")))
+
     def _tick(self, came: float) -> float:
         paused = 0.0
         self.slot_s += TICK_S * sum(self.slots if self.moving is None else map(max, self.slots, self.moving[2]))

@@ -97,6 +97,49 @@ def test_in_a_chain_each_stage_gets_what_the_stages_before_pass_on(load, passes_
         assert slots == 1 or need / (slots - 1) > 0.99 * DOWN
 
 
+needs = st.lists(st.floats(0.3, 3.0), min_size=2, max_size=4)  # by stage, in slots at work for each in ``loads``
+
+
+@given(st.floats(0.1, 4.0), needs, st.integers(1, 12), st.floats(0, 100), st.floats(0.0, 0.03), st.floats(0.1, 5.0))
+def test_no_stage_of_a_chain_turns_back_under_a_constant_load(load, each, start, seed, noise, takes_s):
+    stages = [Stage(RATE / need, start) for need in each]
+    job = Job(Goals(1, 16), lambda _: load * RATE, stages, takes_s=takes_s, noise=factors(seed, noise)).run(600)
+    for number, need in enumerate(each):
+        slots = [move.stages[number] for move in job.moves]
+        turns = [1 if stage.target > stage.slots else -1 for stage in slots if stage.target != stage.slots]
+        assert [turn for turn, _ in itertools.groupby(turns)] in ([], [1], [-1], [1, -1]), number
+        assert job.slots[number] >= load * need or job.slots[number] == 16
+        assert len(turns) <= 5
+
+
+@given(st.lists(st.floats(0, 12), min_size=1, max_size=5), needs, st.integers(1, 3), st.integers(0, 6))
+def test_bounds_and_the_cool_down_hold_for_each_stage_of_a_chain(levels, each, least, more):
+    goals = Goals(least, least + more)
+    stages = [Stage(RATE / need, least, 1.5) for need in each]
+    job = Job(goals, lambda at_s: levels[int(at_s / 40) % len(levels)] * RATE, stages).run(300)
+    for decision in job.decisions:
+        assert not (decision.moves and decision.look.migrating)
+        for stage in decision.stages:
+            assert goals.slots_min <= min(stage.target, stage.wanted)
+            assert max(stage.target, stage.wanted) <= goals.slots_max
+    for (_, ended_s), (decided_s, _) in itertools.pairwise(job.migrations):
+        assert decided_s >= ended_s + COOL_DOWN_S
+
+
+@given(loads, st.integers(1, 16), st.floats(0.1, 8.0))
+def test_what_was_scaled_by_hand_stays_for_the_cool_down_and_then_is_as_good_as_any(load, by_hand, takes_s):
+    job = Job(Goals(1, 16), lambda _: load * RATE, [Stage(RATE, 16)], takes_s=takes_s).run(200)
+    before, moves = len(job.migrations), len(job.moves)
+    job.scale_by_hand([by_hand])
+    job.run(200)
+    ended_s = job.migrations[before][1]
+    later = [move.look.at_s for move in job.moves[moves:]]
+    assert not later or later[0] >= ended_s + COOL_DOWN_S
+    (slots,) = job.slots
+    assert load / slots <= UP + WORTH_IT
+    assert slots == 1 or load / (slots - 1) > 0.99 * DOWN or slots <= by_hand
+
+
 def staircase(at_s):
     return {0: 0.5, 1: 2.0, 2: 5.0, 3: 2.0, 4: 0.2}[int(at_s / 60)] * RATE
 

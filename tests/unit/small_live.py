@@ -4,17 +4,20 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
+import pandas as pd
+
 from keyshift.errors import QueryDied
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
 from keyshift.keys import Assignment, SlotId
 from keyshift.lab import course, live_run
+from keyshift.lab import system as system_module
 from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
-from keyshift.traffic.traffic import Before
+from keyshift.traffic.traffic import Before, Progress
 
 
 class Stage:
@@ -23,6 +26,7 @@ class Stage:
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
         self.assignments, self.requests, self.under_way, self.measured = [spec.start()], [], [], 0
+        self.phase, self.several = "steady", len(spec.workload.stages) > 1
 
     @property
     def assignment(self):
@@ -42,9 +46,14 @@ class Stage:
     def request(self, make_steps, replace):
         self.requests.append(make_steps)
 
+    def named(self, words):
+        return f"{self.name}: {words}" if self.several else words
+
     def cancel(self):
+        if self.requests:
+            words = f"{len(self.requests)} requests for a migration were taken back before they had begun"
+            self.job.troubles.append(self.named(words))
         self.requests.clear()
-        self.job.troubles.append("1 requests for a migration were taken back before they had begun")
 
     def measure(self):
         self.measured += 1
@@ -59,7 +68,7 @@ class Job:
 
     def __init__(self, spec):
         self.stages = [Stage(self, stage.name, spec) for stage in spec.workload.stages]
-        self.troubles, self.snapshots, self.dies, self.calls = [], [], [], []
+        self.troubles, self.snapshots, self.snapshots_taken, self.dies, self.calls = [], [], [], [], []
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
         self.config = SimpleNamespace(chain=lambda: chain, attempt=0, restore=None, token="secret")
@@ -89,6 +98,9 @@ class Job:
         stage.config.slots = max(slots, len(set(target.owner)))
         stage.assignments.append(Assignment(stage.assignment.version + 1, target.owner))
 
+    def resume(self, past):
+        self.calls.append("resume")
+
     def recover(self):
         self.calls.append("recover")
         for stage in self.stages:
@@ -96,7 +108,7 @@ class Job:
 
     def past(self):
         stages = {stage.name: StagePast(list(stage.assignments), [1], []) for stage in self.stages}
-        return Past(stages, [], [], [], set(), None, 0)
+        return Past(stages, [], [], list(self.troubles), set(), None, 0)
 
     def hit(self, fault):
         assert fault == Fault("kill", "slot", "", None)
@@ -111,16 +123,21 @@ class Traffic:
         self.seconds = [
             {"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0, "by_slot": [[0, 9.0, [2, 1] + [0] * 11]]}
         ]
-        self.feed_ = SimpleNamespace(sent=31, due=30, before=Before())
+        self.feed_ = SimpleNamespace(
+            sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
+        )
         for name in ("begin", "change_rate", "end_load"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
-    def open(self):
+    def open(self, again=False):
         pass
+
+    def offered(self):
+        return pd.DataFrame({"key": [], "t": []}), pd.DataFrame({"router": [0, 1], "events": [20, 10]})
 
     check = stop = open
 
-    def feed(self, rate, frame_ms, steps):
+    def feed(self, rate, frame_ms, steps=(), skip=()):
         self.told.append(("feed", rate))
         return self.feed_
 
@@ -153,9 +170,9 @@ def manifest_of(job, run, spec, verdict="ok"):
 
 
 @contextlib.contextmanager
-def live_job(monkeypatch, spec, verdict="ok"):
-    """One that runs; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are stand-ins. It is given up at
-    the end.
+def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
+    """One that runs, made of what is ``given``; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are
+    stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
     """
     monkeypatch.setattr(course, "LEAD_S", 0.0)
     for module in (course, live_run):
@@ -167,12 +184,15 @@ def live_job(monkeypatch, spec, verdict="ok"):
 
     def record(spec, run_id, make, results, parameters):
         display = Display(said.append)
-        system = KeyshiftJob(spec, inner, display.enter)
+        system = KeyshiftJob(spec, inner)
         system.stop = system.final_state = lambda: None
         make(spec, system, traffic, display, lambda: None).execute()
         return manifest_of(inner, run_id, spec, verdict)
 
-    job = LiveJob(record, spec)
+    monkeypatch.setattr(system_module, "config_from_json", lambda config, journal: config)
+    if resume:
+        monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
+    job = LiveJob(record, spec, **given)
     job.inner, job.counter, job.traffic, job.said = inner, inner.stages[-1], traffic, said
     threading.Thread(target=job.keep, daemon=True).start()
     try:

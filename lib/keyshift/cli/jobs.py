@@ -17,7 +17,7 @@ SHOWN = (
     *("results_per_s", "p50_ms", "p99_ms", "deaths", "snapshots"),
 )
 OF_A_SLOT = ("slot", "units", "records", "queue_bytes", "state_bytes")
-OF_A_MIGRATION = ("number", "slots", "planned_moves", "took_s", "outcome")
+OF_A_MIGRATION = ("stage", "number", "slots", "planned_moves", "took_s", "outcome")
 
 
 def start(
@@ -83,9 +83,12 @@ def status(name: Name = None, as_json: Json = False) -> None:
         if told.get(key) is not None:
             typer.echo(f"{key:14} {told[key]}")
     for stage, of in told["stages"].items():
-        typer.echo(f"{'stage':14} {stage}: {of['slots']} slots own state, {of['provisioned']} are provisioned")
+        words = f"{stage}: {of['slots']} slots own state, {of['provisioned']} are provisioned, {of['phase']}"
+        typer.echo(f"{'stage':14} {words}")
         _print_columns(({"slot": slot, **said} for slot, said in of["of_slot"].items()), OF_A_SLOT)
     _print_columns(told["migrations"], OF_A_MIGRATION)
+    if told.get("autoscaler") and told["autoscaler"]["decisions"]:
+        typer.echo(f"{'autoscaler':14} {told['autoscaler']['decisions'][-1]['words']}")
     for line in told.get("troubles", ()):
         typer.echo(f"note: {line}")
 
@@ -106,15 +109,15 @@ def scale(
 
     def over(told: dict[str, Any]) -> bool:
         nonlocal migration
-        number = migration["number"]
-        migration = next(each for each in told["migrations"] if each["number"] == number)
+        which = migration["stage"], migration["number"]
+        migration = next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
         return migration["outcome"] != "under way" or told["state"] != "running"
 
     if wait:
         followed(client, over, tell)
     typer.echo(json.dumps(migration))
     if wait and migration["outcome"] != "complete":
-        raise MigrationFailed(f"the migration to {slots} slots is {migration['outcome']}")
+        raise MigrationFailed(f"the migration of {migration['stage']} to {slots} slots is {migration['outcome']}")
 
 
 def cancel(name: Name = None) -> None:

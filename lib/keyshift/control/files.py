@@ -17,6 +17,7 @@ from keyshift.services import processes
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,40}"
 LOCK_S = 30.0
+FORMAT = 1  # of journals; another one is not read
 
 
 class JobFile(BaseModel):
@@ -83,10 +84,10 @@ class Jobs:
 
     def keep_journal(self, name: str, journal: dict[str, Any]) -> None:
         """What another process needs to go on with the job, readable for its owner alone."""
-        write_whole(self._journal(name), json.dumps(journal))
+        write_whole(self._journal(name), json.dumps({"format": FORMAT} | journal))
 
     def journal(self, name: str) -> dict[str, Any] | None:
-        """The one that was kept last; None if there is none."""
+        """The one that was kept last; None if there is none, or it cannot be read."""
         try:
             return json.loads(self._journal(name).read_text())  # type: ignore[no-any-return]
         except (OSError, ValueError):
@@ -94,12 +95,19 @@ class Jobs:
 
     def resumable(self, run: str) -> tuple[JobFile, dict[str, Any]]:
         """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on."""
+        if self.read(run) and self._journal(run).exists() and self.journal(run) is None:
+            raise BadInput(f"job {run}: {self._journal(run)} is damaged, so nothing can go on with it")
         kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
         found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
         if not run or len(found) != 1:
             known = [journal["run_id"] for _, journal in kept.values()]
             raise unknown("job to resume", run, known or ["none has a snapshot and no process"])
         [(job, journal)] = found
+        if journal.get("format") != FORMAT:
+            raise BadInput(
+                f"job {job.name}: its journal has format = {journal.get('format')}, and this keyshift reads {FORMAT}; "
+                "resume it with the one that began it"
+            )
         if self.alive(job):
             raise BadInput(f"job {job.name} runs, process {job.pid}: only a job whose process is gone is resumed")
         return job, journal

@@ -24,6 +24,8 @@ PHASES = (
     *("steady", "planning", "copying", "preparing", "moving", "migrated", "late", "rolled_back", "savepoint"),
     *("stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up", "other"),
 )
+# Where all of the job is, whatever was said of a stage.
+OF_ALL = {"savepoint", "stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up"}
 LABELS = ("stage", "slot")
 # Name, kind, what a slot measures by that name, and what that means.
 OF_A_SLOT = (
@@ -71,9 +73,13 @@ class Metrics(Collector):
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
         phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
-        for stage in told["stages"]:
-            phase.add_metric((stage,), {each: each == phase_of(told["phase"]) for each in PHASES})
+        of_all = phase_of(told["phase"])
+        for stage, of in told["stages"].items():
+            now = of_all if of_all in OF_ALL else phase_of(of["phase"])
+            phase.add_metric((stage,), {each: each == now for each in PHASES})
         yield phase
+        if told["autoscaler"]:
+            yield from _scaling(told["autoscaler"])
         yield from self._of_slots(told["stages"])
         yield self._latencies(list(told["stages"])[-1])
 
@@ -105,6 +111,17 @@ class Metrics(Collector):
                 buckets.append(("+Inf", count + within[len(BUCKETS_MS)]))
                 family.add_metric((stage, str(slot)), buckets, self._sum_ms[slot] / 1000)
         return family
+
+
+def _scaling(autoscaler: dict[str, Any]) -> Iterator[Metric]:
+    yield CounterMetricFamily("keyshift_autoscaler_looks", "decisions of the autoscaler", autoscaler["looks"])
+    yield CounterMetricFamily("keyshift_autoscaler_moves", "decisions that moved state", autoscaler["moves"])
+    target = GaugeMetricFamily("keyshift_target_slots", "slots that the autoscaler has decided on", labels=("stage",))
+    for decision in autoscaler["decisions"][-1:]:
+        for stage, decided in decision["stages"].items():
+            target.add_metric((stage,), decided["target"])
+    if target.samples:
+        yield target
 
 
 def phase_of(words: str) -> str:

@@ -51,6 +51,8 @@ def run() -> None:
     server = Server(make_app(job, told["token"]), socket.socket(fileno=told["socket"]))
     try:
         with open_job_lab(spec, told["profile"], tell) as lab:
+            if resumed:
+                lab.require_snapshots(spec, resumed["run_id"], [one["name"] for one in resumed["snapshots"]])
             labs.append(lab)
             job.most = lab.room(spec)
             job.execute()

@@ -23,7 +23,7 @@ from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.strikes import Services, Strikes
 from keyshift.executor.zookeeper import Coordination
 from keyshift.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.protocol.record import StepRecord
+from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
 
@@ -80,7 +80,8 @@ class Job:
         self._first_version = 0  # of the last stage in the attempt that began from there
         self._snapshotter: Snapshotter | None = None
         self.savepoints: list[Savepoint] = []  # all that were committed
-        self.snapshots: list[Snapshot] = []  # all that were complete
+        self.snapshots: list[Snapshot] = []  # complete ones that the job may go on from
+        self.snapshots_taken: list[SnapshotRecord] = []  # all that were complete
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
@@ -121,7 +122,8 @@ class Job:
             ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
             self._output.await_slots(range(stage.config.slots), ready, self.check)
         if config.snapshot_s:
-            self._snapshotter = Snapshotter(config, self.stages, self._output, self.snapshots, self.troubles.append)
+            lists = self.snapshots, self.snapshots_taken
+            self._snapshotter = Snapshotter(config, self.stages, self._output, *lists, self.troubles.append)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator."""
@@ -230,7 +232,11 @@ class Job:
             newest = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
         finally:
             nodes.close()
-        self.config = dataclasses.replace(config, attempt=max(attempts))
+        tasks = {  # a restart that was under way may have led to more
+            each.stage: max(each.slots, *(owner + 1 for owner in assignment.owner))
+            for each, assignment in zip(config.chain(), newest, strict=True)
+        }
+        self.config = dataclasses.replace(config.with_slots(tasks), attempt=max(attempts))
         self._go_on(newest)
 
     def _end_snapshots(self) -> None:
@@ -291,7 +297,8 @@ class Job:
             what = f"savepoint {name} of {stage.name}"
             said = stage.answers(f"savepoints/{name}", wanted, what, lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)
-        SavepointStore(config.endpoints, config.job).commit(name, manifest)
+        store = SavepointStore(config.endpoints, config.job)
+        store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
         savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
         self.savepoints.append(savepoint)
         last = self.stages[-1]

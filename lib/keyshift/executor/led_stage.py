@@ -21,6 +21,7 @@ from keyshift.waiting import wait_until
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
+STEADY = "steady"  # the phase of a stage of which nothing was said
 Say = Callable[[str], None]
 AtPhase = Callable[["LedStage", str], None]
 
@@ -39,14 +40,15 @@ class LedStage:
     raises if the query has died.
 
     ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
-    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase.
-    Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
-    ServiceUnavailable if a service is not there any more.
+    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase. Both
+    name the stage if the job has several. Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does
+    not answer in time, and ServiceUnavailable if a service is not there any more.
     """
 
     def __init__(self, config: JobConfig, troubles: list[str], alive: Callable[[], None], say: Say) -> None:
         self.config = config  # of the attempt under way
-        self._alive, self._say = alive, say
+        self._alive, self._heard = alive, say
+        self.phase = STEADY  # what was said last in this attempt; for any thread
         self._coordinator: Coordinator | None = None
         self._leader: threading.Thread | None = None
         self._session: Coordination | None = None  # the leader's own, which ends with it
@@ -78,7 +80,16 @@ class LedStage:
     def new_troubles(self) -> list[str]:
         """Those of the attempt under way; for any thread."""
         coordinator = self._coordinator
-        return list(coordinator.troubles) if coordinator else []
+        return [self.named(trouble) for trouble in coordinator.troubles] if coordinator else []
+
+    def named(self, words: str) -> str:
+        """``words`` about this stage, which is named if the job has several."""
+        return f"{self.name}: {words}" if self.config.number or self.config.onward else words
+
+    def say(self, phase: str) -> None:
+        """The stage is in this phase from now on."""
+        self.phase = phase
+        self._heard(self.named(phase))
 
     @property
     def under_way(self) -> list[StepRecord]:
@@ -103,7 +114,7 @@ class LedStage:
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
         self._coordinator, self._session = self._elected_next(assignment)
-        self._stopping = False
+        self._stopping, self.phase = False, STEADY
         self._failure, self._copying = None, None  # copies do not outlive an attempt
 
     def start(self) -> None:
@@ -122,7 +133,7 @@ class LedStage:
             assignment,
             config.deadline_s,
             config.slots,
-            self._say,
+            self.say,
             lambda phase: self.at_phase(self, phase),
         )
         return coordinator, session
@@ -177,7 +188,7 @@ class LedStage:
             with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
                 self._ended.read_acknowledgements()
             self.records += self._ended.records.values()
-            self._troubles += self._ended.troubles
+            self._troubles += map(self.named, self._ended.troubles)
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
@@ -199,10 +210,12 @@ class LedStage:
     def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Assignment:
         """Go on from there in another process. ``nodes``: of the job, with what has happened since then.
 
-        Gives the newest assignment of the last ``attempt``. Raises ServiceUnavailable if there is none.
+        Gives the newest assignment of the last ``attempt``, or of the one before if that had just begun. Raises
+        ServiceUnavailable if there is none.
         """
         self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
-        root = f"{attempt}/{self.name}"
+        roots = [f"{number}/{self.name}" for number in range(attempt, -1, -1)]
+        root = next((each for each in roots if nodes.read(f"{each}/assignment") is not None), roots[0])
         for record in self.records:
             if not record.acknowledgements:
                 for name, said in nodes.read_below(f"{root}/acks/{record.version}").items():

@@ -11,7 +11,7 @@ import json
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +20,19 @@ import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ProtocolViolation, ServiceUnavailable
+from keyshift.errors import BadInput, ProtocolViolation, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.keys import Assignment
 from keyshift.objects import Bucket
 from keyshift.runtime.snapshots import Part
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
+from keyshift.workloads import Workload
 
+FORMAT = 1  # of manifests and segments; another one is not read
 SEGMENT_BYTES = 64 << 20
 _LENGTH_BYTES = 8
+_MANIFEST = "manifest.json"
 _DELETED = pa.schema([pa.field("key", pa.int64())])
 
 
@@ -174,16 +177,43 @@ class SavepointStore:
             if wrong := sorted((written - units) + (units - written)):
                 what = f"units {wrong[:5]} of {stage} are missing, or in it more than once"
                 raise ProtocolViolation(f"savepoint {savepoint}: {what}")
-        self._bucket.put(f"{savepoint}/manifest.json", json.dumps(manifest.to_json() | made_by).encode())
+        told = {"format": FORMAT, **manifest.to_json(), **made_by}
+        self._bucket.put(f"{savepoint}/{_MANIFEST}", json.dumps(told).encode())
 
     def manifest(self, savepoint: str) -> dict[str, Any]:
-        """What was committed. Raises ServiceUnavailable if there is no such savepoint."""
-        return json.loads(self._bucket.get(f"{savepoint}/manifest.json"))  # type: ignore[no-any-return]
+        """What was committed. Raises ServiceUnavailable if there is no such savepoint or it is damaged, and BadInput if
+        another keyshift has written it.
+        """
+        raw = self._bucket.get(f"{savepoint}/{_MANIFEST}")
+        try:
+            found: dict[str, Any] = dict(json.loads(raw))
+        except (ValueError, TypeError):
+            raise ServiceUnavailable(f"savepoint {savepoint}: its {_MANIFEST} is damaged, it is no JSON") from None
+        if (written := found.get("format")) != FORMAT:
+            raise BadInput(
+                f"savepoint {savepoint}: format = {written}, and this keyshift reads {FORMAT}; use the one that made it"
+            )
+        return found
+
+    def require_of(self, savepoint: str, workload: Workload) -> None:
+        """Raises what ``manifest`` does, and BadInput if the savepoint is of other state than that of ``workload``."""
+        found = self.manifest(savepoint)
+        stages = {name: len(stage["assignment"]["owner"]) for name, stage in found["stages"].items()}
+        units = workload.key_groups * workload.bins
+        said = f"{found.get('workload')} with {_units(stages)}"
+        wanted = f"{workload.name} with {_units({stage.name: units for stage in workload.stages})}"
+        if said != wanted:
+            raise BadInput(f"savepoint {savepoint}: it is of {said}, and this job is of {wanted}")
 
     def places(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
-        """Where the state of each unit of ``stage`` is, part by part."""
+        """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
+        there is no such stage.
+        """
         found: dict[int, list[Location]] = {}
-        for slot_rows in self.manifest(savepoint)["stages"][stage]["places"].values():
+        stages = self.manifest(savepoint)["stages"]
+        if stage not in stages:
+            raise BadInput(f"savepoint {savepoint}: it has no stage {stage}, but {', '.join(stages)}")
+        for slot_rows in stages[stage]["places"].values():
             for row in slot_rows:
                 found.setdefault(row[0], []).append(Location(*row))
         return found
@@ -197,7 +227,7 @@ class SavepointStore:
         slots = (rows_ for stages in manifests for stage in stages for rows_ in stage["places"].values())
         needed = {Location(*row).segment for rows_ in slots for row in rows_}
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
-        self._bucket.remove(sorted(old, key=lambda name: not name.endswith("manifest.json")))  # it goes first
+        self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
     def delete_all(self) -> None:
         """Remove every savepoint of the job. Raises ServiceUnavailable."""
@@ -208,6 +238,10 @@ def participants(config: JobConfig) -> set[str]:
     """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
     routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
     return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(config.slots)}
+
+
+def _units(stages: Mapping[str, int]) -> str:
+    return ", ".join(f"{units} units of {stage}" for stage, units in stages.items())
 
 
 def _joined(timers: pa.RecordBatch, deleted: Sequence[int], values: Iterable[pa.RecordBatch]) -> bytes:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from keyshift.clock import now_us
 from keyshift.errors import MigrationFailed, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator
 from keyshift.executor.led_stage import LedStage
 from keyshift.executor.savepoint import Manifest, SavepointStore, participants
+from keyshift.protocol.record import SnapshotRecord
 from keyshift.waiting import wait_until
 
 LOOK_S = 0.05
@@ -45,7 +47,8 @@ class _Over(Exception):
 
 
 class Snapshotter:
-    """Of one attempt. ``complete`` gets each complete one, and ``trouble`` is told in one line of each that failed.
+    """Of one attempt. ``complete`` gets each complete one, and ``taken`` what is to be known of it when it has gone;
+    ``trouble`` is told in one line of each that failed.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
     has come to the snapshot finds there what it has to say as a router.
@@ -57,10 +60,11 @@ class Snapshotter:
         stages: Sequence[LedStage],
         output: Said,
         complete: list[Snapshot],
+        taken: list[SnapshotRecord],
         trouble: Callable[[str], None],
     ) -> None:
         self._config, self._stages = config, stages
-        self._output, self._complete, self._trouble = output, complete, trouble
+        self._output, self._complete, self._taken, self._trouble = output, complete, taken, trouble
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
         self._committing = threading.Lock()  # the list of those that are complete may grow only while held
@@ -86,7 +90,7 @@ class Snapshotter:
                     self._trouble(f"snapshot {self._number}: {error}; the job goes on, the one before counts")
 
     def _take(self, name: str) -> None:
-        config, manifest, written = self._config, Manifest(), 0
+        config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         path = f"savepoints/{name}"
         for stage, version in zip(self._stages, versions, strict=True):
@@ -98,13 +102,16 @@ class Snapshotter:
                 who = min(failed)
                 raise ServiceUnavailable(f"{who} of {stage.name}: {failed[who]}")
             manifest.add(stage.name, said, stage.led().assignment_of(version))
-            written += sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
+            written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
         self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
         with self._committing:
             if self._over.is_set():
                 return
-            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, written, manifest.unit_bytes))
+            unit_bytes = manifest.unit_bytes
+            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes))
+            state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
+            self._taken.append(SnapshotRecord(begun_us, now_us(), written, state))
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         for stage, version in zip(self._stages, versions, strict=True):
             stage.participant.withdraw(path)

@@ -7,8 +7,8 @@ backlog is what was due and had not come at the same moment, in events.
 import itertools
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from keyshift.errors import MigrationFailed
@@ -25,19 +25,28 @@ Work = Mapping[int, tuple[int, float]]  # of each slot of a stage: records, and 
 
 class Autoscaler:
     """For the controlling thread, which calls ``go_on`` often. ``first``: moment of the first look, since the epoch.
+    ``ask`` requests a change of a stage.
 
     What the system raises when it has died passes through: the next look begins a new measurement.
     """
 
     def __init__(
-        self, spec: RunSpec, system: SystemUnderTest, traffic: Traffic, feed: Feed, first: float, say: Say
+        self,
+        spec: RunSpec,
+        system: SystemUnderTest,
+        traffic: Traffic,
+        feed: Feed,
+        first: float,
+        say: Say,
+        ask: Callable[[Scale, str], object],
     ) -> None:
         part = spec.autoscaler
         goals = Goals(part.slots_min, spec.slots_most, part.work_off_s, part.horizon_s, part.miss_cost)
-        self._policy = ScalingPolicy(goals, len(spec.workload.stages))
-        self._system, self._traffic, self._feed, self._say = system, traffic, feed, say
+        self.stages = [stage.name for stage in spec.workload.stages]
+        self._policy = ScalingPolicy(goals, len(self.stages))
+        self._system, self._traffic, self._feed, self._say, self._ask = system, traffic, feed, say, ask
         self._slo_ms, self._every_s, self._next = part.slo_ms, part.autoscale_s, first
-        self._asked = False  # a migration was requested, and was not over when that was seen last
+        self._moving = False  # a migration was not over when that was seen last, whoever has requested it
         self._migrated_at: float | None = None
         self._work: Mapping[str, Work] = {}  # of each stage, until the look before
         self._offered: Progress | None = None  # likewise
@@ -47,8 +56,9 @@ class Autoscaler:
     def go_on(self) -> None:
         """Looks if it is time to. Raises what the system raises if it has died."""
         now = time.time()
-        if self._asked and not self._system.busy:
-            self._asked, self._migrated_at = False, now
+        was_moving, self._moving = self._moving, self._system.busy
+        if was_moving and not self._moving:
+            self._migrated_at = now
         if now < self._next:
             return
         self._next = max(self._next, now - self._every_s) + self._every_s
@@ -59,11 +69,14 @@ class Autoscaler:
             return
         made = self._policy.look(self._seen(time.time(), measured))
         self.decisions.append(made)
-        self._say(sentence(made))
-        for name, stage in zip(measured, made.stages, strict=True):
+        self._say(f"  autoscaler: {sentence(made, self.stages)}")
+        for name, stage in zip(self.stages, made.stages, strict=True):
             if stage.target != stage.slots:
-                self._asked = True
-                self._system.request(Scale(stage.target), stage=name)
+                self._moving = True
+                try:
+                    self._ask(Scale(stage.target), name)
+                except MigrationFailed as error:
+                    self._say(f"autoscaler: nothing was requested of {name}, {error}")
 
     # -- a look -------------------------------------------------------------------------------------------------------
 
@@ -75,7 +88,7 @@ class Autoscaler:
             backlog=backlog,
             missed_s=self._missed_s(backlog),
             stages=tuple(self._stages(measured)),
-            migrating=self._asked or self._system.busy,
+            migrating=self._moving or self._system.busy,
             migrated_at_s=self._migrated_at,
         )
 
@@ -137,12 +150,15 @@ def _done(work: Work, before: Work, owners: Collection[int]) -> StageLook:
     return StageLook(len(owners), float(records), float(busy_s))
 
 
-def sentence(made: Scaling) -> str:
-    """A decision with its numbers, in one line for the log."""
+def sentence(made: Scaling, names: Sequence[str]) -> str:
+    """A decision with its numbers, in one line for the log. ``names``: of the stages."""
     look = made.look
+    several = names if len(names) > 1 else [""]
     what = ", ".join(
-        f"{stage.slots} → {stage.target} slots" if stage.target != stage.slots else f"{stage.slots} slots"
-        for stage in made.stages
+        f"{name} {stage.slots} → {stage.target} slots".lstrip()
+        if stage.target != stage.slots
+        else f"{name} {stage.slots} slots".lstrip()
+        for name, stage in zip(several, made.stages, strict=True)
     )
     numbers = [f"{look.offered_per_s:.0f}/s offered", f"backlog {look.backlog:.0f}"]
     numbers += [
@@ -154,4 +170,19 @@ def sentence(made: Scaling) -> str:
         numbers.append(f"{look.missed_s:.0f} s over the objective")
     if made.stay_cost == made.stay_cost:
         numbers.append(f"slot-seconds to stay {made.stay_cost:.0f}, to move {made.move_cost:.0f}")
-    return f"  autoscaler: {what}, {', '.join(numbers)}: {made.reason}"
+    return f"{what}, {', '.join(numbers)}: {made.reason}"
+
+
+def told(made: Scaling, names: Sequence[str]) -> dict[str, Any]:
+    """The same for JSON: what is not known, or was not compared, is None."""
+    look, of_looks = made.look, ("at_s", "offered_per_s", "backlog", "missed_s", "migrating")
+    plain = {name: getattr(look, name) for name in of_looks} | {
+        "stay_cost": made.stay_cost,
+        "move_cost": made.move_cost,
+    }
+    of_stages = {name: _known(asdict(stage)) for name, stage in zip(names, made.stages, strict=True)}
+    return _known(plain) | {"moves": made.moves, "reason": made.reason, "stages": of_stages}
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

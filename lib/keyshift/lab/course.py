@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from keyshift.errors import QueryDied
+from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sample
+from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
 from keyshift.planner.scaling import Scaling
@@ -37,7 +39,7 @@ class Course:
         self._trigger = 0.0  # seconds since the epoch; 0: there was none yet
         self._idle_since = math.inf  # seconds since the epoch at which the load was over: only a backlog is left
         self._overloaded = False
-        self._scalings: list[Scaling] = []  # what an autoscaler has decided
+        self._autoscaler: Autoscaler | None = None
         self._deaths: list[float] = []  # when the query died, seconds since the epoch
 
     def execute(self) -> Outcome:
@@ -53,6 +55,17 @@ class Course:
         self._display.say("ready: every router and slot has put a first row through")
         return self._feed
 
+    def _autoscale(self, first: float, ask: Callable[[Scale, str], object]) -> None:
+        """From the moment ``first`` on; see ``Autoscaler``."""
+        assert self._feed is not None
+        given = self._spec, self._system, self._traffic, self._feed, first, self._display.say
+        self._autoscaler = Autoscaler(*given, ask)
+
+    @property
+    def scalings(self) -> list[Scaling]:
+        """What an autoscaler has decided so far."""
+        return self._autoscaler.decisions if self._autoscaler else []
+
     def _look(self) -> None:
         """While the load is offered."""
         self._check()
@@ -60,6 +73,8 @@ class Course:
             self._looked_at = now
             for look in self.each_second:
                 look()
+        if self._autoscaler:
+            self._autoscaler.go_on()
 
     def _check(self) -> None:
         self._system.check()
@@ -71,7 +86,7 @@ class Course:
         self._traffic.stop()
         final, span = self._system.final_state(), Span(start, measured, end, self._trigger)
         given = self._spec.workload, span, self._traffic, self._feed, final, samples
-        return outcome(*given, self._overloaded, self._display.say, self._scalings)
+        return outcome(*given, self._overloaded, self._display.say, self.scalings)
 
     # -- a backlog ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from keyshift.executor.led_stage import LedStage
 from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.keys import Assignment
 from keyshift.planner import Decision
-from keyshift.protocol.record import StepRecord
+from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.results.verdict import Course, Inventory, Judgement, judge
 from keyshift.runtime.router import TICK_US
 from keyshift.workloads import Workload
@@ -46,6 +46,7 @@ class FinalState:
     planned_s: float = 0.0  # how long the first plan took
     replicate_s: float | None = None  # until copies were close
     bytes_copied: int | None = None
+    snapshots: Sequence[SnapshotRecord] = ()
 
 
 def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) -> FinalState:
@@ -68,6 +69,7 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
         stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
         revoked=job.revoked,
         troubles=job.troubles,
+        snapshots=job.snapshots_taken,
         **told,
     )
 

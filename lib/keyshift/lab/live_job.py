@@ -9,20 +9,23 @@ job.stop().summary
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor.faults import Fault
-from keyshift.lab.live_run import LiveRun, Migration, NotRunning
+from keyshift.lab.autoscaler import sentence, told
+from keyshift.lab.live_run import LiveRun, NotRunning
 from keyshift.lab.live_spec import parameters, room
 from keyshift.lab.scenario import Change, Map, Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal
 from keyshift.planner import Strategy, change, strategies
+from keyshift.planner.scaling import Scaling
 from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, new_run_id
 
+TOLD = 10  # decisions of an autoscaler in a status
 Target = int | Mapping[int, int]
 Record = Callable[..., Manifest]  # see ``Lab.record``
 
@@ -139,7 +142,7 @@ class LiveJob:
         """
         spec, run = self.spec, self._run
         summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
-        told: dict[str, Any] = {
+        status: dict[str, Any] = {
             "run_id": self.run_id,
             "state": self.state,
             "why": self.why,
@@ -151,9 +154,9 @@ class LiveJob:
             "migrations": [],
         }
         if run is None or not self.ready.is_set():
-            return told
+            return status
         last = run.traffic.seconds[-1] if run.traffic.seconds else {}
-        told |= run.system.status() | {
+        status |= run.system.status() | {
             "phase": run.display.phase,
             "running_s": round(time.time() - run.began_at, 1),
             "rate": run.rate,
@@ -163,14 +166,23 @@ class LiveJob:
             "p50_ms": last.get("p50_ms"),
             "p99_ms": last.get("p99_ms"),
             "migrating": any(not migration.outcome for migration in run.migrations),
-            "migrations": [_of_migration(migration) for migration in list(run.migrations)],
+            "migrations": run.told_migrations(),
             "deaths": run.deaths,
+            "autoscaler": self._scaling(run.scalings),
         }
         measured = run.measured
-        for name, stage in told["stages"].items():
+        for name, stage in status["stages"].items():
             for slot, of_slot in stage["of_slot"].items():
                 of_slot |= _figures(measured.get(name, {}).get(slot, {}))
-        return told
+        return status
+
+    def _scaling(self, made: Sequence[Scaling]) -> dict[str, Any] | None:
+        """How often the autoscaler has looked and moved something, and its newest decisions; None without one."""
+        if self.spec.scenario.trigger != "auto":
+            return None
+        names = [stage.name for stage in self.spec.workload.stages]
+        newest = [told(each, names) | {"words": sentence(each, names)} for each in made[-TOLD:]]
+        return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
 
     @property
     def seconds(self) -> list[dict[str, Any]]:
@@ -188,7 +200,7 @@ class LiveJob:
         migration = run.ask(lambda: run.migrate(self._proposed(run, name, slots, None)))
         while wait and not migration.outcome and not self.ended.wait(0.1):
             pass
-        return _of_migration(migration)
+        return migration.as_json()
 
     def plan(
         self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
@@ -270,17 +282,6 @@ class LiveJob:
         if self._run is None or self.state != "running":
             raise NotRunning(f"job {self.run_id} is {self.state}, not running")
         return self._run
-
-
-def _of_migration(migration: Migration) -> dict[str, Any]:
-    took_s = None if migration.ended_at is None else round(migration.ended_at - migration.requested_at, 3)
-    return {
-        "number": migration.number,
-        "requested_at": migration.requested_at,
-        "took_s": took_s,
-        "outcome": migration.outcome or "under way",
-        **migration.proposal.as_json(),
-    }
 
 
 def planned(proposal: Proposal) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 import math
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
@@ -13,6 +15,7 @@ from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome
 from keyshift.lab.sampler import Sampler
+from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
@@ -21,6 +24,7 @@ from keyshift.traffic.traffic import Before, Feed, Traffic
 
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
+UNDER_WAY = "under way"
 T = TypeVar("T")
 
 
@@ -42,6 +46,16 @@ class Migration:
     ended_at: float | None = None
     outcome: str = ""
 
+    def as_json(self) -> dict[str, Any]:
+        """As a status has it."""
+        return {
+            "number": self.number,
+            "requested_at": self.requested_at,
+            "took_s": None if self.ended_at is None else round(self.ended_at - self.requested_at, 3),
+            "outcome": self.outcome or UNDER_WAY,
+            **self.proposal.as_json(),
+        }
+
 
 class LiveRun(Course):
     """``execute`` makes the thread that calls it the controlling one; ``ask`` is for any other thread."""
@@ -58,11 +72,11 @@ class LiveRun(Course):
         self.rate = spec.run.rate
         self.measured: Mapping[str, Mapping[int, Mapping[str, Any]]] = {}  # of each stage and slot, as it said last
         self.migrations: list[Migration] = []
+        self._before: list[dict[str, Any]] = []  # those that were requested of a process that is gone
         self.unwanted = False
         self.resumed: dict[str, Any] | None = None  # the journal of the process that is gone
         self.keep: Callable[[dict[str, Any]], None] = lambda journal: None  # writes the journal down
         self._kept: tuple[Any, ...] = ()  # of what the journal was that was kept last
-        self.each_second.append(self._keep)
         self.on_ready: Callable[[], None] = lambda: None
 
     @property
@@ -83,8 +97,11 @@ class LiveRun(Course):
             start = self.began_at = now if self.resumed is None else self.resumed["began_at"]
             feed.before = feed.before._replace(took_s=now - start)
             feed.begin(now, None)
+            if self._spec.scenario.trigger == "auto":
+                self._autoscale(now + self._spec.autoscaler.autoscale_s, self._asked)
             self._display.enter("steady")
             self.state = "running"
+            self._keep()
             self.on_ready()
             self._surviving(self._serve)
             self.state = "stopping"
@@ -130,7 +147,12 @@ class LiveRun(Course):
         migration = Migration(self.system.adopt(proposal), proposal, time.time())
         self._trigger = self._trigger or migration.requested_at
         self.migrations.append(migration)
+        self._keep()  # whoever is told of it finds it again
         return migration
+
+    def _asked(self, change: Scale, stage: str) -> None:
+        """By the autoscaler."""
+        self.migrate(self.system.propose(stage, change))
 
     def change_rate(self, rate: float) -> None:
         """Another rate from now on, events per second."""
@@ -148,8 +170,9 @@ class LiveRun(Course):
         self.rate, self._trigger = journal["rate"], journal["trigger"]
         self._feed = self._traffic.feed(self.rate, run.frame_ms, skip=skip)
         self._feed.before = Before(sum(skip), int(due_in(self._spec.workload.stages, events).sum()))
+        self._before = [_given_up(migration) for migration in journal["migrations"]]
         begin = time.perf_counter()
-        begun_from = self.system.resume(journal)
+        begun_from = self._surviving(partial(self._resume, deque([journal])))
         self._display.say("ready: every router and slot has put a first row through")
         self.system.note(
             f"the job's process was gone and another one went on with it; everything since its {begun_from} was done "
@@ -158,14 +181,24 @@ class LiveRun(Course):
         )
         return self._feed
 
+    def _resume(self, journals: deque[dict[str, Any]]) -> str:
+        """Once: if a snapshot cannot be read, the job has recovered from the one before when it comes here again."""
+        return self.system.resume(journals.popleft()) if journals else "snapshot, the newest that could be read,"
+
+    def told_migrations(self) -> list[dict[str, Any]]:
+        """All that were requested, in that order, as a status has them."""
+        return [*self._before, *(migration.as_json() for migration in list(self.migrations))]
+
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
         told = self.system.status()
-        now = (told["attempt"], told["snapshots"], len(told["troubles"]), len(self.migrations), self.rate)
+        migrations = self.told_migrations()
+        outcomes = [migration["outcome"] for migration in migrations]
+        now = (told["attempt"], told["snapshots"], len(told["troubles"]), outcomes, self.rate)
         if now != self._kept:
             self._kept = now
             mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate}
-            self.keep(self.system.journal() | mine)
+            self.keep(self.system.journal() | mine | {"migrations": migrations})
 
     def _serve(self) -> None:
         while self.state == "running":
@@ -189,10 +222,15 @@ class LiveRun(Course):
         for migration in self.migrations:
             stage, number = migration.proposal.stage, migration.number
             if not migration.outcome and (reached := self.system.ended(stage, number)) is not None:
-                troubles = self.system.status()["troubles"]
-                why = troubles[-1] if troubles else "it was taken back"
+                why = self._why(stage)
                 migration.outcome = "complete" if reached else f"incomplete: {why}"
                 migration.ended_at = time.time()
+
+    def _why(self, stage: str) -> str:
+        """The last line about ``stage``, or about the whole job."""
+        others = tuple(f"{each.name}: " for each in self._spec.workload.stages if each.name != stage)
+        troubles = [line for line in self.system.status()["troubles"] if not line.startswith(others)]
+        return troubles[-1] if troubles else "it was taken back"
 
     def _measure(self) -> None:
         try:
@@ -204,6 +242,8 @@ class LiveRun(Course):
         if self.unwanted:
             raise Unwanted("the job was given up before it was stopped: it has no verdict")
         super()._check()
+        if self.state != "starting":
+            self._keep()  # also while the last results come: old snapshots go then, too
 
     def _allow_another(self, death: QueryDied) -> None:
         most = self._spec.run.recoveries
@@ -217,6 +257,13 @@ class LiveRun(Course):
 
     def _moment(self) -> str:
         return f"{max(0.0, time.time() - self.began_at):.1f} s after the load began"
+
+
+def _given_up(migration: dict[str, Any]) -> dict[str, Any]:
+    """If it was not over: its steps that had switched are made good, and the others are left out."""
+    if migration["outcome"] != UNDER_WAY:
+        return migration
+    return migration | {"outcome": "incomplete: the job's process was gone; steps that had not switched were left out"}
 
 
 def pause_before(deaths: list[float], most: int) -> float | None:

@@ -1,6 +1,7 @@
 """What a job that runs until it is stopped is: a run's parameters without a scenario, and defaults of its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from keyshift.errors import BadInput
@@ -9,7 +10,7 @@ from keyshift.lab.spec import RunSpec, make_spec
 
 DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
 ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
-NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps"} - {"to_slots"}
+NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps"} - {"to_slots", "trigger"}
 
 
 def live_spec(values: Mapping[str, Any]) -> RunSpec:
@@ -19,10 +20,21 @@ def live_spec(values: Mapping[str, Any]) -> RunSpec:
         raise BadInput(
             f"{not_live[0]} is of a run with a scenario: a job lasts until it is stopped, and is scaled while it runs"
         )
+    trigger = values.get("trigger", values.get("scenario.trigger", "scale"))
+    if trigger not in ("auto", "scale"):
+        raise BadInput(
+            f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
+        )
     own = {name: default for name, default in DEFAULTS.items() if name not in names}
     if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
         own["to_slots"] = max(1, most)
-    return make_spec({**own, **values})
+    spec = make_spec({**own, **values})
+    if trigger == "auto":
+        return spec
+    stages = ",".join(
+        stage.name for stage in spec.workload.stages
+    )  # each of them may be scaled, and has tasks for that
+    return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
 
 
 def room(spec: RunSpec) -> int:

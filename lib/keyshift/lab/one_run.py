@@ -3,7 +3,6 @@
 import time
 from collections import deque
 
-from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.outcome import Outcome
 from keyshift.lab.sampler import Sampler
@@ -12,8 +11,6 @@ from keyshift.lab.scenario import Action, Cancel, Hit, Migrate
 
 class OneRun(Course):
     """A load of so many seconds, and a scenario."""
-
-    _autoscaler: Autoscaler | None = None
 
     def execute(self) -> Outcome:
         """From the topics to the verdict. Raises KeyshiftError if the run dies."""
@@ -31,8 +28,7 @@ class OneRun(Course):
                     system.announce(first)
                 self._trigger = measured + spec.scenario.trigger_s
                 if spec.scenario.trigger == "auto":
-                    self._autoscaler = Autoscaler(spec, system, self._traffic, feed, self._trigger, display.say)
-                    self._scalings = self._autoscaler.decisions
+                    self._autoscale(self._trigger, lambda change, stage: system.request(change, stage=stage))
                 to_come = deque(spec.scenario.actions(spec.changes))
                 self._surviving(lambda: self._play(to_come, measured))
                 self._surviving(lambda: self._pass_until(end))
@@ -55,11 +51,6 @@ class OneRun(Course):
                     self._system.cancel()
                 case Hit(_, fault):
                     self._system.hit(fault)
-
-    def _look(self) -> None:
-        super()._look()
-        if self._autoscaler:
-            self._autoscaler.go_on()
 
     def _pass_until(self, moment: float) -> None:
         while (left := moment - time.time()) > 0:

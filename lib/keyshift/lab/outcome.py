@@ -66,6 +66,7 @@ def outcome(
         "migration": from_records.migration_table([stage.records for stage in stages], trigger_us),
         "decisions": from_records.decisions_table([stage.decisions for stage in stages]),
         "scaling": from_records.scaling_table(scalings, span.trigger),
+        "snapshots": from_records.snapshots_table(final.snapshots, [stage.name for stage in stages], trigger_us),
     }
     migration: pd.DataFrame = tables["migration"].to_pandas()
     moved = [from_records.moved_units(migration[migration["stage"] == number]) for number in range(len(stages))]

@@ -5,7 +5,7 @@ import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job
+from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.spark import session
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
@@ -145,6 +146,15 @@ class Lab:
         job.await_ready()
         return job
 
+    def require_snapshots(self, spec: RunSpec, run_id: str, names: Iterable[str]) -> None:
+        """Raises BadInput if snapshots of a run are not of the job of ``spec``, or of another keyshift. One that is
+        damaged or missing is no reason: the job goes on from another one.
+        """
+        store = SavepointStore(self._endpoints, run_id)
+        for name in names:
+            with contextlib.suppress(ServiceUnavailable):
+                store.require_of(name, spec.workload)
+
     def room(self, spec: RunSpec) -> int:
         """How many slots a restart of the job of ``spec`` may lead to: all routers and slots need a core at once."""
         place = self._place
@@ -245,7 +255,7 @@ class Lab:
         )
         services = ServiceFaults(self._stack, lambda line: job.troubles.append(line))
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter, services)
-        system = KeyshiftJob(spec, job, display.enter)
+        system = KeyshiftJob(spec, job)
         try:
             yield course(spec, system, traffic, display, self.await_executors)
         except Exception:

@@ -55,13 +55,14 @@ class Copied(NamedTuple):
 class StagePlans:
     """Of the migrations of ``led``, numbered from 0 in the order of the requests.
 
-    ``note`` gets one line for what becomes of a request otherwise than it should, ``say`` hears the phase.
+    ``note`` gets one line for what becomes of a request otherwise than it should.
     """
 
-    def __init__(self, spec: RunSpec, led: LedStage, say: Say, note: Say) -> None:
-        self._spec, self.led, self._say, self._note = spec, led, say, note
+    def __init__(self, spec: RunSpec, led: LedStage, note: Say) -> None:
+        self._spec, self.led, self._note = spec, led, note
         self._point = spec.point()
         self.requested = 0  # migrations
+        self._wanted: Change | None = None  # the one that was requested last, by this process
         self._planned, self._target = -1, spec.start()  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
         self._announced = False  # copies for the first migration are there already, if it wants some
@@ -70,9 +71,9 @@ class StagePlans:
         self.planned_s: float | None = None  # how long the first plan took
         self.replicate_s: float | None = None  # waited for copies
 
-    def next_number(self) -> int:
+    def next_number(self, change: Change) -> int:
         """Of the migration that is being requested."""
-        self.requested += 1
+        self._wanted, self.requested = change, self.requested + 1
         return self.requested - 1
 
     def announce(self, change: Change) -> None:
@@ -96,7 +97,8 @@ class StagePlans:
         except (BadInput, MigrationFailed, PlanRejected) as error:
             if proposal is None:
                 raise
-            self._note(f"migration {number} was dropped, no plan could be made when its turn came: {error}")
+            why = f"migration {number} was dropped, no plan could be made when its turn came: {error}"
+            self._note(self.led.named(why))
             return ()
         self._planned, self._target = number, proposal.target
         point, plan = proposal.point, proposal.plan
@@ -105,7 +107,7 @@ class StagePlans:
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
         if plan.copies and point.replicas == "warm_up":
-            self._say("copying")
+            self.led.say("copying")
             copying = time.perf_counter()
             self._copy(plan.copies, point)
             self.led.await_copies()
@@ -126,6 +128,11 @@ class StagePlans:
     def wants(self, current: Assignment, target: Assignment) -> None:
         """Units are to move, whatever becomes of that."""
         self.to_move = (self.to_move or set()) | {move.unit for move in current.moves_to(target)}
+
+    def wants_unplanned(self) -> None:
+        """What was requested last is to be, though nobody has planned it."""
+        if self.to_move is None and self._wanted is not None:
+            self.wants(self._spec.start(), self._spec.target(self._spec.start(), self._wanted))
 
     def copied(self) -> Copied | None:
         """Waits until copies are close; None if nothing was copied."""
@@ -148,7 +155,8 @@ class StagePlans:
             }
             for slot in range(led.config.slots)
         }
-        return {"slots": len(set(owner)), "provisioned": led.config.slots, "owners": list(owner), "of_slot": slots}
+        told = {"slots": len(set(owner)), "provisioned": led.config.slots, "owners": list(owner), "of_slot": slots}
+        return told | {"phase": led.phase, "migrating": led.busy}
 
     # -- for another process ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from keyshift.lab.scenario import Change
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal, StagePlans
 from keyshift.planner import Strategy
-from keyshift.progress import Say
 from keyshift.state import Settings, backends
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
@@ -139,9 +138,9 @@ def job_config(
 class KeyshiftJob:
     """Has plans made for the requests to a job, and restarts it where the strategy says so."""
 
-    def __init__(self, spec: RunSpec, job: Job, say: Say) -> None:
+    def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
-        self._plans = {stage.name: StagePlans(spec, stage, say, self.note) for stage in job.stages}
+        self._plans = {stage.name: StagePlans(spec, stage, self.note) for stage in job.stages}
         self._moving = [self._plans[job.stage(name).name] for name in spec.moving]
         self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
         self._told: dict[str, Any] = {}  # at the end
@@ -180,7 +179,7 @@ class KeyshiftJob:
         """It is planned when its turn comes."""
         restarts = self._spec.point().restarts
         for plans in [self._plans[self._job.stage(stage).name]] if stage else self._moving:
-            self._ask(plans, partial(plans.steps, plans.next_number(), change, None), restarts, replace)
+            self._ask(plans, partial(plans.steps, plans.next_number(change), change, None), restarts, replace)
 
     def propose(self, stage: str, change: Change, point: Strategy | None = None) -> Proposal:
         """As the next migration would be planned now."""
@@ -189,7 +188,7 @@ class KeyshiftJob:
     def adopt(self, proposal: Proposal) -> int:
         """It is planned anew if the state is elsewhere when its turn comes."""
         plans = self._plans[proposal.stage]
-        number = plans.next_number()
+        number = plans.next_number(proposal.change)
         self._ask(plans, partial(plans.steps, number, proposal.change, proposal), proposal.point.restarts)
         return number
 
@@ -200,8 +199,9 @@ class KeyshiftJob:
             plans.led.request(make_steps, replace)
 
     def ended(self, stage: str, number: int) -> bool | None:
-        """A migration is over when the next one is planned, or nothing is under way."""
-        return self._plans[stage].ended(number, self.busy)
+        """A migration is over when the next one of the stage is planned, or nothing is under way there."""
+        plans, waiting = self._plans[stage], {name for name, _ in self._restarts}
+        return plans.ended(number, stage in waiting or plans.led.busy)
 
     def cancel(self) -> None:
         """Restarts that have not begun, too; of all stages."""
@@ -243,7 +243,7 @@ class KeyshiftJob:
                 name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self._plans.items()
             },
             "attempt": self._job.config.attempt,
-            "snapshots": len(self._job.snapshots),
+            "snapshots": len(self._job.snapshots_taken),
             "snapshot_bytes": newest.bytes if newest else None,
             "troubles": self._job.troubles_so_far,
         }
@@ -284,9 +284,8 @@ class KeyshiftJob:
         """Of the job, with the plans that were made for it."""
         self._job.stop()
         self._note_missed_faults()
-        if self._spec.changes and all(plans.to_move is None for plans in self._plans.values()):  # nothing was planned
-            for plans in self._moving:
-                plans.wants(self._spec.start(), self._spec.target(self._spec.start()))
+        for plans in self._plans.values():
+            plans.wants_unplanned()
         for name, plans in self._plans.items():
             self._told["of_stages"][name] |= {"decisions": plans.decisions, "to_move": plans.to_move or set()}
         planned_s = max((plans.planned_s or 0.0 for plans in self._plans.values()), default=0.0)

@@ -37,6 +37,7 @@ class _Move:
     telling: bool  # what is missed is missed because of it: there were enough slots before and there are behind it
     ended_s: float | None = None
     missed_s: float = 0.0
+    own: bool = True  # somebody else's teaches nothing, but what it has brought is looked at as long
 
 
 class ScalingPolicy:
@@ -46,6 +47,7 @@ class ScalingPolicy:
         self._goals = goals
         self._stages = [_Stage() for _ in range(stages)]
         self._move: _Move | None = None
+        self._migrated_at_s: float | None = None  # as the look before said
         self._seen = False
         self._at_s = 0.0
         # Learnt, of a migration of the whole state: seconds it takes, seconds over the objective because of it.
@@ -72,6 +74,9 @@ class ScalingPolicy:
 
     def _disturbed(self, look: Look) -> str:
         """Why what was seen cannot be used; empty if it can."""
+        somebody_moved, self._migrated_at_s = look.migrated_at_s != self._migrated_at_s, look.migrated_at_s
+        if self._move is None and (look.migrating or somebody_moved):
+            self._move = _Move(1.0, look.at_s, telling=False, own=False)
         move = self._move
         if move is not None:
             move.missed_s += look.missed_s
@@ -83,7 +88,8 @@ class ScalingPolicy:
             return "a migration is under way"
         if move is not None and move.ended_s is None:
             move.ended_s = look.at_s if look.migrated_at_s is None else max(move.at_s, look.migrated_at_s)
-            self.takes_s = self._mean(0, self.takes_s, (move.ended_s - move.at_s) / move.share)
+            if move.own:
+                self.takes_s = self._mean(0, self.takes_s, (move.ended_s - move.at_s) / move.share)
             self._seen = False
             for stage in self._stages:
                 stage.fade()

@@ -1,5 +1,6 @@
-"""What is written down of a step: the vocabulary in which a system under test tells how it moved state."""
+"""What is written down of steps and snapshots: the vocabulary in which a system under test tells of its state."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,3 +24,15 @@ class StepRecord:
     completed_us: int | None = None
     outcome: str = "under way"  # or complete, rolled back, late, cancelled
     acknowledgements: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """A complete snapshot of all stages: when it was requested and complete, in microseconds since the epoch, and how
+    much was written for it and makes the state, in bytes by stage.
+    """
+
+    begun_us: int
+    completed_us: int
+    written: Mapping[str, int]
+    state: Mapping[str, int]

@@ -17,7 +17,7 @@ from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
-from keyshift.protocol.record import StepRecord
+from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.results.tables import NO_STAGE, TABLES, make_table
 
 OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
@@ -148,6 +148,18 @@ def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
             for name, column in columns.items():
                 column.append(row[name])
     return make_table("scaling", columns)
+
+
+def snapshots_table(taken: Iterable[SnapshotRecord], stages: Sequence[str], trigger_us: int) -> pa.Table:
+    """Each complete snapshot, stage by stage. ``stages``: their names."""
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["snapshots"].names}
+    for number, one in enumerate(taken):
+        begun, completed = ((us - trigger_us) / SECOND_US for us in (one.begun_us, one.completed_us))
+        for place, stage in enumerate(stages):
+            row = number, begun, completed, one.written[stage], one.state[stage], place
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+    return make_table("snapshots", columns)
 
 
 def moved_units(migration: pd.DataFrame) -> set[int]:

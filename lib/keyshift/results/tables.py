@@ -66,9 +66,18 @@ TABLES: dict[str, pa.Schema] = {
         migration_missed_s=pa.float64(),
         stage=PLACE["stage"],
     ),
+    # Of each complete snapshot of a running job, for each stage, in the order in which they were complete.
+    "snapshots": _schema(
+        snapshot=pa.int32(),
+        begun_s=pa.float64(),
+        completed_s=pa.float64(),
+        bytes_written=pa.int64(),
+        bytes_state=pa.int64(),
+        stage=PLACE["stage"],
+    ),
 }
 
-LATER = ("scaling",)  # tables that runs did not have at first: for those they are empty
+LATER = ("scaling", "snapshots")  # tables that runs did not have at first: for those they are empty
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:

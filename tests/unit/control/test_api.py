@@ -21,6 +21,12 @@ def job(monkeypatch):
 
 
 @pytest.fixture
+def chain(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL | {"workload": "chain"})) as job:
+        yield job
+
+
+@pytest.fixture
 def client(job):
     return TestClient(make_app(job, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})
 
@@ -60,6 +66,33 @@ def test_a_plan_answers_with_its_steps_and_then_begins(job, client):
     explicit = client.post("/plan", json={"strategy": "fluid", "target": {"0": 1}})
     (step,) = explicit.json()["steps"]
     assert step["moves"] == [{"unit": 0, "source": 0, "destination": 1}]
+
+
+def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
+    client = TestClient(make_app(chain, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})
+    for ask in (
+        {"path": "/scale", "params": {"slots": 3}},
+        {"path": "/plan", "json": {"strategy": "fluid", "target": 3}},
+    ):
+        answer = client.post(ask.pop("path"), **ask)
+        reason = "stage is missing: this job has counter-1, counter-2"
+        assert (answer.status_code, answer.json()["detail"]) == (400, reason)
+    assert client.get("/status").json()["migrations"] == []
+    assert client.post("/scale", params={"slots": 4, "stage": "counter-1"}).json()["stage"] == "counter-1"
+    told = client.post("/plan", json={"strategy": "all_at_once", "target": 3, "stage": "counter-2"}).json()
+    assert (told["stage"], len(told["steps"])) == ("counter-2", 1)
+    assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
+    assert wait_until(lambda: ("keyshift_records_total", *of(3, stage="counter-1")) in samples(client), 10)
+    found = samples(client)
+    assert [found["keyshift_units", *of(slot, stage="counter-1")] for slot in range(4)] == [4] * 4
+    assert found["keyshift_units", *of(3, stage="counter-2")] == 0
+    chain.counter.phase = "step 3 moving"
+    found = samples(client)
+    for stage, phase in ("counter-1", "steady"), ("counter-2", "moving"):
+        of_stage = {key: value for key, value in found.items() if ("stage", stage) in key and "phase" in key[0]}
+        assert [dict(key[1:])["keyshift_migration_phase"] for key, value in of_stage.items() if value] == [phase]
+    chain._run.display.enter("recovering")
+    assert sum("recovering" in dict(key[1:]).values() for key, value in samples(client).items() if value) == 2
 
 
 def test_rate_cancel_and_kill(job, client):

@@ -99,7 +99,8 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.keep_journal(name, {"run_id": f"2026-{name}", "token": "secret"})
     (path, *_) = (jobs.home / "jobs").glob("one.journal")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1] == {"run_id": "2026-one", "token": "secret"}
+    assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
+    assert jobs.resumable("one")[1] == {"format": 1, "run_id": "2026-one", "token": "secret"}
     assert jobs.how_it_ended(jobs.read("one")).endswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
@@ -108,6 +109,14 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match="name = one: this job can still be resumed"):
         jobs.free_name("one", "keycount")
+    jobs.keep_journal("one", {"run_id": "2026-one", "format": 2})
+    with pytest.raises(
+        BadInput, match="job one: its journal has format = 2, and this keyshift reads 1; resume it with"
+    ):
+        jobs.resumable("one")
+    path.write_text('{"run_id": ')
+    with pytest.raises(BadInput, match=r"job one: .*one\.journal is damaged, so nothing can go on with it"):
+        jobs.resumable("one")
     jobs.remove("one")
     assert jobs.journal("one") is None
     assert jobs.free_name("one", "keycount") == "one"

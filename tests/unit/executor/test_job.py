@@ -89,7 +89,7 @@ class Nodes:
             raise ServiceUnavailable("away")
 
     def read(self, path):
-        return None
+        return self._all.below.get(path)
 
     def require(self, path):
         return self._all.below[path]
@@ -303,6 +303,32 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     del nodes.below[""]
     with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
         Job(None, job.config, Path("nowhere"), 1.0, job._output).resume(past)
+
+
+def test_a_job_whose_driver_died_in_a_restart_goes_on_with_the_slots_that_it_led_to(job):
+    nodes, past = job.all_of, job.past()
+    job.stop()
+    nodes.below[""] = ["0", "1"]
+    newest = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (0, 1, 2, 3)))
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.slots, other.config.attempt) == (4, 2)
+    assert other.stage("counter").assignment.owner == newest.owner
+    other.stop()
+
+
+def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_the_one_before(job):
+    nodes, past = job.all_of, job.past()
+    job.stop()
+    nodes.below[""] = ["0", "1"]  # and no stage has an assignment in the second one
+    newest = Assignment(START.version + 4, (SlotId(1),) * 4)
+    nodes.below[f"0/{CONFIG.stage}/assignment"] = newest.to_json()
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.attempt, other.stage("counter").assignment.owner) == (2, newest.owner)
+    assert other.revoked == set(range(newest.version + 1))
+    other.stop()
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):

@@ -13,13 +13,16 @@ import urllib3
 from minio.error import MinioException
 from small_bucket import VALUE, state, store_of
 
-from keyshift.errors import ProtocolViolation, ServiceUnavailable
+from keyshift.errors import BadInput, ProtocolViolation, ServiceUnavailable
 from keyshift.executor import savepoint
 from keyshift.executor.savepoint import Manifest
 from keyshift.keys import Assignment
 from keyshift.runtime.snapshots import Part
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.workloads.chain import Chain
+from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windowcount import WindowCount
 
 
 def restored(store, *places):
@@ -137,6 +140,53 @@ def test_a_unit_that_is_not_as_it_was_written_is_named(where):
     with pytest.raises(ServiceUnavailable, match=r"segment one/2-\w+-0: unit 5 does not have its checksum"):
         store.read(places[1])
     assert everything(restored(store, places[0])) == everything(state(1))
+
+
+def committed(**made_by):
+    """A store with a savepoint of two units of a stage ``counter``."""
+    store = store_of()
+    places = store.write("one", "counter-0", [(unit, state(unit)) for unit in (0, 1)], 100)
+    manifest = Manifest()
+    manifest.add("counter", {"slot-0": {"places": list(map(list, map(astuple, places)))}}, Assignment(3, (0, 0)))
+    store.commit("one", manifest, **made_by)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "words"),
+    [
+        (lambda raw: raw[:-20], ServiceUnavailable, "savepoint one: its manifest.json is damaged, it is no JSON"),
+        (lambda raw: b"[3]", ServiceUnavailable, "its manifest.json is damaged"),
+        (
+            lambda raw: b"{}",
+            BadInput,
+            "savepoint one: format = None, and this keyshift reads 1; use the one that made it",
+        ),
+        (lambda raw: raw.replace(b'"format": 1', b'"format": 2'), BadInput, "savepoint one: format = 2, and this"),
+    ],
+)
+def test_a_manifest_that_this_keyshift_has_not_written_is_refused_in_one_line(spoil, kind, words):
+    store = committed()
+    [name] = [name for name in store._bucket._client.objects if name.endswith("manifest.json")]
+    store._bucket._client.objects[name] = spoil(store._bucket._client.objects[name])
+    with pytest.raises(kind, match=words):
+        store.places("one", "counter")
+    with pytest.raises(kind, match=words):
+        store.require_of("one", KeyCount(key_groups=2))
+
+
+def test_a_snapshot_of_another_workload_is_refused():
+    store = committed(workload="keycount")
+    store.require_of("one", KeyCount(key_groups=2))
+    of = "savepoint one: it is of keycount with 2 units of counter, and this job is of"
+    with pytest.raises(BadInput, match=f"{of} windowcount with 2 units of windows"):
+        store.require_of("one", WindowCount(key_groups=2))
+    with pytest.raises(BadInput, match=f"{of} keycount with 4 units of counter"):
+        store.require_of("one", KeyCount(key_groups=4))
+    with pytest.raises(BadInput, match=f"{of} chain with 2 units of counter-1, 2 units of counter-2"):
+        store.require_of("one", Chain(key_groups=2))
+    with pytest.raises(BadInput, match="savepoint one: it has no stage windows, but counter"):
+        store.places("one", "windows")
 
 
 def test_a_segment_that_is_cut_off_is_noticed():

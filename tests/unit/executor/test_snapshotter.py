@@ -60,12 +60,12 @@ def made(monkeypatch):
     """``made.complete``, ``made.troubles``; ``made.job`` before ``made.begin()``."""
     store = store_of()
     monkeypatch.setattr(module, "SavepointStore", lambda *_: store)
-    one = SimpleNamespace(job=Job(store), store=store, complete=[], troubles=[], snapshotters=[])
+    one = SimpleNamespace(job=Job(store), store=store, complete=[], taken=[], troubles=[], snapshotters=[])
 
     def begin(deadline_s=10.0):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s)
         stage = SimpleNamespace(config=config, name="counter", participant=one.job, led=lambda: one.job)
-        snapshotter = Snapshotter(config, [stage], one.job, one.complete, one.troubles.append)
+        snapshotter = Snapshotter(config, [stage], one.job, one.complete, one.taken, one.troubles.append)
         one.snapshotters.append(snapshotter)
         return snapshotter
 
@@ -88,6 +88,9 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     snapshot = made.complete[0]
     assert snapshot.version == 10 and snapshot.offsets == {0: 10}
     assert sum(snapshot.unit_bytes["counter"].values()) == snapshot.bytes > 0
+    first = made.taken[0]
+    assert len(made.taken) == len(made.complete) and 0 < first.begun_us <= first.completed_us
+    assert first.written == first.state == {"counter": snapshot.bytes}
     manifest = made.store.manifest(made.complete[-1].name)
     assert manifest["workload"] == CONFIG.workload and manifest["stages"]["counter"]["assignment"]["owner"] == [
         0,

@@ -1,5 +1,6 @@
 """The autoscaler's driver over stand-ins for the job and its traffic: what it sees, asks for, and survives."""
 
+import json
 import math
 from collections import deque
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ import pytest
 
 from keyshift.errors import MigrationFailed, QueryDied
 from keyshift.lab import autoscaler as module
-from keyshift.lab.autoscaler import Autoscaler, sentence
+from keyshift.lab.autoscaler import Autoscaler, sentence, told
 from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import make_spec
 from keyshift.results.from_records import scaling_table
@@ -66,16 +67,57 @@ class Job:
         self.target, self.until = change.slots, self.clock.now + 3
 
 
+class Chain(Job):
+    """What the first stage has done goes through a second one, a slot of which does half as much."""
+
+    def __init__(self, clock, slots, offered):
+        super().__init__(clock, slots, offered)
+        self.behind = Job(SimpleNamespace(now=clock.now), slots, lambda now: self.done)
+
+    def pass_second(self):
+        before = self.answered
+        super().pass_second()
+        self.done = 2 * (self.answered - before)  # records of half the size
+        self.behind.clock.now = self.clock.now - 1
+        self.behind.pass_second()
+        self.traffic.seconds[-1] |= {"results": self.behind.traffic.seconds[-1]["results"] / 2}
+        self.traffic.received = self.behind.answered / 2
+
+    def measure(self):
+        first, second = super().measure(), self.behind.measure()
+        halves = {
+            slot: {"records": [[slot, said["records"][0][1] / 2]], "busy_s": said["busy_s"]}
+            for slot, said in second["counter"].items()
+        }
+        return {"counter-1": first["counter"], "counter-2": halves}
+
+    @property
+    def owners(self):
+        return {"counter-1": set(range(self.slots)), "counter-2": set(range(self.behind.slots))}
+
+    @property
+    def busy(self):
+        return super().busy or self.behind.busy
+
+    def request(self, change, stage):
+        asked = self.behind if stage == "counter-2" else self
+        Job.request(asked, change, "counter") if asked is not self else self.begin(change)
+
+    def begin(self, change):
+        self.requests.append((self.clock.now - BEGIN, change))
+        self.target, self.until = change.slots, self.clock.now + 3
+
+
 @pytest.fixture
 def driven(monkeypatch):
     """Makes a driver over a job; ``run(seconds)`` lets time pass for both."""
 
-    def make(slots, offered, **values):
+    def make(slots, offered, of=Job, **values):
         clock = SimpleNamespace(now=BEGIN)
         monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
-        job, said = Job(clock, slots, offered), []
+        job, said = of(clock, slots, offered), []
         spec = make_spec({"trigger": "auto", "slots": slots, "slots_max": 6} | values)
-        driver = Autoscaler(spec, job, job.traffic, job.feed, BEGIN + 2, said.append)
+        driver = Autoscaler(spec, job, job.traffic, job.feed, BEGIN + 2, said.append, job.request)
 
         def run(seconds):
             for _ in range(seconds):
@@ -173,10 +215,14 @@ def test_every_decision_is_said_and_stored_with_its_numbers(driven):
     made = driven(1, lambda now: 1500.0, slots_max=6)
     made.run(10)
     (moved,) = [d for d in made.driver.decisions if d.moves]
-    line = sentence(moved)
-    assert line in made.said
+    line = sentence(moved, ["counter"])
+    assert f"  autoscaler: {line}" in made.said
     for part in ("1 → ", "1500/s offered", "a slot takes 500/s", "slot-seconds to stay", moved.reason):
         assert part in line
+    plain = told(moved, ["counter"])
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert plain["stages"]["counter"]["target"] == moved.stages[0].target and plain["moves"]
+    assert told(made.driver.decisions[0], ["counter"])["stay_cost"] is None
     table = scaling_table(made.driver.decisions, BEGIN).to_pandas()
     assert len(table) == len(made.driver.decisions) == 5
     assert table["t_s"].tolist() == [2, 4, 6, 8, 10]
@@ -186,3 +232,61 @@ def test_every_decision_is_said_and_stored_with_its_numbers(driven):
     assert row["move_cost"] < row["stay_cost"]
     assert math.isnan(table["stay_cost"].iloc[0])
     assert len(scaling_table([], BEGIN)) == 0
+
+
+def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
+    made = driven(1, lambda now: 900.0, of=Chain, workload="chain")
+    made.run(90)
+    job = made.job
+    assert (job.slots, job.behind.slots) == (3, 5), (
+        "900 and, half as fast, 1800 of 500 per second, at most 85 % at work"
+    )
+    assert not any(d.moves for d in made.driver.decisions[-15:])
+    assert all(d.look.migrating is False for d in made.driver.decisions if d.moves)
+    first, second = made.driver.decisions[-1].stages
+    assert (first.true_per_s, second.true_per_s) == (pytest.approx(RATE), pytest.approx(RATE / 2))
+    assert made.driver.decisions[-1].look.backlog < 900
+    moved = next(d for d in made.driver.decisions if d.moves)
+    assert "counter-1 1 → " in sentence(moved, made.driver.stages)
+    table = scaling_table(made.driver.decisions, BEGIN).to_pandas()
+    assert table.groupby("stage").size().tolist() == [len(made.driver.decisions)] * 2
+    assert table.groupby("stage")["slots"].last().tolist() == [3, 5]
+
+
+def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_over(driven):
+    made = driven(1, lambda now: 200.0)
+    made.run(20)
+    made.job.request(Scale(4), "counter")
+    made.job.until += 9
+    made.run(11)
+    assert made.driver.decisions[-1].look.migrating
+    made.run(9)
+    assert made.job.slots == 4 and len(made.job.requests) == 1
+    made.run(30)
+    assert made.job.slots == 1, "and then it is a job like any other"
+    assert made.driver._policy.takes_s < 9, "what was learnt is of its own migration"
+
+
+def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(driven):
+    made = driven(1, lambda now: 200.0, autoscale_s=10)
+    made.run(23)
+    made.job.request(Scale(4), "counter")
+    made.run(13)
+    assert made.job.slots == 4 and not any(d.look.migrating for d in made.driver.decisions)
+    assert made.driver.decisions[-1].reason == "a measurement begins"
+
+
+def test_a_request_that_cannot_be_made_is_said_and_made_later(driven):
+    made = driven(1, lambda now: 1500.0)
+    answers = [MigrationFailed("measure: 1 did not answer")]
+    request = made.driver._ask
+
+    def ask(*given):
+        if answers:
+            raise answers.pop()
+        request(*given)
+
+    made.driver._ask = ask
+    made.run(40)
+    assert "autoscaler: nothing was requested of counter, measure: 1 did not answer" in made.said
+    assert made.job.slots > 3

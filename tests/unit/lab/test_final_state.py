@@ -32,6 +32,7 @@ def final(monkeypatch):
         stages=[SimpleNamespace(name="counter", assignments=[AFTER], begins=[1], records=[])],
         revoked={2},
         troubles=["late"],
+        snapshots_taken=["one that is complete"],
     )
     return final_state.of_job(job, {"counter": {"left_behind": {(1, 0)}, "to_move": {1}}}, planned_s=0.5)
 
@@ -56,4 +57,4 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
     assert final.offsets == {0: 9} and counter.unit_bytes == {0: 10, 1: 20, 2: 0}
     assert counter.to_move == {1}
     assert (counter.course.left_behind, final.revoked, final.troubles) == ({(1, 0)}, {2}, ["late"])
-    assert final.planned_s == 0.5
+    assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]

@@ -4,8 +4,9 @@ import json
 import threading
 
 import pytest
-from small_live import live_job
+from small_live import Stage, live_job
 
+from keyshift.control.metrics import Metrics
 from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.lab import live_run
 from keyshift.lab.live_run import LONGEST_PAUSE_S, WINDOW_S, pause_before
@@ -13,6 +14,7 @@ from keyshift.lab.live_spec import live_spec, parameters, room
 from keyshift.waiting import wait_until
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
+CHAIN = SMALL | {"workload": "chain", "chain": "counter,map,counter"}
 
 
 @pytest.fixture
@@ -29,6 +31,16 @@ def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherw
     assert room(spec) == 16
     assert not {"trigger_s", "seconds", "fault"} & parameters(spec).keys()
     assert parameters(spec)["slots_max"] == 7
+
+
+def test_a_job_may_scale_itself_and_has_no_other_trigger():
+    spec = live_spec(CHAIN | {"trigger": "auto", "slots_max": 5})
+    assert spec.tasks == {"counter-1": 5, "map": 5, "counter-2": 5}
+    assert (spec.changes, parameters(spec)["trigger"]) == ([], "auto")
+    with pytest.raises(BadInput, match="trigger = balance: a job that lasts is scaled when it is asked, or by itself"):
+        live_spec({"trigger": "balance"})
+    with pytest.raises(BadInput, match="slots = 2: trigger = auto begins between slots_min = 3 and slots_max = 4"):
+        live_spec({"trigger": "auto", "slots_min": 3})
 
 
 @pytest.mark.parametrize("name", ["trigger_s", "scenario.trigger_s", "seconds", "fault", "rate_steps", "repetitions"])
@@ -52,6 +64,72 @@ def test_it_scales_and_says_so(job):
     assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
     (feed, rate), (begin, _, seconds) = job.traffic.told[:2]
     assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
+
+
+@pytest.fixture
+def chain(monkeypatch):
+    with live_job(monkeypatch, live_spec(CHAIN)) as job:
+        yield job
+
+
+def test_every_stage_of_a_chain_has_tasks_for_as_many_slots():
+    assert live_spec(CHAIN).tasks == {"counter-1": 4, "map": 4, "counter-2": 4}
+    assert live_spec(CHAIN | {"slots_max": 3}).tasks == {"counter-1": 3, "map": 3, "counter-2": 3}
+
+
+def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
+    for number, (stage, slots) in enumerate([("map", 4), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
+        done = chain.scale(stage, slots)
+        assert (done["stage"], done["number"], done["outcome"]) == (stage, int(number == 3), "complete")
+    stages = chain.status()["stages"]
+    assert {name: told["slots"] for name, told in stages.items()} == {"counter-1": 3, "map": 2, "counter-2": 1}
+    assert [len(stage.assignments) for stage in chain.inner.stages] == [2, 3, 2]
+
+
+def test_two_stages_migrate_at_the_same_time_and_the_one_is_over_while_the_other_goes_on(chain):
+    slow = next(stage for stage in chain.inner.stages if stage.name == "map")
+    move, slow.check = slow.check, lambda: None
+    chain.scale("map", 4, wait=False)
+    chain.scale("counter-2", 3, wait=False)
+    assert chain.scale("counter-1", 4)["outcome"] == "complete"
+    assert wait_until(lambda: [each["outcome"] for each in chain.status()["migrations"]][1] == "complete", 10)
+    told = chain.status()
+    assert told["migrating"] and told["migrations"][0]["outcome"] == "under way"
+    assert [of["migrating"] for of in told["stages"].values()] == [False, True, False]
+    slow.check = move
+    assert wait_until(lambda: not chain.status()["migrating"], 10)
+    assert {name: told["slots"] for name, told in chain.status()["stages"].items()} == {
+        "counter-1": 4,
+        "map": 4,
+        "counter-2": 3,
+    }
+
+
+def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(chain):
+    chain.inner.go.clear()
+    chain.scale("map", 4, wait=False)
+    chain.scale("counter-1", 3, wait=False)
+    chain.cancel()
+    assert wait_until(lambda: not chain.status()["migrating"], 10)
+    for migration in chain.status()["migrations"]:
+        assert migration["outcome"].startswith(f"incomplete: {migration['stage']}: 1 requests for a migration were")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda job: job.scale(slots=3), "stage is missing: this job has counter-1, map, counter-2"),
+        (lambda job: job.plan("fluid", 3), "stage is missing: this job has counter-1, map, counter-2"),
+        (lambda job: job.scale("counter", 3), "unknown stage 'counter': did you mean"),
+        (lambda job: job.plan("fluid", 3, stage="sink"), "unknown stage 'sink': known: counter-1, map, counter-2"),
+        (lambda job: job.scale("map", 5), "slots = 5: 4 are provisioned in this job"),
+    ],
+)
+def test_a_stage_of_a_chain_has_to_be_named(chain, ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(chain)
+    assert chain.status()["migrations"] == []
+    assert all(len(stage.assignments) == 1 and not stage.requests for stage in chain.inner.stages)
 
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
@@ -150,6 +228,58 @@ def test_the_rate_can_be_changed(job):
     assert job.status()["rate"] == 500
 
 
+@pytest.fixture
+def scaling(monkeypatch):
+    """A chain that scales itself: the first stage is at work all the time, the second one hardly ever."""
+    seen = {"counter-1": 0.0, "counter-2": 0.0}
+
+    def measured(stage):
+        seen[stage.name] += 1.0
+        slots = range(stage.config.slots)
+        share = 1.0 if stage.name == "counter-1" else 0.01
+        records, busy_s = 100 * seen[stage.name], share * seen[stage.name]
+        return {n: {"seconds": 1.0, "records": [[n, records]], "busy_s": busy_s} for n in slots}
+
+    monkeypatch.setattr(Stage, "measure", measured)
+    values = SMALL | {"workload": "chain", "trigger": "auto", "autoscale_s": 1, "slots_max": 4}
+    with live_job(monkeypatch, live_spec(values)) as job:
+        yield job
+
+
+def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_anybody(scaling):
+    assert wait_until(lambda: scaling.status()["migrations"], 20)
+    told = scaling.status()
+    migration = told["migrations"][0]
+    assert (migration["stage"], migration["slots"]) == ("counter-1", 4)
+    assert wait_until(lambda: scaling.status()["stages"]["counter-1"]["slots"] == 4, 10)
+    (moved,) = [each for each in scaling.status()["autoscaler"]["decisions"] if each["moves"]]
+    assert (moved["stages"]["counter-1"]["slots"], moved["stages"]["counter-1"]["target"]) == (2, 4)
+    assert moved["stages"]["counter-1"]["true_per_s"] == pytest.approx(100)
+    assert "counter-1 2 → 4 slots" in moved["words"]
+    assert any(moved["words"] in line for line in scaling.said)
+    assert told["autoscaler"]["moves"] == 1 and told["autoscaler"]["looks"] >= 2
+    assert json.loads(json.dumps(told, allow_nan=False))["autoscaler"]
+    found = Metrics(scaling).text().decode()
+    assert 'keyshift_target_slots{stage="counter-1"} 4.0' in found
+    assert "keyshift_autoscaler_moves_total 1.0" in found
+    run = scaling._run
+    scaling.stop()
+    assert len(run.scalings) >= 2, "all of them are stored with the run"
+
+
+def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
+    scaling.inner.go.clear()
+    scaling.scale("counter-2", 1, wait=False)
+    looks = scaling.status()["autoscaler"]["looks"]
+    assert wait_until(lambda: scaling.status()["autoscaler"]["looks"] >= looks + 3, 20)
+    newest = scaling.status()["autoscaler"]["decisions"][-2:]
+    assert {each["reason"] for each in newest} == {"a migration is under way"}
+    assert len(scaling.status()["migrations"]) == 1, "it waits for that"
+    scaling.inner.go.set()
+    assert wait_until(lambda: not scaling.status()["migrating"], 10)
+    assert scaling.status()["stages"]["counter-2"]["slots"] == 1
+
+
 def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
     with live_job(monkeypatch, live_spec(SMALL)) as job:
         kept = []
@@ -165,6 +295,52 @@ def test_what_another_process_needs_is_written_down_when_it_changes_and_not_othe
         assert kept[-1]["run_id"] == job.run_id and kept[-1]["plans"]["counter"]["requested"] == 1
         assert kept[-1]["trigger"] > 0 and kept[-1]["token"] == "secret"
         assert json.loads(json.dumps(kept[-1])) == kept[-1]
+
+
+def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_next_one(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        assert journals, "it can be resumed as soon as it is ready"
+        job.scale(slots=4)
+        job.inner.go.clear()
+        job.scale(slots=3, wait=False)
+        assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 10)
+    journal = json.loads(json.dumps(journals[-1]))
+    with live_job(monkeypatch, live_spec(SMALL), resumed=journal) as job:
+        first, second = job.status()["migrations"]
+        assert (first["outcome"], second["number"]) == ("complete", 1)
+        assert second["outcome"].startswith("incomplete: the job's process was gone")
+        assert not job.status()["migrating"]
+        assert (job.run_id, job.inner.calls) == (journal["run_id"], ["resume"])
+        assert job.scale(slots=2)["number"] == 2
+
+
+def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append):
+        pass
+
+    def dies(inner):
+        inner.calls.append("dies")
+        raise QueryDied("the snapshot has gone")
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=journals[-1], resume=dies) as job:
+        assert (job.inner.calls, job.status()["deaths"]) == (["dies", "recover"], 1)
+        assert job.scale(slots=3)["outcome"] == "complete"
+
+
+def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        done = threading.Event()
+        job.traffic.await_results = lambda over, quiet_s: wait_until(lambda: over() and done.is_set(), 10)
+        stopping = threading.Thread(target=job.stop)
+        stopping.start()
+        assert wait_until(lambda: job.state == "stopping", 10)
+        job.inner.troubles.append("something new")
+        assert wait_until(lambda: journals[-1]["troubles"] == ["something new"], 10)
+        done.set()
+        stopping.join()
 
 
 def test_slots_are_measured_while_it_runs(job):

@@ -7,7 +7,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.executor.faults import parse
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import Balance
+from keyshift.lab.scenario import Balance, Scale
 from keyshift.lab.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config
 
@@ -30,6 +30,9 @@ class Job:
         return self
 
     def check(self):
+        pass
+
+    def say(self, phase):
         pass
 
     def copy(self, *order):
@@ -58,9 +61,7 @@ class Job:
 def system_of(**values):
     spec = make_spec(values)
     job = Job(spec)
-    phases = []
-    system = KeyshiftJob(spec, job, phases.append)
-    return SimpleNamespace(spec=spec, job=job, system=system, phases=phases)
+    return SimpleNamespace(spec=spec, job=job, system=KeyshiftJob(spec, job))
 
 
 @pytest.mark.parametrize(("handover", "whole"), [(None, True), ("delta", False)])
@@ -91,6 +92,17 @@ def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
     assert replace is False
     wanted = {move.unit for step in make_steps(made.spec.start()) for move in step.moves}
     assert migrations.to_move == wanted != set()
+
+
+def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were():
+    made = system_of(strategy="fluid", slots=2, to_slots=4)
+    plans = made.system._plans["counter"]
+    plans.wants_unplanned()
+    assert plans.to_move is None
+    made.system.request(Scale(3))
+    plans.wants_unplanned()
+    start = made.spec.start()
+    assert plans.to_move == {move.unit for move in start.moves_to(made.spec.target(start, Scale(3)))} != set()
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
