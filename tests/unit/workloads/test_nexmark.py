@@ -364,3 +364,16 @@ def test_a_state_of_the_last_stage_that_is_another_is_wrong(query):
     value = part[name].iloc[0]
     part.at[part.index[0], name] = value + 1 if query != "q6" else [*value[:-1], value[-1] + 1]
     assert verdict(workload, made).wrong
+
+
+@pytest.mark.parametrize("query", TIMED)
+def test_a_job_that_has_told_all_may_be_left_without_state(query):
+    workload, made = run(query)
+    times = type(made.times)(made.frames, [], made.assignments)
+    nothing = made.events.iloc[:0], made.results.iloc[:0]
+    assert list(workload.wrong(*nothing, iter([]), times)) == []
+    if query in CHAINS:
+        last = [part.iloc[:0] for part in made.final if (part["stage"] == 1).all()]
+        assert list(workload.wrong(*nothing, iter(last), times)) == []
+        first = [part for part in made.final if (part["stage"] == 0).all()]
+        assert list(workload.wrong(made.events, made.results, iter(first), made.times)), "the last stage has nothing"

@@ -86,7 +86,7 @@ def wrong(
         fired = fired.rename(columns={"key": _KEYED_BY[workload.query], "auction": "key"})
     yield from _unlike("rows told", told, fired)
     if others:
-        yield from _wrong_last(workload.query, ask, told, fired, pd.concat(states[1]))
+        yield from _wrong_last(workload.query, ask, told, fired, states[1])
 
 
 def _wrong_maps(workload: "Nexmark", events: pd.DataFrame, results: pd.DataFrame) -> Iterator[str]:
@@ -122,10 +122,14 @@ class _Tables:
 
 def _entries(parts: list[pd.DataFrame], fields: list[str]) -> pd.DataFrame:
     """The final state of the first stage, a row for each entry: columns key and ``fields``."""
-    whole = pd.concat(parts)[["key", *fields]] if parts else pd.DataFrame(columns=["key", *fields])
-    entries = whole.explode(fields, ignore_index=True)
+    entries = _together(parts, ["key", *fields]).explode(fields, ignore_index=True)
     texts = {"name", "city", "state"}
     return entries.astype({name: np.int64 for name in ["key", *fields] if name not in texts})
+
+
+def _together(parts: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
+    """Parts of a state, of which there may be none: then it has no rows."""
+    return pd.concat([*(part for part in parts if len(part)), pd.DataFrame(columns=columns)])[columns]
 
 
 def _misplaced(workload: "Nexmark", parts: list[pd.DataFrame]) -> Iterator[str]:
@@ -147,11 +151,11 @@ def _unlike(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> Iterator[
 
 
 def _wrong_last(
-    query: str, ask: _Tables, told: pd.DataFrame, fired: pd.DataFrame, state: pd.DataFrame
+    query: str, ask: _Tables, told: pd.DataFrame, fired: pd.DataFrame, state: list[pd.DataFrame]
 ) -> Iterator[str]:
     """The state of the last stage, and what each row tells of it; rows may have come in any order."""
     expected, by = ask(LAST[query], rows=told), _KEYED_BY[query]
-    tables = [table[list(expected.columns)].copy() for table in (expected, state)]
+    tables = [expected.copy(), _together(state, list(expected.columns))]
     for name in [name for name in expected if expected[name].dtype == object]:
         for table in tables:
             table[name] = table[name].map(tuple)  # lists cannot be counted
