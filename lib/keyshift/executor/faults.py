@@ -79,26 +79,34 @@ class Fault:
         return self.who in ("source", "destination", "slot", "flight")
 
     def strike(self) -> None:
-        """Hit the process that calls, or the one that it runs in. Raises KeyshiftError if there is no such process."""
+        """Hit the process that calls, or one above it. A daemon that was killed before is left at that.
+
+        Raises KeyshiftError if there is no executor above it.
+        """
         pid = _process_of(self.who)
-        if self.action == "stop":
+        if pid is None:
+            if self.who != "daemon":
+                raise KeyshiftError(f"process {os.getpid()} has no {self.who} above it")
+        elif self.action == "stop":
             stop(pid, self.seconds)
         else:
             os.kill(pid, signal.SIGKILL)
 
 
-def _process_of(who: str) -> int:
-    """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon."""
+def _process_of(who: str) -> int | None:
+    """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon; None if there
+    is no such process any more.
+    """
     process = psutil.Process()
     if who not in PROCESSES:
         return process.pid
     above = zip(PROCESSES, process.parents(), ("daemon", "ExecutorBackend"), strict=False)
     for name, parent, sign in above:
         if not any(sign in part for part in parent.cmdline()):  # it has died before; then somebody else is above us
-            break
+            return None
         if name == who:
             return parent.pid
-    raise KeyshiftError(f"process {process.pid} has no {who} above it")
+    return None
 
 
 def stop(pid: int, seconds: float) -> None:

@@ -113,12 +113,12 @@ def test_a_fault_hits_the_process_of_the_slot_or_one_above_it(monkeypatch, who, 
     assert found == [(hits, signal.SIGKILL)]
 
 
-@pytest.mark.parametrize("who", ["daemon", "executor"])
-def test_a_process_that_is_not_there_any_more_is_not_mistaken_for_another(hit, monkeypatch, who):
+def test_a_process_that_is_not_there_any_more_is_not_mistaken_for_another(hit, monkeypatch):
     init = SimpleNamespace(pid=1, cmdline=lambda: ["init"])
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [init]))
-    with pytest.raises(KeyshiftError, match=f"process 10 has no {who} above it"):
-        Fault("kill", who, "", 4.0).strike()
+    Fault("kill", "daemon", "", 4.0).strike()
+    with pytest.raises(KeyshiftError, match="has no executor above it"):
+        Fault("kill", "executor", "", 4.0).strike()
     assert not hit
 
 
