@@ -341,7 +341,7 @@ def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original: Original)
 
 @mutant(Onward, "promise", ("reordered",), CALM, workload="chain", strategy="fluid", keys=30, slow_s=(0.3, 0.0))
 def routes_by_a_newer_assignment_what_a_unit_has_left_behind(original: Original) -> Any:
-    return lambda self: 0
+    return lambda self, results: 0
 
 
 @mutant(

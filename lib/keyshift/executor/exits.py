@@ -29,8 +29,11 @@ class Exit(Protocol):
     def rest(self) -> list[Any]:
         """Rows to emit at the end of the batch, when nothing more comes."""
 
-    def promise(self) -> int:
-        """A unit leaves: the newest version under which results of it go on from here. Under the slot's lock."""
+    def promise(self, results: Results) -> int:
+        """A unit leaves: the newest version under which results of it go on from here. Under the slot's lock.
+
+        ``results``: that were not given yet.
+        """
 
     @property
     def full(self) -> bool:
@@ -68,7 +71,7 @@ class Sink:
     def rest(self) -> list[bytes]:  # noqa: D102
         return []
 
-    def promise(self) -> int:  # noqa: D102
+    def promise(self, results: Results) -> int:  # noqa: D102
         return 0
 
     def batch(self, rows: list[bytes]) -> pa.RecordBatch:  # noqa: D102
@@ -114,9 +117,9 @@ class Onward(Routing):
             else:
                 self._announce(raw)
 
-    def promise(self) -> int:  # noqa: D102
+    def promise(self, results: Results) -> int:  # noqa: D102
         with self._lock:
-            wanted = (each.routed for each in self._pending if isinstance(each, Moved))
+            wanted = (each.routed for each in (*self._pending, *results) if isinstance(each, Moved))
             self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
             return self._promised
 
@@ -170,6 +173,10 @@ class Onward(Routing):
             return True
         with self._lock:
             if isinstance(mark, Moved):
+                # What was promised of units that have left before this one came is kept: their results are out.
+                if self._later is not None and self._later["version"] <= mark.routed:
+                    self._announce(self._later)
+                    self._later = None
                 known = self._core.machine.newest >= mark.routed
             elif known := mark.name in self._armed:
                 self._announce(self._armed.pop(mark.name))

@@ -6,6 +6,7 @@ from typing import Any
 from keyshift.clock import now_us
 from keyshift.executor.addresses import Addresses
 from keyshift.executor.departures import Departures, Message
+from keyshift.executor.exits import Results
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.key_couriers import KeyCouriers
 from keyshift.executor.replicator import Replicator
@@ -18,7 +19,7 @@ from keyshift.runtime.slot import Captured, Leave
 
 class SlotEffects:
     """With a courier for each kind of thing that leaves. ``freeze(savepoint)`` begins to write all state down.
-    ``promise()``: see ``Exit.promise``.
+    ``promise(results)``: see ``Exit.promise``.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class SlotEffects:
         addresses: Addresses,
         freeze: Callable[[str], None],
         snapshots: SlotSnapshots,
-        promise: Callable[[], int],
+        promise: Callable[[Results], int],
     ) -> None:
         self._shared, self._freeze, self._snapshots, self._promise = shared, freeze, snapshots, promise
         core, host, clients, turn, failed = shared.core, shared.host, shared.clients, shared.turn, shared.failed
@@ -92,7 +93,7 @@ class SlotEffects:
     def _parcel(self, leave: Leave) -> Parcel:
         send = leave.send
         self._aligned_us[send.unit] = now_us()
-        routed = self._promise()
+        routed = self._promise(self._shared.core.results)
         parcel = Parcel(
             send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
         )
