@@ -30,9 +30,9 @@ def published(version, snapshot=""):
 def onward(monkeypatch):
     """That of slot 0; ``publish`` is what the next stage's routers are told."""
 
-    class Coordination:
-        watched = {}
+    watched = {}
 
+    class Coordination:
         def __init__(self, *_):
             pass
 
@@ -43,12 +43,12 @@ def onward(monkeypatch):
             return published(1)
 
         def watch(self, path, call):
-            self.watched[path] = call
+            watched[path] = call
 
     monkeypatch.setattr(routing, "Coordination", Coordination)
     made = make_exit(FIRST, 0)
     assert isinstance(made, Onward)
-    made.publish = lambda *said: Coordination.watched["assignment"](published(*said))
+    made.publish = lambda *said: watched["assignment"](published(*said))
     return made
 
 
