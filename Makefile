@@ -23,7 +23,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(READY) ## first look: a running job moves its state live, beside one that stops and restarts
-	@$(BIN)/keyshift notebook notebooks/00_quickstart.ipynb
+	@$(BIN)/keyshift notebook notebooks/start/00_quickstart.ipynb
 
 lab: $(READY) ## JupyterLab with the notebooks, on this machine only; its services stop with it
 	@$(BIN)/keyshift lab

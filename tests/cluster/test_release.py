@@ -68,7 +68,7 @@ def test_state_moves_between_pods_and_the_oracle_agrees(cluster):
 def test_the_quickstart_runs_in_the_pod_of_jupyter(cluster):
     settings = ['strategies=["fluid", "stop_restart"]', "rate=1000", "keys=4000", "seconds=14", "trigger_s=4"]
     given = [part for setting in settings for part in ("--set", setting)]
-    done = cluster.keyshift("notebook", "notebooks/00_quickstart.ipynb", *given, timeout_s=600)
+    done = cluster.keyshift("notebook", "notebooks/start/00_quickstart.ipynb", *given, timeout_s=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("verdict ok") == 2
     listed = [json.loads(line) for line in cluster.keyshift("results", "list", "--json").stdout.splitlines()]
@@ -112,7 +112,7 @@ def test_an_upgrade_keeps_credentials_and_results(cluster):
 
 def test_a_batch_is_a_job_whose_log_tells_how_far_it_is_and_that_resumes(cluster, tmp_path):
     file = tmp_path / "batch.yaml"
-    file.write_text("name: two\nnotebook: 01_strategy_space.ipynb\ngrid: {groups: [16, 32]}\n")
+    file.write_text("name: two\nnotebook: start/01_strategy_space.ipynb\ngrid: {groups: [16, 32]}\n")
 
     def executed():
         cluster.install("--set", "lab.batch.enabled=true", "--set-file", f"lab.batch.file={file}")

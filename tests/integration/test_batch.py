@@ -21,7 +21,7 @@ def test_a_second_call_skips_what_the_first_one_did(stack, tmp_path):
     file = tmp_path / "batch.yaml"
     file.write_text(
         "name: plans\n"
-        "notebook: 01_strategy_space.ipynb\n"
+        "notebook: start/01_strategy_space.ipynb\n"
         "parameters: {presets: [fluid, matched], groups: 16}\n"
         "list: [{to_slots: 6}, {to_slots: 17}]\n"  # 17 slots for 16 groups: the notebook refuses
     )

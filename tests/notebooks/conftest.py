@@ -25,6 +25,6 @@ def execute_small(tmp_path_factory):
             env=os.environ | {"KEYSHIFT_HOME": str(home)},
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        return home, next(home.glob(f"notebooks/*/{name}")), done
+        return home, next(home.glob(f"notebooks/*/{Path(name).name}")), done
 
     return execute

@@ -22,7 +22,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def copy(execute_small):
-    _, executed, _ = execute_small("04_autoscaling.ipynb", SMALL, 400)
+    _, executed, _ = execute_small("hybrid/02_autoscaling.ipynb", SMALL, 400)
     return executed
 
 
@@ -38,7 +38,7 @@ def test_both_jobs_are_correct_and_only_the_autoscaled_one_has_moved(copy):
 
 
 def test_figure_table_decisions_and_conclusion_come_from_the_runs(copy):
-    for name in ("04_autoscaling.html", "figure-1.png"):
+    for name in ("02_autoscaling.html", "figure-1.png"):
         assert (copy.parent / name).stat().st_size > 10_000
     tables = [data["text/html"] for data in outputs(copy) if "text/html" in data]
     costs = next(table for table in tables if "slot-seconds" in table)

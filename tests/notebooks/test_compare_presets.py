@@ -22,7 +22,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def copy(execute_small):
-    _, executed, _ = execute_small("02_compare_presets.ipynb", SMALL, 500)
+    _, executed, _ = execute_small("compare/01_compare_presets.ipynb", SMALL, 500)
     return executed
 
 
@@ -36,7 +36,7 @@ def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
 
 
 def test_there_are_a_pareto_figure_and_the_timelines(copy):
-    for name in ("02_compare_presets.html", "figure-1.png", "figure-2.png"):
+    for name in ("01_compare_presets.html", "figure-1.png", "figure-2.png"):
         assert (copy.parent / name).stat().st_size > 10_000
     assert not (copy.parent / "figure-3.png").exists()
 

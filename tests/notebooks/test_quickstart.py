@@ -12,7 +12,7 @@ import pytest
 
 from keyshift.lab.notebook import summaries
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_quickstart.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "00_quickstart.ipynb"
 SMALL = {
     "strategies": '["fluid", "stop_restart"]',
     "rate": "2000",

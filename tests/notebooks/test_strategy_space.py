@@ -10,7 +10,7 @@ import pytest
 from keyshift.lab.notebook import execute
 from keyshift.planner import strategies
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_strategy_space.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "01_strategy_space.ipynb"
 
 
 def texts(path: Path) -> str:

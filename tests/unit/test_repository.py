@@ -134,7 +134,7 @@ def output_problems(path: Path) -> list[str]:
 
 
 def test_there_is_a_first_notebook() -> None:
-    assert ROOT / "notebooks" / "00_quickstart.ipynb" in NOTEBOOKS
+    assert ROOT / "notebooks" / "start" / "00_quickstart.ipynb" in NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

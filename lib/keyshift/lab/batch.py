@@ -178,7 +178,8 @@ def _find(name: str, folders: list[Path]) -> Path:
                     f"notebook = {name!r}: use letters, digits, '_', '-' and '.', for the store takes no others"
                 )
             return folder / name
-    near = get_close_matches(name, [path.name for folder in folders for path in sorted(folder.glob("*.ipynb"))], n=1)
+    there = [path.relative_to(folder).as_posix() for folder in folders for path in sorted(folder.rglob("*.ipynb"))]
+    near = [path for path in there if Path(path).name == Path(name).name] or get_close_matches(name, there, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise BadInput(f"notebook = {name!r}: there is no such file in {' or '.join(map(str, folders))}{hint}")
 
