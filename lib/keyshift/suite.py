@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
-    "keyshift.analysis.figures": ("panels", "pareto"),
+    "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
@@ -27,6 +27,7 @@ _PLACES = {
     "keyshift.lab.run": ("run_all",),
     "keyshift.lab.sequential": ("run_sequentially",),
     "keyshift.lab.spec": ("make_spec",),
+    "keyshift.lab.study": ("measure", "named"),
     "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies"),
     "keyshift.state": ("backends",),
     "keyshift.workloads": ("workloads",),

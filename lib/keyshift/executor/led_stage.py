@@ -256,6 +256,12 @@ class LedStage:
         self.tell("copies", {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole})
         self._copying = name, {move.source for move in copies}
 
+    def end_copies(self) -> None:
+        """Keep none from now on."""
+        if self._copying is not None:
+            self.copy((), 1.0, 0, whole=False)
+            self._copying = None
+
     def await_copies(self) -> dict[int, dict[str, Any]] | None:
         """Until the copies ordered last are close; what each owner measured. None if there are none."""
         if self._copying is None:

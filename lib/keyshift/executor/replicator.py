@@ -107,11 +107,13 @@ class Replicator:
             self._thread.join()
 
     def _work(self) -> None:
-        told, rounds, began = "", 0, now_us()
+        told, current, rounds, began = "", "", 0, now_us()
         try:
             while not self._closed.is_set():
                 order = self._order
                 assert order is not None
+                if order.id != current:
+                    current, rounds, began, self._bytes = order.id, 0, now_us(), 0
                 rounds += 1
                 self._drop_useless()
                 changed = sum(self._round(unit) for unit in list(self._copies))

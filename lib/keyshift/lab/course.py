@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from keyshift.errors import QueryDied
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
-from keyshift.lab.outcome import Outcome, Span, outcome
+from keyshift.lab.outcome import Ended, Outcome, Span, outcome
 from keyshift.lab.sampler import Sample
 from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
@@ -76,6 +76,11 @@ class Course:
         if self._autoscaler:
             self._autoscaler.go_on()
 
+    def _pass_until(self, moment: float) -> None:
+        while (left := moment - time.time()) > 0:
+            self._look()
+            time.sleep(min(left, LOOK_S))
+
     def _check(self) -> None:
         self._system.check()
         self._traffic.check()
@@ -85,8 +90,8 @@ class Course:
         assert self._feed is not None
         self._traffic.stop()
         final, span = self._system.final_state(), Span(start, measured, end, self._trigger)
-        given = self._spec.workload, span, self._traffic, self._feed, final, samples
-        return outcome(*given, self._overloaded, self._display.say, self.scalings)
+        ended = Ended(self._spec.workload, self._traffic, self._feed, final, samples, self._overloaded)
+        return outcome(ended, span, self._display.say, self.scalings)
 
     # -- a backlog ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from keyshift.lab.course import LEAD_S, LOOK_S, Course
+from keyshift.lab.course import LEAD_S, Course
 from keyshift.lab.outcome import Outcome
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.scenario import Action, Cancel, Hit, Migrate
@@ -51,8 +51,3 @@ class OneRun(Course):
                     self._system.cancel()
                 case Hit(_, fault):
                     self._system.hit(fault)
-
-    def _pass_until(self, moment: float) -> None:
-        while (left := moment - time.time()) > 0:
-            self._look()
-            time.sleep(min(left, LOOK_S))

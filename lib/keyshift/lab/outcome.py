@@ -1,6 +1,6 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -36,64 +36,125 @@ class Span(NamedTuple):
     end: float
     trigger: float
 
+    def covers(self, moment: float) -> bool:
+        """Whether ``moment`` is in it."""
+        return self.start <= moment < self.end
 
-def outcome(
-    workload: Workload,
-    span: Span,
-    traffic: Traffic,
-    feed: Feed,
-    final: FinalState,
-    samples: Iterable[Sample],
-    overloaded: bool,
-    say: Say,
-    scalings: Sequence[Scaling] = (),
-) -> Outcome:
-    """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
+    def of(self, moments: "pd.Series[int]") -> "pd.Series[bool]":
+        """Which of ``moments``, in microseconds since the epoch, are in it."""
+        return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
+
+
+class Ended:
+    """A job that has ended, with all that was offered to it and came out. ``overloaded``: what it had processed."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        traffic: Traffic,
+        feed: Feed,
+        final: FinalState,
+        samples: Iterable[Sample],
+        overloaded: bool = False,
+    ) -> None:
+        assert feed.offered is not None  # the generator has ended
+        self.workload, self.final, self.feed, self._samples = workload, final, feed, list(samples)
+        self.events, self._frames = traffic.offered(before=final.offsets if overloaded else None)
+        self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
+
+    def verdict(self) -> Verdict:
+        """Of the whole job."""
+        assert self.feed.offered is not None
+        found = judged(self.workload, self.feed.offered, self.events, self._frames, self._results, self.final)
+        return _as_manifest(found)
+
+    @property
+    def unprocessed(self) -> int:
+        """Events that were offered and not processed."""
+        assert self.feed.offered is not None
+        frames, offsets = self._frames, self.final.offsets
+        processed = frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded else frames
+        return self.feed.offered - int(processed["events"].sum())
+
+    def tables(
+        self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()
+    ) -> dict[str, pa.Table]:
+        """By name, with the trigger of ``span`` as 0. Of the whole job; with ``numbers``, of what happened in ``span``.
+
+        ``numbers``: of the migration in it, by stage. What slots measure is of the whole job, and is left out then.
+        """
+        stages, trigger_us = self.final.stages, round(span.trigger * SECOND_US)
+        results, samples, seconds = self._results, self._samples, list(self._seconds)
+        records = [list(stage.records) for stage in stages]
+        measures = [stage.measures for stage in stages]
+        decisions = [list(stage.decisions) for stage in stages]
+        snapshots = list(self.final.snapshots)
+        if numbers is not None:
+            results = results[span.of(results["t"])]
+            samples = [sample for sample in samples if span.covers(sample[0])]
+            seconds = [second for second in seconds if span.covers(second["second"])]
+            records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
+            chosen = [numbers.get(stage.name) for stage in stages]
+            decisions = [[d for d in some if d[0] == n] for some, n in zip(decisions, chosen, strict=True)]
+            snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
+            measures = []
+        return {
+            "latency": from_records.latency_table(
+                results, trigger_us, first_only=bool(self.final.revoked), stage=len(stages) - 1
+            ),
+            "metrics": from_records.metrics_table(samples, measures, self.final.measured_at, seconds, trigger_us),
+            "migration": from_records.migration_table(records, trigger_us),
+            "decisions": from_records.decisions_table(decisions),
+            "scaling": from_records.scaling_table(scalings, span.trigger),
+            "snapshots": from_records.snapshots_table(snapshots, [stage.name for stage in stages], trigger_us),
+        }
+
+    def bytes_minimum(self, migration: pa.Table) -> int:
+        """Of the units that were to change their slot, at the end of the job."""
+        table: pd.DataFrame = migration.to_pandas()
+        return sum(
+            stage.unit_bytes[unit]
+            for number, stage in enumerate(self.final.stages)
+            for unit in from_records.moved_units(table[table["stage"] == number])
+        )
+
+
+def bytes_by_key(measures: Iterable[Mapping[int, Mapping[str, Any]]]) -> int:
+    """That were sent beside whole units. ``measures``: of each stage, what each slot measured."""
+    return sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values())
+
+
+def outcome(ended: Ended, span: Span, say: Say, scalings: Sequence[Scaling] = ()) -> Outcome:
+    """Of a run that has ended."""
     say("comparing every result and the final state with the oracle")
-    events, frames = traffic.offered(before=final.offsets if overloaded else None)
-    results, offered = traffic.results(), feed.offered
-    assert offered is not None  # the generator has ended
-    found = judged(workload, offered, events, frames, results, final)
-    processed = frames[frames["offset"] < frames["router"].map(final.offsets)] if overloaded else frames
-    trigger_us = round(span.trigger * SECOND_US)
+    verdict, tables = ended.verdict(), ended.tables(span, scalings=scalings)
+    final, feed = ended.final, ended.feed
     stages = final.stages
     measures = [stage.measures for stage in stages]
-    tables = {
-        "latency": from_records.latency_table(
-            results, trigger_us, first_only=bool(final.revoked), stage=len(stages) - 1
-        ),
-        "metrics": from_records.metrics_table(samples, measures, final.measured_at, traffic.seconds, trigger_us),
-        "migration": from_records.migration_table([stage.records for stage in stages], trigger_us),
-        "decisions": from_records.decisions_table([stage.decisions for stage in stages]),
-        "scaling": from_records.scaling_table(scalings, span.trigger),
-        "snapshots": from_records.snapshots_table(final.snapshots, [stage.name for stage in stages], trigger_us),
-    }
-    migration: pd.DataFrame = tables["migration"].to_pandas()
-    moved = [from_records.moved_units(migration[migration["stage"] == number]) for number in range(len(stages))]
-    nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), migration)
+    nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), tables["migration"].to_pandas())
     for line in nothing:
         say(line)
     facts = {
         "planned_s": final.planned_s,
         "replicate_s": final.replicate_s,
-        "bytes_minimum": sum(stages[number].unit_bytes[unit] for number, units in enumerate(moved) for unit in units),
-        "bytes_by_key": sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values()),
+        "bytes_minimum": ended.bytes_minimum(tables["migration"]),
+        "bytes_by_key": bytes_by_key(measures),
         "bytes_copied": final.bytes_copied,
         "since_s": span.measured - span.trigger,
         "load": Load(
             begin_s=span.start - span.trigger,
             end_s=span.end - span.trigger,
             took_s=feed.took_s,
-            events=offered,
-            unprocessed=offered - int(processed["events"].sum()),
-            due=int(due_in(workload.stages, events).sum()),
+            events=feed.offered or 0,
+            unprocessed=ended.unprocessed,
+            due=int(due_in(ended.workload.stages, ended.events).sum()),
             planned=feed.planned,
         ),
     }
     at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
     of_hosts = (line for each in measures for line in from_records.hosts(each))
     notes = [*of_hosts, *at_stages, *final.troubles, *nothing]
-    return Outcome(tables, _as_manifest(found), facts, notes)
+    return Outcome(tables, verdict, facts, notes)
 
 
 def _as_manifest(found: Judgement) -> Verdict:

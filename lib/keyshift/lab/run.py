@@ -5,15 +5,13 @@ import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from keyshift.analysis import metrics as analysis
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.executor.config import JobConfig
@@ -27,23 +25,23 @@ from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import room
 from keyshift.lab.one_run import OneRun
+from keyshift.lab.recording import Recording
+from keyshift.lab.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
-from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions, new_run_id
+from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
-from keyshift.runtime.protocol_log import Event, to_lines
+from keyshift.runtime.protocol_log import Event
 from keyshift.services.stack import Stack
 from keyshift.state import backends
 from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
 
-BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
 START_S = 60.0  # in which they must come
-PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
 
@@ -65,7 +63,7 @@ class Lab:
         place: SparkPlace | None = None,
         stack: Stack | None = None,
     ) -> None:
-        self._endpoints, self._jars, self._home, self._say = endpoints, jars, home, say
+        self._endpoints, self._jars, self._home, self.say = endpoints, jars, home, say
         self._cores, self._place, self._stack = cores, place or SparkPlace(), stack
         self._log = home / "spark.log"
         self.store = ResultStore(endpoints)
@@ -89,12 +87,12 @@ class Lab:
         if place.on_kubernetes:
             self._pods = Pods(place)
             self._pods.require_rights()
-            self._say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
+            self.say(f"starting Spark, {place.executors} executors of {place.image} at {place.master}")
             return session(place.master, self._jars, self._work, self._log, place.options(), place.python)
         master = f"local[{self._cores}]"
         if place.master == CLUSTER:
             master = f"{CLUSTER}[{place.executors},{math.ceil(self._cores / place.executors)},1024]"
-        self._say(f"starting Spark, {master}")
+        self.say(f"starting Spark, {master}")
         return session(master, self._jars, self._work, self._log, place.options())
 
     @property
@@ -108,7 +106,7 @@ class Lab:
         Raises ServiceUnavailable, on Kubernetes with what their pods say.
         """
         if self._place.on_kubernetes:
-            self._pods.await_executors(self._spark.sparkContext.applicationId, self._registered, self._say)
+            self._pods.await_executors(self._spark.sparkContext.applicationId, self._registered, self.say)
         elif self._place.master == CLUSTER:
             wanted = self._place.executors
             if not wait_until(lambda: self._registered() >= wanted, START_S):
@@ -166,67 +164,34 @@ class Lab:
         self, spec: RunSpec, run_id: str, course: MakeCourse, results: int, parameters: dict[str, Any]
     ) -> Manifest:
         """What comes of a course, stored as a run. ``results``: partitions of their topic, for as many slots."""
-        workload, strategy = spec.workload.name, spec.strategy.name
-        started = datetime.now(UTC)
-        known: dict[str, Any] = {
-            "run_id": run_id,
-            "workload": workload,
-            "strategy": strategy,
-            "parameters": parameters,
-        }
-        common: dict[str, Any] = known | {
-            "started_at": started,
-            "stages": [Stage(name=s.name, due="workload" if s.due else "event") for s in spec.workload.stages],
-            "versions": describe_versions(),
-            "machine": describe_machine(),
-            "seeds": {"events": spec.workload.seed},
-        }
-        self._say(f"run {run_id}")
-        log: list[Event] = []
+        recording, log = self._recording(spec, run_id, parameters), list[Event]()
         try:
             with self._prepared(spec, run_id, log, course, results) as run:
-                tables, judged, facts, notes = run.execute()
-            figures = analysis.summarise(
-                tables["latency"].to_pandas(),
-                tables["migration"].to_pandas(),
-                tables["metrics"].to_pandas(),
-                copy_bytes_per_s=self._copy_bytes_per_s,
-                **facts,
-            )
-            for note in (behind := pace_notes(facts["load"], spec.run.catch_up_s, figures)):
-                self._say(note)
-            summary = Summary(
-                **known,
-                verdict="ok" if judged.ok else "bad",
-                lost=judged.lost,
-                duplicated=judged.duplicated,
-                reordered=judged.reordered,
-                wrong=judged.wrong,
-                **figures,
-            )
-            manifest = Manifest(
-                **common,
-                status=summary.verdict,
-                finished_at=datetime.now(UTC),
-                verdict=judged,
-                summary=summary,
-                notes=[*notes, *behind],
-            )
-            stored = self.store.put_run(manifest, tables)
-            return stored if judged.ok else self._put_log(stored, log)
+                outcome = run.execute()
+            return recording.ended(outcome, log)
         except BaseException as error:
-            words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-            died = Manifest(**common, status="died", error=words, finished_at=datetime.now(UTC))
-            with contextlib.suppress(KeyshiftError):  # the store may be what died; the first error is the news
-                self._put_log(self.store.put_run(died, {}), log)
+            recording.died(error, log)
             raise
 
-    def _put_log(self, stored: Manifest, log: list[Event]) -> Manifest:
-        """Store the last protocol events, if any are known."""
-        if not log:
-            return stored
-        self._say(f"the last protocol events of every slot and router are in {stored.run_id}/{PROTOCOL_LOG}")
-        return self.store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
+    def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> list[Manifest]:
+        """A run of each of ``specs``, all of them laps of one ``job``; see ``series``.
+
+        Raises KeyshiftError if the job died: then nothing is known of any of them, and nothing is stored.
+        """
+        name, log = new_run_id(job.workload.name, "series"), list[Event]()
+        self.say(f"one job for {len(specs)} runs: {name}")
+        results = [*job.tasks.values()][-1]
+        with self._prepared(job, name, log, Series, results) as series:
+            assert isinstance(series, Series)
+            outcomes = series.execute_laps(specs)
+        stored = []
+        for spec, outcome in zip(specs, outcomes, strict=True):
+            run_id = new_run_id(spec.workload.name, spec.strategy.name)
+            stored.append(self._recording(spec, run_id, spec.parameters()).ended(outcome, log))
+        return stored
+
+    def _recording(self, spec: RunSpec, run_id: str, parameters: dict[str, Any]) -> Recording:
+        return Recording(self.store, self.say, spec, run_id, parameters, self._copy_bytes_per_s)
 
     @contextlib.contextmanager
     def _prepared(
@@ -244,7 +209,7 @@ class Lab:
     def _around(
         self, spec: RunSpec, config: JobConfig, log: list[Event], course: MakeCourse, results: int
     ) -> Iterator[Course]:
-        display = Display(self._say)
+        display = Display(self.say)
         traffic = Traffic(
             self._endpoints,
             spec.workload,
@@ -266,41 +231,47 @@ class Lab:
                 try:
                     close()
                 except Exception as error:  # the rest must go as well, and the run's own error is the news
-                    self._say(f"cleaning up: {type(error).__name__}: {error}")
+                    self.say(f"cleaning up: {type(error).__name__}: {error}")
             log += job.log
 
 
-def pace_notes(load: analysis.Load, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:
-    """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
-    notes, load_s, offered = [], load.end_s - load.begin_s, figures["offered_per_s"]
-    wanted = load.planned / load_s
-    missing = load.planned - figures["events"]
-    if missing > 0 or offered * load_s < wanted * (load_s - BEHIND_S):
-        notes.append(
-            f"the generator made {_number(offered)}/s of the {_number(wanted)}/s that were to be offered "
-            f"({offered / wanted:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
-        )
-    if figures["backlog"] > offered * BEHIND_S:
-        end = "never worked off"
-        if figures["overloaded"]:
-            end = f"not worked off within {catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
-        elif figures["worked_off_s"] is not None:
-            end = f"worked off {figures['worked_off_s']:.1f} s after the load"
-        notes.append(
-            f"offered {_number(offered)}/s, processed {_number(figures['sustained_per_s'])}/s; "
-            f"backlog of {_number(figures['backlog'])} events {end}"
-        )
-    return notes
+OnFailure = Callable[[RunSpec, KeyshiftError], None]
 
 
-def _number(value: float) -> str:
-    return f"{value:,.0f}".replace(",", " ")
+def run_all(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[Manifest]:
+    """Every spec, each as often as its ``repetitions`` say, the strategies in turn so that drift hits all alike.
 
-
-def run_all(lab: Lab, specs: list[RunSpec]) -> Iterator[Manifest]:
-    """Every spec, each as often as its ``repetitions`` say, the strategies in turn so that drift hits all alike."""
+    ``failed``: gets a run that died, and why, and the others go on. Raises KeyshiftError without it.
+    """
     most = max(spec.run.repetitions for spec in specs)
     for repetition in range(most):
         for spec in specs:
             if repetition < spec.run.repetitions:
-                yield lab.run(spec.repeated(repetition))
+                try:
+                    yield lab.run(spec.repeated(repetition))
+                except KeyshiftError as error:
+                    if failed is None:
+                        raise
+                    failed(spec, error)
+
+
+def run_in_one_job(lab: Lab, specs: Sequence[RunSpec], failed: OnFailure | None = None) -> Iterator[Manifest]:
+    """As ``run_all``, but runs that differ in strategy, trigger or measured time only are migrations of one job.
+
+    Repetitions are further rounds of that job, with the same seed. Runs that cannot share a job are made one by one,
+    as are those of a job that died. Runs come in the order in which they are made.
+    """
+    together: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        together.setdefault(job_of(spec), []).append(spec)
+    for some in together.values():
+        most = max(spec.run.repetitions for spec in some)
+        rounds = [spec for number in range(most) for spec in some if number < spec.run.repetitions]
+        job = one_job(some) if len(rounds) > 1 else None
+        if job is not None:
+            try:
+                yield from lab.run_series(job, rounds)
+                continue
+            except KeyshiftError as error:
+                lab.say(f"the job of {len(rounds)} runs died, so they are made one by one: {error}")
+        yield from run_all(lab, some, failed)

@@ -65,7 +65,7 @@ class StagePlans:
         self._wanted: Change | None = None  # the one that was requested last, by this process
         self._planned, self._target = -1, spec.start()  # the number of the last plan, and where it leads
         self._ended: dict[int, bool] = {}  # of migrations before that one, whether all units came where they should
-        self._announced = False  # copies for the first migration are there already, if it wants some
+        self._announced = -1  # the number of the migration for which copies are there already, if it wants some
         self.decisions: list[tuple[int, Decision]] = []
         self.to_move: set[int] | None = None  # None: nobody has planned yet
         self.planned_s: float | None = None  # how long the first plan took
@@ -76,9 +76,12 @@ class StagePlans:
         self._wanted, self.requested = change, self.requested + 1
         return self.requested - 1
 
-    def announce(self, change: Change) -> None:
-        """Copies that are kept all the time are begun, if the target is where they go."""
-        point, self._announced = self._point.phase(0), True
+    def announce(self, change: Change, point: Strategy | None = None) -> None:
+        """Copies that are kept all the time are begun for the next migration, if its target is where they go.
+
+        ``point``: its strategy, instead of that of the run.
+        """
+        point, self._announced = point or self._point.phase(self.requested), self.requested
         if point.replicas == "periodic":
             self._copy(self._proposed(point, change, self.led.assignment).plan.copies, point)
 
@@ -112,7 +115,7 @@ class StagePlans:
             self._copy(plan.copies, point)
             self.led.await_copies()
             self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
-        elif plan.copies and (number or not self._announced):
+        elif plan.copies and number != self._announced:
             self._copy(plan.copies, point)
         return plan.steps
 
@@ -140,6 +143,11 @@ class StagePlans:
             return None
         took_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
         return Copied(sum(answer["bytes"] for answer in answers.values()), took_s)
+
+    def end_copies(self) -> None:
+        """None are kept for what comes now."""
+        self.led.end_copies()
+        self.replicate_s = None
 
     def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
@@ -170,7 +178,7 @@ class StagePlans:
 
     def resume(self, journal: dict[str, Any]) -> None:
         """With the numbers of migrations going on where they were."""
-        self.requested, self._announced = journal["requested"], True
+        self.requested = journal["requested"]
         self.decisions = decisions_from_json(journal["decisions"])
         self.to_move = None if journal["to_move"] is None else set(journal["to_move"])
 

@@ -39,8 +39,8 @@ class SystemUnderTest(Protocol):
     def recover(self) -> str:
         """Start anew after QueryDied. Says from where: ``snapshot``, ``savepoint``, or ``beginning`` of the input."""
 
-    def announce(self, change: Change) -> None:
-        """A change that will be requested: what can be done ahead may be done."""
+    def announce(self, change: Change, point: Strategy | None = None) -> None:
+        """A change that will be requested: what can be done ahead may be done. ``point``: by this strategy."""
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """Ask for a migration of ``stage``, behind all others there or instead of what has not begun of them.
@@ -94,6 +94,12 @@ class LiveSystem(SystemUnderTest, Protocol):
 
     def resume(self, journal: dict[str, Any]) -> str:
         """Go on from there, instead of ``start``. Says from where, as ``recover``."""
+
+    def copied(self) -> dict[str, Any]:
+        """``bytes_copied`` ahead of migrations, and ``replicate_s``, how long that took; None if there were none."""
+
+    def end_copies(self) -> None:
+        """Keep no copies for what comes now."""
 
     def status(self) -> dict[str, Any]:
         """What is known of each stage and of snapshots, without asking anybody; for any thread."""
@@ -170,10 +176,10 @@ class KeyshiftJob:
             return "snapshot"
         return "savepoint" if self._job.config.restore else "beginning"
 
-    def announce(self, change: Change) -> None:
+    def announce(self, change: Change, point: Strategy | None = None) -> None:
         """Copies that are kept all the time are begun, if the target is where they go."""
         for plans in self._moving:
-            plans.announce(change)
+            plans.announce(change, point)
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """It is planned when its turn comes."""
@@ -264,7 +270,7 @@ class KeyshiftJob:
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``."""
         measures = self.measure()
-        self._told = {"measured_at": time.time()} | self._copied()
+        self._told = {"measured_at": time.time()} | self.copied()
         self._job.savepoint()
         self._told["of_stages"] = {
             name: {"measures": measures[name], "left_behind": plans.led.left_behind()}
@@ -272,13 +278,19 @@ class KeyshiftJob:
         }
         self._job.read_log()
 
-    def _copied(self) -> dict[str, Any]:
+    def copied(self) -> dict[str, Any]:
+        """Waits until copies are close."""
         copied = [each for plans in self._plans.values() if (each := plans.copied())]
         waited = [s for plans in self._plans.values() if (s := plans.replicate_s) is not None]
         return {
             "bytes_copied": sum(each.bytes for each in copied) if copied else None,
             "replicate_s": max(waited or (each.seconds for each in copied), default=None),
         }
+
+    def end_copies(self) -> None:
+        """Of all stages."""
+        for plans in self._plans.values():
+            plans.end_copies()
 
     def final_state(self) -> FinalState:
         """Of the job, with the plans that were made for it."""

@@ -1,54 +1,9 @@
-from types import SimpleNamespace
-
 import pytest
 
-from keyshift.analysis.metrics import Load
 from keyshift.endpoints import Endpoints
 from keyshift.lab.live_spec import live_spec
-from keyshift.lab.run import Lab, pace_notes
+from keyshift.lab.run import Lab
 from keyshift.place.profile import Spark
-from keyshift.runtime.protocol_log import Event
-
-LOAD = Load(begin_s=-6.0, end_s=6.0, took_s=12.0, events=3_600_000, unprocessed=0, due=3_600_000, planned=3_600_000)
-KEPT_UP = {
-    "events": 3_600_000,
-    "offered_per_s": 299_000.0,
-    "sustained_per_s": 298_000.0,
-    "backlog": 30_000,
-    "worked_off_s": 0.1,
-    "unprocessed": 0,
-    "overloaded": False,
-}
-
-
-def test_of_a_run_that_kept_up_nothing_is_said():
-    assert pace_notes(LOAD, 30.0, KEPT_UP) == []
-
-
-def test_a_job_that_fell_behind_is_told_with_rates_and_backlog():
-    behind = KEPT_UP | {"sustained_per_s": 140_000.0, "backlog": 1_234_567, "worked_off_s": 12.34}
-    assert pace_notes(LOAD, 30.0, behind) == [
-        "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events worked off 12.3 s after the load"
-    ]
-    overloaded = behind | {"worked_off_s": None, "unprocessed": 567_890, "overloaded": True}
-    assert pace_notes(LOAD, 30.0, overloaded) == [
-        "offered 299 000/s, processed 140 000/s; backlog of 1 234 567 events not worked off within 30 s: "
-        "567 890 not processed"
-    ]
-    lost = behind | {"worked_off_s": None}
-    assert pace_notes(LOAD, 30.0, lost)[0].endswith("1 234 567 events never worked off")
-
-
-def test_a_generator_that_could_not_make_the_rate_is_told_and_by_how_much():
-    slow = KEPT_UP | {"events": 1_800_000, "offered_per_s": 120_000.0}
-    assert pace_notes(LOAD, 30.0, slow) == [
-        "the generator made 120 000/s of the 300 000/s that were to be offered (40%); "
-        "1 800 000 events were never offered"
-    ]
-    late = KEPT_UP | {"offered_per_s": 240_000.0}
-    assert pace_notes(LOAD, 30.0, late) == [
-        "the generator made 240 000/s of the 300 000/s that were to be offered (80%)"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -64,15 +19,3 @@ def test_a_restart_may_lead_to_as_many_slots_as_there_are_cores_for(tmp_path, pl
     endpoints = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
     lab = Lab(endpoints, [], tmp_path, cores, print, place)
     assert lab.room(live_spec({})) == slots
-
-
-def test_a_run_that_went_wrong_is_stored_with_the_last_protocol_events_if_any_are_known():
-    lab, said, files = object.__new__(Lab), [], []
-    lab._say, lab.store = said.append, SimpleNamespace(put_file=lambda *file: files.append(file) or "with the log")
-    stored, event = SimpleNamespace(run_id="run"), Event(7, "slot-1", "arrived", (3,), 5, 1)
-    assert lab._put_log(stored, []) is stored
-    assert not said and not files
-    assert lab._put_log(stored, [event, event]) == "with the log"
-    line = b'{"at_us": 7, "place": "slot-1", "event": "arrived", "units": [3], "version": 5, "hop": 1, "other": ""}\n'
-    assert files == [("run", "protocol.jsonl", 2 * line)]
-    assert "run/protocol.jsonl" in said[0]

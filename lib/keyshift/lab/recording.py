@@ -1,0 +1,121 @@
+"""What a run is stored as."""
+
+import contextlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from keyshift.analysis import metrics as analysis
+from keyshift.errors import KeyshiftError
+from keyshift.lab.outcome import Outcome
+from keyshift.lab.spec import RunSpec
+from keyshift.progress import Say
+from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions
+from keyshift.results.store import ResultStore
+from keyshift.runtime.protocol_log import Event, to_lines
+
+BEHIND_S = 1.0  # of load without a result at its end: the job, or the generator, has fallen behind
+PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
+
+
+class Recording:
+    """Of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare copy."""
+
+    def __init__(
+        self,
+        store: ResultStore,
+        say: Say,
+        spec: RunSpec,
+        run_id: str,
+        parameters: dict[str, Any],
+        copy_bytes_per_s: float,
+    ) -> None:
+        self._store, self._say, self._spec, self.run_id = store, say, spec, run_id
+        self._copy_bytes_per_s = copy_bytes_per_s
+        self._known: dict[str, Any] = {
+            "run_id": run_id,
+            "workload": spec.workload.name,
+            "strategy": spec.strategy.name,
+            "parameters": parameters,
+        }
+        self._common: dict[str, Any] = self._known | {
+            "started_at": datetime.now(UTC),
+            "stages": [Stage(name=s.name, due="workload" if s.due else "event") for s in spec.workload.stages],
+            "versions": describe_versions(),
+            "machine": describe_machine(),
+            "seeds": {"events": spec.workload.seed},
+        }
+        say(f"run {run_id}")
+
+    def ended(self, outcome: Outcome, log: list[Event]) -> Manifest:
+        """``log``: its last protocol events, kept if the verdict is bad."""
+        tables, judged, facts, notes = outcome
+        figures = analysis.summarise(
+            tables["latency"].to_pandas(),
+            tables["migration"].to_pandas(),
+            tables["metrics"].to_pandas(),
+            copy_bytes_per_s=self._copy_bytes_per_s,
+            **facts,
+        )
+        for note in (behind := pace_notes(facts["load"], self._spec.run.catch_up_s, figures)):
+            self._say(note)
+        summary = Summary(
+            **self._known,
+            verdict="ok" if judged.ok else "bad",
+            lost=judged.lost,
+            duplicated=judged.duplicated,
+            reordered=judged.reordered,
+            wrong=judged.wrong,
+            **figures,
+        )
+        manifest = Manifest(
+            **self._common,
+            status=summary.verdict,
+            finished_at=datetime.now(UTC),
+            verdict=judged,
+            summary=summary,
+            notes=[*notes, *behind],
+        )
+        stored = self._store.put_run(manifest, tables)
+        return stored if judged.ok else self._put_log(stored, log)
+
+    def died(self, error: BaseException, log: list[Event]) -> None:
+        """Of ``error``, which is the news: if the store is what died, that is not said once more."""
+        words = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        manifest = Manifest(**self._common, status="died", error=words, finished_at=datetime.now(UTC))
+        with contextlib.suppress(KeyshiftError):
+            self._put_log(self._store.put_run(manifest, {}), log)
+
+    def _put_log(self, stored: Manifest, log: list[Event]) -> Manifest:
+        """Store the last protocol events, if any are known."""
+        if not log:
+            return stored
+        self._say(f"the last protocol events of every slot and router are in {stored.run_id}/{PROTOCOL_LOG}")
+        return self._store.put_file(stored.run_id, PROTOCOL_LOG, to_lines(log).encode())
+
+
+def pace_notes(load: analysis.Load, catch_up_s: float, figures: Mapping[str, Any]) -> list[str]:
+    """Notes for a run in which generator or job did not keep up. ``figures``: of ``analysis.metrics.pace``."""
+    notes, load_s, offered = [], load.end_s - load.begin_s, figures["offered_per_s"]
+    wanted = load.planned / load_s
+    missing = load.planned - figures["events"]
+    if missing > 0 or offered * load_s < wanted * (load_s - BEHIND_S):
+        notes.append(
+            f"the generator made {_number(offered)}/s of the {_number(wanted)}/s that were to be offered "
+            f"({offered / wanted:.0%})" + (f"; {_number(missing)} events were never offered" if missing > 0 else "")
+        )
+    if figures["backlog"] > offered * BEHIND_S:
+        end = "never worked off"
+        if figures["overloaded"]:
+            end = f"not worked off within {catch_up_s:g} s: {_number(figures['unprocessed'])} not processed"
+        elif figures["worked_off_s"] is not None:
+            end = f"worked off {figures['worked_off_s']:.1f} s after the load"
+        notes.append(
+            f"offered {_number(offered)}/s, processed {_number(figures['sustained_per_s'])}/s; "
+            f"backlog of {_number(figures['backlog'])} events {end}"
+        )
+    return notes
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ")

@@ -1,0 +1,198 @@
+"""Several migrations of one running job, each measured as a run of its own: a point of a sweep costs seconds.
+
+A *lap* is a quiet time, one migration by the strategy of its spec, and the time until latency is normal again. Then the
+units go back to where they were, all at once and unmeasured, so that every lap begins alike. Before the first one the
+units move there and back for practice, because whatever a job does for the first time takes longer. Verdicts are of the
+whole job: a fault in any lap makes all of them bad.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from keyshift.analysis import metrics
+from keyshift.analysis.metrics import Load
+from keyshift.errors import MigrationFailed
+from keyshift.lab.course import LEAD_S, LOOK_S, Course
+from keyshift.lab.display import Display
+from keyshift.lab.outcome import Ended, Outcome, Span, bytes_by_key
+from keyshift.lab.sampler import Sampler
+from keyshift.lab.scenario import Map, ScenarioPart
+from keyshift.lab.spec import Choice, RunSpec
+from keyshift.lab.system import LiveSystem
+from keyshift.planner import Strategy
+from keyshift.results.manifest import Verdict
+from keyshift.results.verdict import due_in
+from keyshift.traffic.traffic import Traffic
+
+BACK = "all_at_once"  # how units go back after a lap
+CALM_S = metrics.HOLD_S + 1  # so many seconds of normal latency end a lap
+QUIET_S = 3.0  # before each migration, at the least
+OF_A_SERIES = (
+    "one of several migrations of one running job, after one for practice; the verdict is of the whole job, and peak "
+    "memory is that of the job until then"
+)
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What is known of one when it is over.
+
+    ``planned_s``: how long its plan took. ``numbers``: of its migration, by stage.
+    """
+
+    spec: RunSpec
+    span: Span
+    planned_s: float
+    numbers: Mapping[str, int]
+    copied: Mapping[str, Any]
+    bytes_by_key: int
+    notes: Sequence[str]
+
+
+def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
+    """The job in which each of ``specs`` can be a lap, or None if they need several, or runs of their own.
+
+    They may differ in strategy, trigger and measured time. Faults, several migrations in a run, changes of the rate and
+    the autoscaler belong to a run of its own.
+    """
+    first = specs[0]
+    if any(_alone(spec) or job_of(spec) != job_of(first) for spec in specs):
+        return None
+    slots = max(max(spec.tasks.values()) for spec in specs)
+    job = first.job.model_copy(update={"slots_max": max(slots, first.job.slots_max)})
+    at_once = Choice(name=BACK, settings={"bins": first.workload.bins})
+    scenario = ScenarioPart(stage=first.scenario.stage, trigger="balance")
+    return replace(first, job=job, strategy=at_once, scenario=scenario)
+
+
+def _alone(spec: RunSpec) -> bool:
+    return bool(spec.scenario.fault or spec.run.rate_steps or len(spec.changes) != 1)
+
+
+def job_of(spec: RunSpec) -> str:
+    """The same text for all runs that can be laps of one job."""
+    run = spec.run.model_dump(exclude={"seconds", "repetitions"})
+    return repr((run, spec.job, spec.workload, spec.backend, spec.scenario.stage))
+
+
+class Series(Course):
+    """``execute_laps`` instead of ``execute``. The job must not die: laps are compared with each other."""
+
+    def __init__(
+        self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
+    ) -> None:
+        super().__init__(spec, system, traffic, display, ready)
+        self.system = system
+
+    def execute_laps(self, specs: Sequence[RunSpec]) -> list[Outcome]:
+        """A lap for each of ``specs``, in this order. Raises KeyshiftError if the job dies, or a migration hangs."""
+        feed = self._open()
+        laps = []
+        with Sampler(ignore=self._traffic.pids) as sampler:
+            start = time.time() + LEAD_S
+            feed.begin(start, None)
+            with self._display.bar(self._spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
+                self._pass_until(start + self._spec.run.warmup_s)
+                self._display.enter("practice")
+                self._practise(specs[0])
+                for number, spec in enumerate(specs, 1):
+                    self._display.enter(f"{number}/{len(specs)} {spec.strategy.name}")
+                    laps.append(self._lap(spec))
+            self._idle_since = time.time()
+            feed.end_load()
+            self._finish()
+        self._traffic.stop()
+        ended = Ended(self._spec.workload, self._traffic, feed, self.system.final_state(), sampler.rows)
+        self._display.say("comparing every result and the final state with the oracle")
+        verdict = ended.verdict()
+        return [_outcome(ended, lap, verdict) for lap in laps]
+
+    def _practise(self, spec: RunSpec) -> None:
+        self._migrate(spec, self._spec.point())
+        self._go_back()
+
+    def _lap(self, spec: RunSpec) -> Lap:
+        system, run, point = self.system, spec.run, spec.point().phase(0)
+        self._await_calm(time.time(), time.time() + run.seconds, 2)
+        begin, told = time.time(), len(system.status()["troubles"])
+        system.announce(spec.changes[0], point)
+        self._pass_until(begin + max(QUIET_S, spec.scenario.trigger_s))
+        sent = bytes_by_key(system.measure().values())
+        trigger = time.time()
+        planned_s, numbers = self._migrate(spec, point)
+        self._await_calm(trigger, trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
+        span = Span(begin, begin, time.time(), trigger)
+        sent = bytes_by_key(system.measure().values()) - sent
+        copied, notes = system.copied(), system.status()["troubles"][told:]
+        system.end_copies()
+        self._go_back()
+        return Lap(spec, span, planned_s, numbers, copied, sent, notes)
+
+    def _migrate(self, spec: RunSpec, point: Strategy) -> tuple[float, dict[str, int]]:
+        """Until it is over. Seconds for the plans, and the numbers of the migrations."""
+        system, begin = self.system, time.perf_counter()
+        proposals = [system.propose(stage, spec.changes[0], point) for stage in spec.moving]
+        planned_s = time.perf_counter() - begin
+        numbers = {each.stage: system.adopt(each) for each in proposals}
+        self._await_end(numbers)
+        return planned_s, numbers
+
+    def _go_back(self) -> None:
+        """To where units were at first."""
+        spec = self._spec
+        groups = spec.start().owner[:: spec.workload.bins]
+        home = Map({group: int(slot) for group, slot in enumerate(groups)}, spec.job.slots)
+        back = [self.system.propose(stage, home, spec.point()) for stage in spec.moving]
+        self._await_end({each.stage: self.system.adopt(each) for each in back})
+
+    def _await_end(self, numbers: Mapping[str, int]) -> None:
+        within_s = self._spec.job.deadline_s + self._spec.run.catch_up_s
+        end = time.time() + within_s
+        while any(self.system.ended(stage, number) is None for stage, number in numbers.items()):
+            if time.time() > end:
+                raise MigrationFailed(f"a migration was not over within {within_s:g} s")
+            self._look()
+            time.sleep(LOOK_S)
+
+    def _await_calm(self, since: float, until: float, seconds: int) -> None:
+        """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
+        while time.time() < until:
+            found = [each["p99_ms"] for each in self._traffic.seconds if each["second"] >= since][-seconds:]
+            if len(found) == seconds and all(p99 is not None and p99 <= self._objective_ms for p99 in found):
+                return
+            self._look()
+            time.sleep(LOOK_S)
+
+    @property
+    def _objective_ms(self) -> float:
+        """From the median second of the job so far: migrations are the lesser part of it."""
+        return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._traffic.seconds))
+
+
+def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
+    """Of a lap; ``verdict`` is that of the job."""
+    span = lap.span
+    tables = ended.tables(span, lap.numbers)
+    within = span.of(ended.events["t"])
+    events = int(within.sum())
+    load = Load(
+        begin_s=span.start - span.trigger,
+        end_s=span.end - span.trigger,
+        took_s=span.end - span.start,
+        events=events,
+        unprocessed=0,
+        due=int(due_in(ended.workload.stages, ended.events[within]).sum()),
+        planned=events,
+    )
+    facts = {
+        "planned_s": lap.planned_s,
+        "bytes_minimum": ended.bytes_minimum(tables["migration"]),
+        "bytes_by_key": lap.bytes_by_key,
+        "since_s": span.measured - span.trigger,
+        "load": load,
+        **lap.copied,
+    }
+    return Outcome(tables, verdict, facts, [*lap.notes, OF_A_SERIES])

@@ -1,0 +1,82 @@
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.errors import KeyshiftError
+from keyshift.lab.run import run_in_one_job
+from keyshift.lab.series import job_of, one_job
+from keyshift.lab.spec import make_spec
+
+SMALL = {"keys": 1000, "seconds": 10.0, "trigger_s": 4.0}
+
+
+def spec(**given):
+    return make_spec(SMALL | given)
+
+
+class Lab:
+    """Has no job, and says what it was asked for."""
+
+    def __init__(self, dies=False):
+        self.asked, self.said, self.dies = [], [], dies
+        self.say = self.said.append
+
+    def run(self, spec):
+        self.asked.append(("alone", spec.strategy.name, spec.workload.seed))
+        return SimpleNamespace(strategy=spec.strategy.name)
+
+    def run_series(self, job, specs):
+        self.asked.append(("series", [spec.strategy.name for spec in specs], job.workload.bins))
+        if self.dies:
+            raise KeyshiftError("no slot is left")
+        return [SimpleNamespace(strategy=spec.strategy.name) for spec in specs]
+
+
+def test_strategies_triggers_and_times_may_differ_within_a_job():
+    specs = [
+        spec(strategy="fluid"),
+        spec(strategy="chunked", size=4, seconds=20.0),
+        spec(strategy="stop_restart", trigger="shuffle", affected=8, trigger_s=5.0),
+    ]
+    job = one_job(specs)
+    assert job is not None
+    assert job.job.slots_max == 4, "room for all, though some of them need no more than two slots"
+    assert not job.point().restarts
+    assert job.start().owner == specs[0].start().owner
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rate": 100.0},
+        {"keys": 999},
+        {"strategy": "meces"},  # cuts the state into bins
+        {"backend": "rocksdb"},
+        {"fault": "kill:slot@2"},
+        {"then_slots": "2", "gap_s": 2.0},
+        {"rate_steps": "1:100"},
+        {"trigger": "auto"},
+    ],
+)
+def test_runs_of_other_jobs_and_with_courses_of_their_own_do_not_share_a_job(other):
+    assert one_job([spec(), spec(**other)]) is None
+
+
+def test_a_job_is_known_by_all_that_is_fixed_while_it_runs():
+    assert job_of(spec()) == job_of(spec(strategy="lazy", to_slots=3, seconds=30.0, repetitions=3))
+    assert job_of(spec()) != job_of(spec(skew=0.1))
+
+
+def test_runs_are_put_together_by_their_jobs_and_repeated_in_rounds():
+    lab = Lab()
+    made = run_in_one_job(lab, [spec(repetitions=2), spec(strategy="meces"), spec(strategy="lazy", repetitions=2)])
+    assert [each.strategy for each in made] == ["fluid", "lazy", "fluid", "lazy", "meces"]
+    assert lab.asked == [("series", ["fluid", "lazy", "fluid", "lazy"], 1), ("alone", "meces", 1)]
+
+
+def test_runs_of_a_job_that_died_are_made_one_by_one_and_that_is_said():
+    lab = Lab(dies=True)
+    made = list(run_in_one_job(lab, [spec(), spec(strategy="lazy")]))
+    assert [each.strategy for each in made] == ["fluid", "lazy"]
+    assert lab.asked[1:] == [("alone", "fluid", 1), ("alone", "lazy", 1)]
+    assert lab.said == ["the job of 2 runs died, so they are made one by one: no slot is left"]
