@@ -10,6 +10,9 @@ _PLACES = {
     "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
+    "keyshift.analysis.run_figures": ("resource_panels", "throughput_panels"),
+    "keyshift.analysis.sweep_figures": ("phase_bars", "sweep_bars", "sweep_lines"),
+    "keyshift.analysis.sweeps": ("sweep",),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
     "keyshift.analysis.scaling": (
         "scaling_costs",
@@ -32,7 +35,12 @@ _PLACES = {
     "keyshift.state": ("backends",),
     "keyshift.workloads": ("workloads",),
 }
-_MODULES = {"metrics": "keyshift.analysis.metrics", "targets": "keyshift.planner.targets"}
+_MODULES = {
+    "metrics": "keyshift.analysis.metrics",
+    "statistics": "keyshift.analysis.statistics",
+    "targets": "keyshift.planner.targets",
+    "timelines": "keyshift.analysis.timelines",
+}
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 
 __all__ = sorted([*_MODULES, *_PLACE_OF])

@@ -8,17 +8,25 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from keyshift.analysis.metrics import need
-from keyshift.analysis.style import LEGEND_COLUMNS, heading, legend_below, look, new_axes, theme
+from keyshift.analysis.style import (
+    LEGEND_COLUMNS,
+    columns_for,
+    finish,
+    heading,
+    label_lowest,
+    legend_below,
+    look,
+    new_axes,
+    panel_grid,
+)
 from keyshift.errors import BadInput
 
 PHASE_COLOURS = {  # light to dark in the order they happen, so that they also read in grey
@@ -68,7 +76,7 @@ def latency_timeline(
     if "p99_low_ms" in every:
         low, high = every["p99_low_ms"], every["p99_high_ms"]
         ax.fill_between(middle, low, high, step="mid", color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
-    span = _span(migration)
+    span = migration_span(migration)
     if span is not None:
         ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=0, zorder=0)
     ax.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
@@ -96,43 +104,25 @@ def panels(
     """One ``latency_timeline`` per strategy, all with the same axes; ``notes`` (strategy to text) go below titles."""
     if not runs:
         raise BadInput("panels: no run given")
-    columns = len(runs) if len(runs) <= 3 else 2 if len(runs) == 4 else 3
-    rows = -(-len(runs) // columns)
-    with theme():
-        figure, grid = plt.subplots(
-            rows,
-            columns,
-            figsize=(max(4.3 * columns, 6.5), 3.0 * rows + 0.9),
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-            layout=ConstrainedLayoutEngine(w_pad=0.12),  # with less, tick labels of neighbours touch
-        )
-        axes = list(grid.flat)
-        limits = []
-        for ax, (strategy, (seconds, migration)) in zip(axes, runs.items(), strict=False):
-            latency_timeline(seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, legend=False)
-            limits.append(ax.get_xlim())
-            note = (notes or {}).get(strategy)
-            heading(ax, look(strategy).label, pad=18 if note else 6)
-            if note:
-                ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
-            ax.label_outer()
-        axes[0].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
-        # The first panels fixed the axis that all share, before the others had drawn anything on it.
-        axes[0].autoscale(axis="y")
-        plain_log(axes[0], "y")
-        for ax in axes[len(runs) :]:
-            ax.set_visible(False)
-        for ax in axes[max(len(runs) - columns, 0) : len(runs)]:  # nothing below these, even if the last row is short
-            ax.tick_params(labelbottom=True)
-            ax.set_xlabel("time since the trigger (s)")
-        moved = any(_span(migration) is not None for _, migration in runs.values())
-        ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
-        handles = _timeline_handles("#444444", moved, objective_ms, ranged)
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), frameon=False)
-        figure.suptitle(title, fontsize="large", fontweight="bold", x=0.01, ha="left")
-    return figure
+    columns = columns_for(len(runs))
+    figure, axes = panel_grid(len(runs), columns, (4.3, 3.0), sharex=True, sharey=True)
+    limits = []
+    for ax, (strategy, (seconds, migration)) in zip(axes, runs.items(), strict=True):
+        latency_timeline(seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, legend=False)
+        limits.append(ax.get_xlim())
+        note = (notes or {}).get(strategy)
+        heading(ax, look(strategy).label, pad=18 if note else 6)
+        if note:
+            ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
+        ax.label_outer()
+    axes[0].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+    # The first panels fixed the axis that all share, before the others had drawn anything on it.
+    axes[0].autoscale(axis="y")
+    plain_log(axes[0], "y")
+    label_lowest(axes, columns, "time since the trigger (s)")
+    moved = any(migration_span(migration) is not None for _, migration in runs.values())
+    ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
+    return finish(figure, title, _timeline_handles("#444444", moved, objective_ms, ranged))
 
 
 def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -> Axes:
@@ -161,7 +151,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    for fraction, name in ((0.5, "P50"), (0.1, "P90"), (0.01, "P99"), (1e-4, "P99.99")):
+    for fraction, name in ((0.5, "P50"), (0.1, "P90"), (0.01, "P99"), (1e-3, "P99.9"), (1e-4, "P99.99")):
         if fraction >= ax.get_ylim()[0]:
             ax.axhline(fraction, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
             ax.annotate(
@@ -282,8 +272,8 @@ def _name(row: dict[Hashable, Any]) -> str:
     return look(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
 
 
-def _span(migration: pd.DataFrame | None) -> tuple[float, float] | None:
-    """First switch and last install; None if there is none to draw."""
+def migration_span(migration: pd.DataFrame | None) -> tuple[float, float] | None:
+    """First switch and last install, relative to the trigger (s); None if there is none to draw."""
     if migration is None:
         return None
     need(migration, ["switched_s", "installed_s"], "latency_timeline")

@@ -6,7 +6,7 @@ from the data is None (in a frame NaN), never 0.
 """
 
 from collections.abc import Iterable
-from math import ceil, cos, floor, isfinite, nan, pi, sin, sqrt, tan
+from math import ceil, floor, isfinite, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +21,6 @@ PHASES = ("plan", "replicate", "prepare", "align", "transfer", "install", "catch
 # The moments of a unit on its way, in order; each ends the phase in the same place of the list below.
 MOMENTS = ("switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 MOMENT_PHASES = ("prepare", "align", "transfer", "install", "catch_up")
-
-
-class Interval(NamedTuple):
-    """A mean over repetitions and its confidence interval; ``low`` and ``high`` are NaN for one value."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
 
 
 class Load(NamedTuple):
@@ -225,45 +216,6 @@ def ccdf(latency: pd.DataFrame) -> pd.DataFrame:
     values = np.unique(ordered[len(ordered) - ranks])
     at_least = len(ordered) - np.searchsorted(ordered, values, side="left")
     return pd.DataFrame({"latency_ms": values, "fraction": at_least / len(ordered)})
-
-
-def interval(values: Iterable[float | None], confidence: float = 0.95) -> Interval:
-    """Mean and Student-t confidence interval of repetitions; missing values are left out.
-
-    The t interval, not a bootstrap, because with three to five repetitions a bootstrap covers far less than it says.
-    Raises BadInput if no value is known, or ``confidence`` is not between 0 and 1.
-    """
-    if not 0 < confidence < 1:
-        raise BadInput(f"confidence = {confidence}: must be between 0 and 1, e.g. 0.95")
-    known = np.array([value for value in values if value is not None and isfinite(value)], dtype="float64")
-    if not len(known):
-        raise BadInput("interval: none of the values is known")
-    mean = float(known.mean())
-    if len(known) == 1:
-        return Interval(mean, nan, nan, 1)
-    half = _student_t(confidence, len(known) - 1) * float(known.std(ddof=1)) / sqrt(len(known))
-    return Interval(mean, mean - half, mean + half, len(known))
-
-
-def _student_t(confidence: float, freedom: int) -> float:
-    """The t that a fraction ``confidence`` of Student's distribution lies within, either side of 0.
-
-    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4 (the exact series for whole degrees of freedom), bisected.
-    """
-
-    def within(theta: float) -> float:  # t = sqrt(freedom) * tan(theta)
-        first = 1 if freedom % 2 == 0 else 2
-        term, total = (1.0 if first == 1 else cos(theta)), 0.0
-        for k in range(first, freedom, 2):
-            total += term
-            term *= cos(theta) ** 2 * k / (k + 1)
-        return sin(theta) * total if first == 1 else 2 / pi * (theta + sin(theta) * total)
-
-    low, high = 0.0, pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if within(middle) < confidence else (low, middle)
-    return sqrt(freedom) * tan((low + high) / 2)
 
 
 def summarise(

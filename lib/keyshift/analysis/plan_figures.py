@@ -5,18 +5,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plans import COLUMNS
-from keyshift.analysis.style import heading, legend_below, new_axes, theme
+from keyshift.analysis.style import finish, heading, label_lowest, legend_below, new_axes, panel_grid
 from keyshift.errors import BadInput
 
 PANELS_PER_ROW = 3
@@ -101,35 +99,18 @@ def plan_panels(plans: Mapping[str, pd.DataFrame], *, title: str = "Plans, by th
     every = pd.concat(plans.values())
     sources, slots = sorted(every["source"].unique()), sorted(every["destination"].unique())
     columns = min(len(plans), PANELS_PER_ROW)
-    rows = -(-len(plans) // columns)
     live = [plan["end_s"].max() for plan in plans.values() if len(plan) and not (plan["gate"] == "query").any()]
     end = max(live, default=every["end_s"].max() if len(every) else 1.0)
-    with theme():
-        figure, grid = plt.subplots(
-            rows,
-            columns,
-            figsize=(max(3.2 * columns, 6.5), (1.15 + 0.22 * max(len(slots), 2)) * rows + 0.9),
-            sharex=True,
-            sharey=True,
-            squeeze=False,
-            layout=ConstrainedLayoutEngine(w_pad=0.08),
-        )
-        axes = list(grid.flat)
-        for ax, (name, plan) in zip(axes, plans.items(), strict=False):
-            plan_gantt(plan, ax=ax, sources=sources, slots=slots, legend=False)
-            heading(ax, name, pad=18)
-            ax.text(0, 1.02, _note(plan), transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
-            ax.label_outer()
-        axes[0].set_xlim(0, end * 1.02)
-        for ax in axes[len(plans) :]:
-            ax.set_visible(False)
-        for ax in axes[max(len(plans) - columns, 0) : len(plans)]:  # nothing below these, even if the last row is short
-            ax.tick_params(labelbottom=True)
-            ax.set_xlabel("modelled time (s)")
-        handles = _handles(list(plans.values()), _colours(sources))
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
-        figure.suptitle(title, fontsize="large", fontweight="bold", x=0.01, ha="left")
-    return figure
+    size = (3.2, 1.15 + 0.22 * max(len(slots), 2))
+    figure, axes = panel_grid(len(plans), columns, size, sharex=True, sharey=True)
+    for ax, (name, plan) in zip(axes, plans.items(), strict=True):
+        plan_gantt(plan, ax=ax, sources=sources, slots=slots, legend=False)
+        heading(ax, name, pad=18)
+        ax.text(0, 1.02, _note(plan), transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
+        ax.label_outer()
+    axes[0].set_xlim(0, end * 1.02)
+    label_lowest(axes, columns, "modelled time (s)")
+    return finish(figure, title, _handles(list(plans.values()), _colours(sources)))
 
 
 def _colours(sources: Sequence[int]) -> dict[int, tuple[float, float, float]]:

@@ -5,9 +5,9 @@ share one, line and marker tell them apart.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import matplotlib as mpl
@@ -17,6 +17,8 @@ from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 
 LEGEND_COLUMNS = 3
 
@@ -51,6 +53,7 @@ _LOOKS = {
     "hybrid": Look(_INDIGO, "--", "x", "hybrid"),
 }
 _EXTRA_COLOURS = ("#999933", "#117733", "#AA4499", "#661100", "#6699CC")
+_LINES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 _EXTRA_MARKERS = ("1", "2", "3", "4", "+", "|", "_")
 
 
@@ -62,6 +65,17 @@ def look(strategy: str) -> Look:
     colour = _EXTRA_COLOURS[code % len(_EXTRA_COLOURS)]
     marker = _EXTRA_MARKERS[code // len(_EXTRA_COLOURS) % len(_EXTRA_MARKERS)]
     return Look(colour, "-.", marker, strategy)
+
+
+def looks(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Look]:
+    """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light."""
+    if of == "strategy":
+        return {name: look(str(name)) for name in names}
+    shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
+    return {
+        name: Look(shades[number], _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)], f"{of} = {name}")
+        for number, name in enumerate(names)
+    }
 
 
 @contextmanager
@@ -114,3 +128,47 @@ def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
     ax.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, frameon=False, fontsize="small"
     )
+
+
+def panel_grid(count: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A new figure in the theme with ``count`` panels of ``size`` inches each, at most ``columns`` in a row."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    with theme():
+        figure, grid = plt.subplots(
+            rows,
+            columns,
+            figsize=(max(size[0] * columns, 6.5), size[1] * rows + 0.9),
+            squeeze=False,
+            layout=ConstrainedLayoutEngine(w_pad=0.12),  # with less, tick labels of neighbours touch
+            **shared,
+        )
+    axes = list(grid.flat)
+    for ax in axes[count:]:
+        ax.set_visible(False)
+    return figure, axes[:count]
+
+
+def columns_for(count: int) -> int:
+    """How many panels of ``count`` go into a row, so that few places stay empty."""
+    return count if count <= 3 else 2 if count == 4 else 3
+
+
+def label_lowest(axes: Sequence[Axes], columns: int, text: str) -> None:
+    """Name the shared x axis under the panels below which there is none, even if the last row is short."""
+    for ax in axes[max(len(axes) - columns, 0) :]:
+        ax.tick_params(labelbottom=True)
+        ax.set_xlabel(text)
+
+
+def finish(figure: Figure, title: str, handles: Sequence[Artist], notes: Sequence[str] = ()) -> Figure:
+    """Title and legend of a figure of panels; ``notes`` are lines of the legend without a sign."""
+    handles = [*handles, *(Line2D([], [], linestyle="", label=note) for note in notes)]
+    with theme():
+        if handles:
+            wide = max(len(str(handle.get_label())) for handle in handles) > 40
+            figure.legend(
+                handles=handles, loc="outside lower center", ncols=min(len(handles), 2 if wide else 5), frameon=False
+            )
+        figure.suptitle(title, fontsize="large", fontweight="bold", x=0.01, ha="left")
+    return figure

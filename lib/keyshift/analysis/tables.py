@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, isnan, nan
+from math import isfinite, nan
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis.metrics import interval
+from keyshift.analysis.statistics import differ, interval
 from keyshift.errors import BadInput
 
 Row = Mapping[str, Any]
@@ -19,7 +19,7 @@ TIE = 1.1  # single runs scatter by about this factor: closer ones are called eq
 STAYS = 0.8  # of what had to move; the size of a snapshot, what had to be, is a few percent above what is sent
 MIB = 2**20
 
-_COLUMNS: dict[str, Callable[[Row], float | None]] = {
+MEASURES: dict[str, Callable[[Row], float | None]] = {  # by name, with the unit
     "P50 before (ms)": lambda row: row.get("p50_ms"),
     "P99 before (ms)": lambda row: row.get("p99_ms"),
     "P99 spike (ms)": lambda row: row.get("spike_ms"),
@@ -112,14 +112,14 @@ def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
         for point in group:
             row: dict[str, Any] = {"workload": workload, "strategy": point.rows[0]["strategy"], **point.parameters}
             row |= {"verdict": _verdict(point), "runs": len(point.rows)}
-            for name, measure in _COLUMNS.items():
+            for name, measure in MEASURES.items():
                 mean = point.mean(measure)
                 row[name] = nan if mean is None else mean
                 if repeated and name in _WITH_INTERVAL:
                     row[f"{name} 95 %"] = _interval_text(point.values(measure))
             rows.append(row)
     table = pd.DataFrame(rows)
-    unknown = [name for name in _COLUMNS if name in table and table[name].isna().all()]
+    unknown = [name for name in MEASURES if name in table and table[name].isna().all()]
     table = table.drop(columns=[*unknown, *(f"{name} 95 %" for name in unknown if f"{name} 95 %" in table)])
     parameters = [name for group in grouped.values() for point in group for name in point.parameters]
     first = [*dict.fromkeys(["workload", "strategy", *parameters])] if rows else []
@@ -130,7 +130,7 @@ def sentences(summaries: Sequence[Row]) -> list[str]:
     """What the runs show, in sentences computed from them: verdicts first, then spike, silence, completion, recovery.
 
     Points with a bad verdict are reported and left out of the comparisons: speed does not make up for wrong results.
-    Points within 10 % are called the same; where both were repeated, overlapping 95 % intervals are pointed out.
+    Points within 10 % are called the same; where both were repeated, what may be chance (Welch, 95 %) is called so.
     """
     grouped = points(summaries)
     if not grouped:
@@ -334,10 +334,11 @@ def _ranked(group: list[Point], measure: Callable[[Row], float | None]) -> list[
 
 def _contrast(best: Point, worst: Point, measure: Callable[[Row], float | None], word: str) -> str:
     """How far apart two means are, or that the repetitions do not tell."""
-    low, high = interval(best.values(measure)), interval(worst.values(measure))
-    if not isnan(low.high) and not isnan(high.low) and low.high >= high.low:
-        return "their 95 % intervals overlap, so it may be chance"
-    return f"{digits(high.mean / low.mean)} times as {word}" if low.mean > 0 else "no multiple of nothing"
+    low, high = best.mean(measure), worst.mean(measure)
+    assert low is not None and high is not None  # they are ranked
+    if differ(best.values(measure), worst.values(measure)) is False:
+        return "with 95 % confidence that may be chance"
+    return f"{digits(high / low)} times as {word}" if low > 0 else "no multiple of nothing"
 
 
 def _mib(row: Row, name: str) -> float | None:

@@ -6,10 +6,11 @@ The manifest is written last and removed first, so whatever happens in between, 
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -124,6 +125,10 @@ class ResultStore:
         table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
         check_table(name, table)
         return table.to_pandas()
+
+    def get_tables(self, run_id: str, names: Sequence[str] = ("latency", "migration", "metrics")) -> dict[str, Any]:
+        """Several tables of a run, by name, as frames; see ``get_table``."""
+        return {name: self.get_table(run_id, name) for name in names}
 
     def get_file(self, run_id: str, name: str) -> bytes:
         """The bytes of one file of a run. Raises BadInput naming the files there are."""

@@ -1,0 +1,122 @@
+"""A measure over a varied parameter, with intervals over repetitions. Pure: summary rows in, a tidy frame out.
+
+Runs whose verdict is not ok never count: ``left_out`` says how many, and who draws the frame says so, too.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from keyshift.analysis import tables
+from keyshift.analysis.metrics import PHASES
+from keyshift.analysis.statistics import differ, interval
+from keyshift.analysis.tables import Row
+from keyshift.errors import BadInput
+
+
+def phase_name(phase: str) -> str:
+    """Of a phase as a measure."""
+    return f"{phase.replace('_', ' ')} (s)"
+
+
+def _phase(name: str, row: Row) -> float | None:
+    return (row.get("phases") or {}).get(name)
+
+
+Measure = Callable[[Row], float | None]
+MEASURES: dict[str, Measure] = {  # by name, with the unit
+    **tables.MEASURES,
+    "offered (events/s)": lambda row: row.get("offered_per_s"),
+    "sustained (events/s)": lambda row: row.get("sustained_per_s"),
+    "backlog (events)": lambda row: row.get("backlog"),
+    **{phase_name(name): partial(_phase, name) for name in PHASES},
+}
+_NAMES = ("strategy", "workload")  # what a run has beside parameters
+COLUMNS = ["group", "value", "measure", "mean", "low", "high", "runs", "left_out", "unknown", "differs"]
+
+
+def sweep(
+    summaries: Sequence[Row],
+    parameter: str,
+    measures: Sequence[str] | Mapping[str, Measure],
+    group: str = "strategy",
+    confidence: float = 0.95,
+) -> pd.DataFrame:
+    """One row per value of ``group`` and of ``parameter`` and per measure; values in ascending order.
+
+    ``parameter`` and ``group`` are names of parameters, or "strategy" or "workload". ``measures``: names of
+    ``MEASURES``, or functions of one's own, by a name with the unit.
+    Columns: group, value, measure; mean, low and high (Student-t over the repetitions; NaN where not known); runs that
+    count; left_out (their verdict is not ok); unknown (the measure is not); differs (from the first group at the same
+    value, by Welch's test: True, False, or None if that cannot be known).
+    Raises BadInput for a name that is not known, naming those that are.
+    """
+    wanted = dict(measures) if isinstance(measures, Mapping) else {name: _measure(name) for name in measures}
+    groups: dict[Hashable, dict[Hashable, list[Row]]] = {}
+    for row in summaries:
+        groups.setdefault(value_of(row, group), {}).setdefault(value_of(row, parameter), []).append(row)
+    values = in_order(parameter, [value_of(row, parameter) for row in summaries])
+    names = in_order(group, groups)
+    rows = []
+    for name in names:
+        for value in values:
+            if value not in groups[name]:
+                continue
+            good = [row for row in groups[name][value] if row["verdict"] == "ok"]
+            left_out = len(groups[name][value]) - len(good)
+            first = [row for row in groups[names[0]].get(value, []) if row["verdict"] == "ok"]
+            for measure, function in wanted.items():
+                found, of_first = _known(good, function), _known(first, function)
+                mean, low, high = interval(found, confidence)[:3] if found else (float("nan"),) * 3
+                other = name != names[0] and found and of_first
+                rows.append(
+                    {
+                        "group": name,
+                        "value": value,
+                        "measure": measure,
+                        "mean": mean,
+                        "low": low,
+                        "high": high,
+                        "runs": len(found),
+                        "left_out": left_out,
+                        "unknown": len(good) - len(found),
+                        "differs": differ(of_first, found, confidence) if other else None,
+                    }
+                )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def value_of(row: Row, name: str) -> Hashable:
+    """The value of a parameter in a run, or its strategy or workload. Raises BadInput if the run has none so named."""
+    if name in _NAMES:
+        return str(row[name])
+    parameters: dict[str, Any] = row["parameters"]
+    if name not in parameters:
+        known = ", ".join([*_NAMES, *sorted(parameters)])
+        raise BadInput(f"run {row['run_id']} has no parameter {name!r}: it has {known}")
+    value: Hashable = parameters[name]
+    return value
+
+
+def in_order(name: str, values: Iterable[Any]) -> list[Any]:
+    """Different values of a parameter: numbers ascending, then others by their text (a sweep may end in "all").
+
+    Strategies and workloads stay in the order of the runs.
+    """
+    different = list(dict.fromkeys(values))
+    if name in _NAMES:
+        return different
+    return sorted(different, key=lambda v: (0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, str(v)))
+
+
+def _measure(name: str) -> Measure:
+    if name not in MEASURES:
+        raise BadInput(f"unknown measure {name!r}: known: {', '.join(MEASURES)}")
+    return MEASURES[name]
+
+
+def _known(rows: Sequence[Row], measure: Measure) -> list[float]:
+    values = [measure(row) for row in rows]
+    return [float(value) for value in values if value is not None and value == value]

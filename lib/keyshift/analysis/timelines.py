@@ -1,0 +1,102 @@
+"""What happened second by second beside latency: results, processors, memory, faults. Pure: tables in, frames out.
+
+Seconds are relative to the trigger, as in ``metrics``. What cannot be computed is NaN or None, never 0.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from keyshift.analysis.metrics import need, per_second
+from keyshift.errors import BadInput
+
+TAIL = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P99.9": 0.999, "P99.99": 0.9999, "max": 1.0}
+FAULT = "fault"  # the metric whose rows are faults: their moment, and what was hit as instance
+
+
+class Misses(NamedTuple):
+    """How often an objective for latency was missed."""
+
+    seconds: int  # whose P99 is above it
+    of_seconds: int  # that have results
+    results: int  # that came later than it allows
+    of_results: int
+
+
+def tail(latencies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The ends of some distributions: a row per name, with the columns of ``TAIL`` in ms, and ``results``.
+
+    ``latencies``: name to a latency table. Quantiles of few results are interpolated: P99.9 of 100 is near the largest.
+    """
+    rows = []
+    for name, latency in latencies.items():
+        need(latency, ["latency_ms"], f"tail, {name}")
+        values = latency["latency_ms"].to_numpy("float64")
+        ends = np.quantile(values, list(TAIL.values())) if len(values) else np.full(len(TAIL), np.nan)
+        rows.append({"name": name, **dict(zip(TAIL, ends.tolist(), strict=True)), "results": len(values)})
+    return pd.DataFrame(rows, columns=["name", *TAIL, "results"])
+
+
+def slo_misses(latency: pd.DataFrame, slo_ms: float, since_s: float = -np.inf) -> Misses:
+    """How often ``slo_ms`` was missed by events created from ``since_s`` on; see ``Misses``."""
+    if not slo_ms > 0:
+        raise BadInput(f"slo_ms = {slo_ms}: must be a latency above 0, in ms")
+    need(latency, ["created_s", "latency_ms"], "slo_misses")
+    chosen = latency[latency["created_s"] >= since_s]
+    seconds = per_second(chosen)
+    late = int((chosen["latency_ms"] > slo_ms).sum())
+    return Misses(int((seconds["p99_ms"] > slo_ms).sum()), len(seconds), late, len(chosen))
+
+
+def throughput(latency: pd.DataFrame) -> pd.DataFrame:
+    """Results by the second in which they *came*: columns second (int), results_per_s; 0 where none came.
+
+    The first and the last second, in which the load began and ended, are left out: they are not whole.
+    """
+    need(latency, ["created_s", "latency_ms"], "throughput")
+    came = np.floor(latency["created_s"].to_numpy("float64") + latency["latency_ms"].to_numpy("float64") / 1e3)
+    if not len(came):
+        return pd.DataFrame({"second": np.empty(0, "int64"), "results_per_s": np.empty(0, "int64")})
+    first = int(came.min())
+    counts = np.bincount((came - first).astype("int64"))
+    return pd.DataFrame({"second": np.arange(len(counts)) + first, "results_per_s": counts}).iloc[1:-1]
+
+
+def throughput_dip(latency: pd.DataFrame, since_s: float, until_s: float | None = None) -> float | None:
+    """How far throughput fell: 1 - least ÷ usual, 0 if it never fell below what was usual; 1 is a full stop.
+
+    *Usual* is the median of the whole seconds from ``since_s`` (negative: the end of the warm-up) to the trigger,
+    *least* the smallest second from the trigger to ``until_s`` (None: the last second of load). None if either is
+    unknown. A backlog that is worked off afterwards is no loss, but its dip counts.
+    """
+    seconds = throughput(latency)
+    last = np.floor(latency["created_s"].max()) if until_s is None and len(latency) else until_s
+    usual = seconds.loc[(seconds["second"] >= since_s) & (seconds["second"] < 0), "results_per_s"].median()
+    least = seconds.loc[(seconds["second"] >= 0) & (seconds["second"] < (last or 0)), "results_per_s"].min()
+    if not usual > 0 or pd.isna(least):
+        return None
+    return max(0.0, 1.0 - float(least) / float(usual))
+
+
+def resources(metrics: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """``metric`` (``rss_mib``, ``cpu_cores``, …) over time, a column for each instance and one for their ``total``.
+
+    Index: second (int). Samples of one second are averaged; an instance that was not sampled then is NaN, and so is
+    the total only if none was. Raises BadInput naming the metrics there are if there is none of this name.
+    """
+    need(metrics, ["t_s", "metric", "instance", "value"], "resources")
+    chosen = metrics[metrics["metric"] == metric]
+    if chosen.empty:
+        raise BadInput(f"no metric {metric!r} in this run; it has {', '.join(sorted(metrics['metric'].unique()))}")
+    second = np.floor(chosen["t_s"]).astype("int64").rename("second")
+    frame = chosen.groupby([second, "instance"])["value"].mean().unstack("instance")
+    return frame.assign(total=frame.sum(axis=1, min_count=1)).rename_axis(columns=None)
+
+
+def faults(metrics: pd.DataFrame) -> list[tuple[float, str]]:
+    """When something failed, or was made to, and what: seconds relative to the trigger, ascending."""
+    need(metrics, ["t_s", "metric", "instance"], "faults")
+    chosen = metrics[metrics["metric"] == FAULT].sort_values("t_s")
+    return list(zip(chosen["t_s"].tolist(), chosen["instance"].tolist(), strict=True))

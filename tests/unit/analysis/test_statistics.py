@@ -1,0 +1,64 @@
+"""Intervals and differences, against printed tables and textbook numbers."""
+
+import numpy as np
+import pytest
+
+from keyshift.analysis import statistics
+from keyshift.errors import BadInput
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("confidence", "n", "t"),
+    [(0.95, 2, 12.706), (0.95, 3, 4.303), (0.95, 4, 3.182), (0.95, 5, 2.776), (0.95, 31, 2.042), (0.99, 5, 4.604)],
+)
+def test_the_interval_is_student_s_as_in_the_printed_tables(confidence, n, t):
+    values = [1.0, 2.0] * n
+    found = statistics.interval(values[:n], confidence)
+    half = t * np.std(values[:n], ddof=1) / np.sqrt(n)
+    assert found.n == n
+    assert found.high - found.mean == pytest.approx(half, rel=1e-3)
+    assert found.mean - found.low == pytest.approx(half, rel=1e-3)
+
+
+def test_an_interval_of_one_value_is_open_and_of_none_is_refused():
+    one = statistics.interval([3.0, None, NAN])
+    assert (one.mean, one.n) == (3.0, 1)
+    assert np.isnan(one.low) and np.isnan(one.high)
+    with pytest.raises(BadInput, match="none of the values"):
+        statistics.interval([None])
+    with pytest.raises(BadInput, match=r"confidence = 95"):
+        statistics.interval([1.0, 2.0], confidence=95)
+
+
+def test_welch_s_interval_is_that_of_the_textbook():
+    """Of two samples with variances 4 and 1 (n = 5 each): 5.88 degrees of freedom, so 5; t(5) = 2.571."""
+    one, other = np.array([-2, -1, 0, 1, 2]) * np.sqrt(1.6), 10 + np.array([-2, -1, 0, 1, 2]) * np.sqrt(0.4)
+    found = statistics.difference(one, other)
+    assert found.mean == pytest.approx(10)
+    assert found.high - found.mean == pytest.approx(2.571 * np.sqrt(4 / 5 + 1 / 5), rel=1e-3)
+    assert found.mean - found.low == pytest.approx(found.high - found.mean)
+    assert found.n == 10
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ([20, 21, 22], [41, 42, 43], True),
+        ([20, 60, 40], [30, 120, 60], False),
+        ([5, 5], [5, 5], False),
+        ([5, 5], [6, 6], True),
+        ([20], [41, 42, 43], None),
+        ([20, None, NAN], [41, 42], None),
+    ],
+)
+def test_points_differ_only_if_their_difference_cannot_be_chance(one, other, differs):
+    assert statistics.differ(one, other) is differs
+    assert statistics.differ(other, one) is differs
+
+
+def test_chance_alone_is_called_a_difference_as_seldom_as_promised():
+    random = np.random.default_rng(7)
+    found = [statistics.differ(random.normal(0, 1, 4), random.normal(0, 3, 4)) for _ in range(1000)]
+    assert np.mean(found) < 0.07

@@ -1,0 +1,181 @@
+"""Measures over a varied parameter, and their figures: what is drawn is what was computed, and nothing bad is in it."""
+
+from itertools import pairwise
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from keyshift.analysis import run_figures, style, sweep_figures, sweeps
+from keyshift.errors import BadInput
+
+matplotlib.use("Agg")
+PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def row(strategy, rate, spike=10.0, repetition=0, **changes):
+    same = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "strategy": strategy, "verdict": "ok"}
+    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    parameters = {"rate": rate, "seed": repetition, "size": "all" if rate > 1000 else 4}
+    figures = {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
+    return same | counts | figures | {"parameters": parameters} | changes
+
+
+def repeated(strategy, rate, *spikes):
+    return [row(strategy, rate, spike, number) for number, spike in enumerate(spikes)]
+
+
+ROWS = [
+    *repeated("fluid", 8000, 20, 21, 22),
+    *repeated("fluid", 1000, 10, 11, 12),
+    *repeated("matched", 1000, 10.5, 11, 12.5),
+    *repeated("matched", 8000, 41, 42, 43),
+]
+
+
+def test_a_point_is_the_mean_of_its_repetitions_with_student_s_interval():
+    found = sweeps.sweep(ROWS, "rate", ["P99 spike (ms)", "transfer (s)"])
+    assert found["value"].tolist() == [1000, 1000, 8000, 8000] * 2
+    first = found.iloc[0]
+    assert (first["group"], first["mean"], first["runs"]) == ("fluid", 11, 3)
+    assert first["high"] - first["mean"] == pytest.approx(4.303 / np.sqrt(3), rel=1e-3)
+    spikes = found[found["measure"] == "P99 spike (ms)"]
+    assert spikes["differs"].tolist() == [None, None, False, True]
+    assert found[found["measure"] == "transfer (s)"]["mean"].tolist() == [1.0] * 4
+
+
+def test_runs_that_are_not_correct_are_left_out_and_counted():
+    bad = row("fluid", 1000, 900.0, 3, verdict="bad", lost=1)
+    unknown = row("fluid", 1000, None, 4)
+    found = sweeps.sweep([*repeated("fluid", 1000, 10, 12), bad, unknown], "rate", ["P99 spike (ms)"]).iloc[0]
+    assert (found["mean"], found["runs"], found["left_out"], found["unknown"]) == (11, 2, 1, 1)
+    figure = sweep_figures.sweep_lines([*ROWS, bad], "rate")
+    assert "1 run left out: not correct" in legend(figure)
+    with pytest.raises(BadInput, match="of 1 runs none is correct"):
+        sweep_figures.sweep_bars([bad], "rate")
+
+
+def test_values_may_be_numbers_and_words_and_measures_functions():
+    found = sweeps.sweep(ROWS, "size", {"spike ÷ 10": lambda row: row["spike_ms"] / 10}, group="workload")
+    assert found["value"].tolist() == [4, "all"]
+    assert found["mean"].tolist() == pytest.approx([6.7 / 6, 18.9 / 6])
+
+
+@pytest.mark.parametrize(
+    ("parameter", "measures", "words"),
+    [
+        ("speed", ["P99 spike (ms)"], "run fluid-8000-0 has no parameter 'speed': it has strategy, workload, rate"),
+        ("rate", ["spike"], r"unknown measure 'spike': known: P50 before \(ms\), .*transfer \(s\)"),
+    ],
+)
+def test_unknown_names_are_told_with_those_that_are_known(parameter, measures, words):
+    with pytest.raises(BadInput, match=words):
+        sweep_figures.sweep_lines(ROWS, parameter, measures)
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_lines_have_a_panel_per_measure_and_stand_where_the_numbers_are():
+    figure = sweep_figures.sweep_lines(ROWS, "rate", label="rate (events/s)")
+    left, right = figure.axes
+    assert [ax.get_title(loc="left") for ax in (left, right)] == ["P99 spike (ms)", "completion (s)"]
+    fluid, matched = (container.lines[0] for container in left.containers)
+    assert fluid.get_xdata().tolist() == [1000, 8000]
+    assert fluid.get_ydata().tolist() == [11, 21]
+    assert matched.get_color() == style.look("matched").colour
+    assert (left.get_xscale(), left.get_xlabel()) == ("log", "rate (events/s)")
+    assert [label.get_text() for label in left.get_xticklabels()] == ["1000", "8000"]
+    assert legend(figure) == ["fluid", "matched", "mean and 95 % interval of 3 runs"]
+
+
+def test_bars_stand_side_by_side_and_a_star_marks_what_differs():
+    figure = sweep_figures.sweep_bars(ROWS, "rate", ["P99 spike (ms)"])
+    (ax,) = figure.axes
+    heights = [bar.get_height() for bar in ax.patches]
+    assert heights == pytest.approx([11, 21, 34 / 3, 42])
+    (star,) = [text for text in ax.texts if text.get_text() == "*"]
+    assert star.xy[0] == pytest.approx(1.2)
+    edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches)
+    assert all(end <= begin + 1e-9 for (_, end), (begin, _) in pairwise(edges))
+    assert "* differs from fluid (95 %, Welch)" in legend(figure)
+
+
+def test_groups_by_a_parameter_are_named_with_it_and_each_looks_different():
+    figure = sweep_figures.sweep_bars(ROWS, "strategy", ["completion (s)"], group="rate")
+    assert legend(figure)[:2] == ["rate = 1000", "rate = 8000"]
+    drawn = style.looks([1, 2, 3, 4, 5, 6], "size").values()
+    assert len({(look.colour, look.marker) for look in drawn}) == 6
+
+
+def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():
+    figure = sweep_figures.phase_bars(ROWS, "rate", "strategy")
+    fluid, matched = figure.axes
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["fluid", "matched"]
+    stacked = [bar for bar in fluid.patches if bar.get_width() == pytest.approx(0.6)]
+    assert max(bar.get_y() + bar.get_height() for bar in stacked) == pytest.approx(2.5)
+    (aside,) = {bar.get_height() for bar in fluid.patches if bar.get_width() == pytest.approx(0.12)}
+    assert aside == 2.0
+    assert legend(figure)[:7] == ["plan", "prepare", "align", "transfer", "install", "catch up", "copies (beside)"]
+    assert len(matched.patches) == len(fluid.patches)
+
+
+def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
+    rows = [row("stop_restart", 1000, phases=PHASES | {"align": None, "replicate": None})]
+    with pytest.raises(BadInput, match="nothing to draw"):
+        sweep_figures.sweep_lines(rows, "rate", ["align (s)"])
+    assert "align" not in legend(sweep_figures.phase_bars(rows))
+
+
+@pytest.fixture
+def tables():
+    created = np.arange(-500, 500) / 50
+    seconds = np.arange(-10, 10)
+    samples = [
+        pd.DataFrame({"t_s": seconds + 0.5, "metric": metric, "instance": instance, "value": value})
+        for metric, instance, value in (
+            ("cpu_cores", "spark_jvm", 0.5),
+            ("cpu_cores", "python_workers", 1.0),
+            ("rss_mib", "spark_jvm", 700.0),
+            ("rss_mib", "python_workers", 300.0),
+        )
+    ]
+    fault = pd.DataFrame({"t_s": [1.5], "metric": ["fault"], "instance": ["kill slot"], "value": [1.0]})
+    return {
+        "latency": pd.DataFrame({"created_s": created, "latency_ms": 5.0}),
+        "migration": pd.DataFrame({"switched_s": [0.5], "installed_s": [2.0]}),
+        "metrics": pd.concat([*samples, fault]),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_throughput_has_a_panel_per_run_with_migration_and_fault(tables, count):
+    runs = {f"run {number}": tables for number in range(count)}
+    figure = run_figures.throughput_panels(runs)
+    assert len(figure.axes) == (4 if count == 4 else count)
+    for ax in figure.axes:
+        line, trigger, fault = ax.lines
+        assert set(line.get_ydata()) == {50}
+        assert (trigger.get_xdata()[0], fault.get_xdata()[0]) == (0, 1.5)
+        assert (ax.patches[0].get_x(), ax.patches[0].get_width()) == (0.5, 1.5)
+        assert ax.get_ylim()[0] == 0
+    assert legend(figure) == ["trigger", "migration", "fault"]
+
+
+def test_resources_have_their_units_and_a_total(tables):
+    figure = run_figures.resource_panels({"fluid": tables, "matched": tables})
+    assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
+    totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
+    assert [line.get_ydata()[0] for line in totals] == [150, 150, 1000, 1000]
+    assert figure.axes[0].get_ylim()[1] > 150
+    with pytest.raises(BadInput, match="no run given"):
+        run_figures.resource_panels({})

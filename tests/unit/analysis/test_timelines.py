@@ -1,0 +1,75 @@
+"""What happened second by second, on tables small enough to compute by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from keyshift.analysis import timelines
+from keyshift.errors import BadInput
+
+
+def stalled(stall_s: float = 2.0, per_s: int = 100) -> pd.DataFrame:
+    """Ten seconds either side of the trigger; results of events in the stall come at its end."""
+    created = np.arange(-10 * per_s, 10 * per_s) / per_s
+    late = np.where((created >= 0) & (created < stall_s), (stall_s - created) * 1000, 0.0)
+    return pd.DataFrame({"created_s": created, "latency_ms": late + 1.0})
+
+
+METRICS = pd.DataFrame(
+    [
+        (0.2, "cpu_cores", "spark_jvm", 0.5),
+        (0.6, "cpu_cores", "spark_jvm", 0.7),
+        (0.3, "cpu_cores", "python_workers", 1.0),
+        (1.3, "cpu_cores", "python_workers", 1.4),
+        (0.3, "rss_mib", "spark_jvm", 700.0),
+        (4.5, "fault", "kill slot", 1.0),
+        (1.5, "fault", "kill coordinator", 1.0),
+    ],
+    columns=["t_s", "metric", "instance", "value"],
+)
+
+
+def test_the_tail_has_the_quantiles_of_a_known_distribution():
+    found = timelines.tail({"even": pd.DataFrame({"latency_ms": np.arange(100_001) / 1000}), "none": stalled()[:0]})
+    even, none = found.to_dict("records")
+    assert [even[name] for name in timelines.TAIL] == pytest.approx([50, 90, 99, 99.9, 99.99, 100])
+    assert even["results"] == 100_001
+    assert none["results"] == 0 and np.isnan(none["max"])
+
+
+def test_throughput_counts_results_when_they_come_and_leaves_out_broken_seconds():
+    found = timelines.throughput(stalled()).set_index("second")["results_per_s"]
+    assert (found.index[0], found.index[-1]) == (-9, 8)
+    assert found[[-1, 0, 1, 2]].tolist() == [100, 0, 0, 300]
+    assert timelines.throughput(stalled()[:0]).empty
+
+
+@pytest.mark.parametrize(("stall_s", "dip"), [(2.0, 1.0), (0.25, 0.0), (0.0, 0.0)])
+def test_the_dip_is_how_far_the_least_second_is_below_what_was_usual(stall_s, dip):
+    assert timelines.throughput_dip(stalled(stall_s), since_s=-8) == pytest.approx(dip, abs=0.02)
+
+
+def test_a_dip_is_not_known_without_a_time_before():
+    assert timelines.throughput_dip(stalled(), since_s=0) is None
+    assert timelines.throughput_dip(stalled(), since_s=-8, until_s=0) is None
+
+
+def test_misses_are_counted_in_seconds_and_in_results():
+    found = timelines.slo_misses(stalled(2.0), slo_ms=500, since_s=-5)
+    assert found == (2, 15, 151, 1500)
+    with pytest.raises(BadInput, match="slo_ms = 0: must be a latency above 0"):
+        timelines.slo_misses(stalled(), 0)
+
+
+def test_resources_are_averaged_by_second_and_added_up():
+    found = timelines.resources(METRICS, "cpu_cores")
+    assert found.loc[0, ["spark_jvm", "python_workers", "total"]].tolist() == pytest.approx([0.6, 1.0, 1.6])
+    assert np.isnan(found.loc[1, "spark_jvm"])
+    assert found.loc[1, "total"] == pytest.approx(1.4)
+    with pytest.raises(BadInput, match="no metric 'cpu' in this run; it has cpu_cores, fault, rss_mib"):
+        timelines.resources(METRICS, "cpu")
+
+
+def test_faults_are_told_in_their_order():
+    assert timelines.faults(METRICS) == [(1.5, "kill coordinator"), (4.5, "kill slot")]
+    assert timelines.faults(METRICS[:3]) == []
