@@ -15,7 +15,6 @@ from keyshift.lab.spec import RunSpec, make_spec
 from keyshift.results.manifest import Manifest
 
 Tables = Mapping[str, pd.DataFrame]
-KEPT = ("latency", "migration", "metrics")  # tables that figures are made of
 COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 
@@ -72,13 +71,18 @@ class Study:
         """The table ``table`` (latency, migration or metrics) of each good run, by point."""
         return {name: [tables[table] for _, tables in some] for name, some in self.good().items()}
 
+    def first(self) -> dict[str, Tables]:
+        """For ``throughput_panels`` and ``resource_panels``: all tables of the first good run of each point."""
+        return {name: some[0][1] for name, some in self.good().items()}
+
+    def after(self) -> dict[str, pd.DataFrame]:
+        """For ``timelines.tail``: latencies from the trigger on, of all repetitions of a point together."""
+        together = {name: pd.concat(latencies) for name, latencies in self.tables("latency").items()}
+        return {name: latency[latency["created_s"] >= 0] for name, latency in together.items()}
+
     def curves(self) -> dict[str, pd.DataFrame]:
-        """For ``ccdf_figure``: latencies from the trigger on, of all repetitions of a point together."""
-        found = {}
-        for name, latencies in self.tables("latency").items():
-            together = pd.concat(latencies)
-            found[name] = metrics.ccdf(together[together["created_s"] >= 0])
-        return found
+        """For ``ccdf_figure``, of ``after``."""
+        return {name: metrics.ccdf(latency) for name, latency in self.after().items()}
 
     def effective(self) -> pd.DataFrame:
         """The parameters of every point in which points differ, and those that were not left at their defaults."""
@@ -121,7 +125,7 @@ def measure(
 
     with open_lab([*specs.values()], profile) as lab:
         for manifest in (run_in_one_job if one_job else run_all)(lab, [*specs.values()], failed):
-            tables = {table: lab.store.get_table(manifest.run_id, table) for table in KEPT}
+            tables = lab.store.get_tables(manifest.run_id)
             study.runs[names[_key(manifest.parameters)]].append((manifest, tables))
     if len(study.died) == len(specs):
         raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
