@@ -73,6 +73,7 @@ def notebook(
 def batch(
     file: Annotated[Path, typer.Argument(help="A YAML file: name, notebook, and what varies (data/README.md).")],
     again: Annotated[bool, typer.Option("--again", help="Execute all anew, also what has ended well before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many executions, and how long; no more.")] = False,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
@@ -91,6 +92,9 @@ def batch(
     require_java()
     with open_services(profile, tell) as endpoints:
         runs, records = ResultStore(endpoints), ResultStore(endpoints, batches.PREFIX)
+        if dry_run:
+            typer.echo(batches.forecast(prepared, records, again))
+            return
         done = batches.run_batch(prepared, runs, records, Stack().home, tell, again)
     print_rows(batches.table(prepared, done), as_json)
     raise typer.Exit(batches.exit_status(done))

@@ -4,17 +4,19 @@ An execution is known by a hash of the notebook's code, its parameters and the n
 ended, a record of it is put into the store, so a restart executes only what has no record yet, or failed.
 """
 
+import contextlib
 import itertools
 import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal
 
 import nbformat
@@ -218,6 +220,41 @@ def run_batch(
         say(f"batch {batch.name}: interrupted; the same command goes on with what has not ended")
         raise
     return done
+
+
+def forecast(prepared: Prepared, records: ResultStore, again: bool = False) -> str:
+    """What ``run_batch`` would do, in a line: how many executions, and how long from what earlier ones took.
+
+    Earlier ones are those of this batch; if there are none, those of other batches with the same notebook. Those that
+    failed are left out: they may have ended early.
+    """
+    name, executions = prepared.batch.name, prepared.executions
+    done = {} if again else _ended(prepared, records)
+    to_do = sum(e.id not in done or done[e.id].status == "failed" for e in executions)
+    earlier = _good(records, [name], prepared) or _good(records, records.folders(), prepared)
+    about = f"batch {name}: {len(executions)} executions of {prepared.notebook.name}, {to_do} to do"
+    if not earlier:
+        return f"{about}; none has ended well yet, so nobody knows how long one takes"
+    minutes, runs = (median(values) for values in zip(*((r.minutes, len(r.verdicts)) for r in earlier), strict=True))
+    return (
+        f"{about}, with about {round(to_do * runs)} runs; one took {minutes:.1f} min (the median of {len(earlier)}), "
+        f"so all about {_duration(to_do * minutes)}"
+    )
+
+
+def _good(records: ResultStore, folders: Iterable[str], prepared: Prepared) -> list[Record]:
+    """Records of executions of the same notebook that have not failed."""
+    found = []
+    for folder in folders:
+        for file in records.names(folder):
+            if file.endswith(".json"):
+                with contextlib.suppress(ValidationError):  # of an older keyshift
+                    found.append(Record.model_validate_json(records.read(folder, file)))
+    return [record for record in found if record.notebook == prepared.notebook.name and record.status != "failed"]
+
+
+def _duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _ended(prepared: Prepared, records: ResultStore) -> dict[str, Record]:

@@ -178,6 +178,10 @@ class ResultStore:
         """Names of the files in ``folder``, sorted; empty if there is none."""
         return sorted(name for found, name in self._objects(f"{folder}/") if found == folder)
 
+    def folders(self) -> list[str]:
+        """All folders that hold something."""
+        return sorted({folder for folder, _ in self._objects("")})
+
     def read(self, folder: str, name: str) -> bytes:
         """The bytes of a file. Raises BadInput if it is not there."""
         return self._get(folder, name)

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from keyshift.errors import BadInput, ServiceUnavailable
-from keyshift.lab.batch import exit_status, load_batch, prepare, run_batch, table
+from keyshift.lab.batch import exit_status, forecast, load_batch, prepare, run_batch, table
 from keyshift.lab.notebook import Executed
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +26,9 @@ class MemoryStore:
 
     def names(self, folder):
         return [name for found, name in self.files if found == folder]
+
+    def folders(self):
+        return sorted({folder for folder, _ in self.files})
 
     def read(self, folder, name):
         return self.files[folder, name]
@@ -370,11 +374,36 @@ def test_the_command_refuses_a_wrong_file_with_status_2_before_anything_is_start
     assert not home.exists()
 
 
+# --- what would be executed
+
+
+def test_a_forecast_says_how_many_executions_and_how_long_from_what_earlier_ones_took(bench, folder):
+    made = prepared(folder, "grid: {skew: [0, 0.4, 0.8]}")
+    assert forecast(made, bench.records).endswith(
+        "3 to do; none has ended well yet, so nobody knows how long one takes"
+    )
+    bench.run(made, Executor(errors={0.8: "it fell over"}))
+    minutes = {0: 2.0, 0.4: 4.0, 0.8: 90.0}
+    for (of, file), content in list(bench.records.files.items()):
+        if file.endswith(".json"):
+            record = json.loads(content)
+            begin = datetime.fromisoformat(record["started_at"])
+            end = begin + timedelta(minutes=minutes[record["parameters"]["skew"]])
+            bench.records.files[of, file] = json.dumps(record | {"finished_at": end.isoformat()}).encode()
+    again = "1 to do, with about 1 runs; one took 3.0 min (the median of 2), so all about 3 min"
+    assert forecast(made, bench.records).endswith(again), "the one that failed is no measure"
+    assert "3 to do, with about 3 runs" in forecast(made, bench.records, again=True)
+    other = prepared(folder, "grid: {skew: [1, 2, 3], bytes: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}", "large")
+    assert forecast(other, bench.records).endswith(
+        "42 to do, with about 42 runs; one took 3.0 min (the median of 2), so all about 2.1 h"
+    )
+
+
 # --- the samples
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
 def test_a_sample_fits_its_notebook_and_is_described(file):
     made = prepare(file, ROOT / "notebooks")
-    assert len(made.executions) > 1
+    assert made.executions
     assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()
