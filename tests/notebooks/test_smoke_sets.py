@@ -1,0 +1,50 @@
+"""The experiments as users run them, as batches, with the sets that are done in a minute; on one set of services."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Those with tests of their own are left out.
+SETS = sorted(
+    path
+    for path in (ROOT / "data").rglob("*-smoke.yaml")
+    if path.stem not in ("01_compare_presets-smoke", "01_backends-smoke")
+)
+
+
+def keyshift(home, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "keyshift.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        cwd=ROOT,
+        env=os.environ | {"KEYSHIFT_HOME": str(home)},
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    place = tmp_path_factory.mktemp("home")
+    started = keyshift(place, "up")
+    assert started.returncode == 0, started.stderr[-3000:]
+    yield place
+    keyshift(place, "down")
+
+
+@pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_its_runs_are_correct_and_its_figures_are_drawn(file, home):
+    done = keyshift(home, "batch", file, "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["status"] for row in rows} == {"ok"}
+    folder = next((home / "batches").glob(f"{file.parent.name}-*/*/figure-1.png")).parent
+    assert all(figure.stat().st_size > 10_000 for figure in folder.glob("figure-*.png"))
+    name = file.stem.removesuffix("-smoke")
+    page = next((home / "batches").glob(f"*/*/{name}.html")).read_text()
+    assert "runs are correct" in page or "run is correct" in page, "the conclusion comes from the runs"
