@@ -57,7 +57,7 @@ format: $(READY) ## repair what can be repaired: style, import order, output lef
 bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bare copy (a part: ARGS="--part d")
 	@$(BIN)/python -m keyshift.bench $(ARGS)
 
-bench-state: $(READY) ## what the stores of state cost against memory; with ARGS="--large 4096" a migration of 4 GiB, too
+bench-state: $(READY) ## what stores of state, a chain, snapshots and a death cost (ARGS="--runs 3", "--large 4096": 4 GiB)
 	@$(BIN)/python -m keyshift.bench.state $(ARGS)
 
 faults: $(READY) ## what fails in each phase of a migration, and what becomes of the job; half an hour

@@ -3,6 +3,7 @@
 The core of one slot gets frames of ``keycount``, as a task of Spark would give them, without Spark: nothing but the
 store differs between the columns. The large migration moves a state of some GiB in RocksDB from one store to another,
 unit by unit in the parts in which Flight would carry them, and looks at the memory of the process that has both.
+Whole runs (``state_runs``) show what a chain of stages, snapshots and a death cost.
 """
 
 import tempfile
@@ -18,6 +19,7 @@ import pyarrow as pa
 import typer
 
 from keyshift.bench.measurements import Measurement, table
+from keyshift.bench.state_runs import whole_runs
 from keyshift.executor.config import slot_schema
 from keyshift.executor.cores import Shape, make_core
 from keyshift.keys import Assignment
@@ -147,9 +149,11 @@ def bench_state(
     large: Annotated[
         int, typer.Option("--large", min=0, help=f"MiB of the large migration, e.g. {LARGE_MIB}; 0: none.")
     ] = 0,
+    runs: Annotated[int, typer.Option("--runs", min=0, help="Repetitions of the whole runs; 0: none.")] = 1,
 ) -> None:
-    """What the stores of state cost: time per event against memory, and memory of a large migration."""
+    """What the stores of state cost: time per event against memory; a chain, snapshots and a death in whole runs."""
     rows = throughput(*((1, 10_000) if quick else (5, 40_000)))
+    rows += whole_runs(runs) if runs else []
     if large:
         rows.append(large_migration(large))
     typer.echo(table(rows))
