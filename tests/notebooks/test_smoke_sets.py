@@ -43,8 +43,9 @@ def test_its_runs_are_correct_and_its_figures_are_drawn(file, home):
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["status"] for row in rows} == {"ok"}
-    folder = next((home / "batches").glob(f"{file.parent.name}-*/*/figure-1.png")).parent
-    assert all(figure.stat().st_size > 10_000 for figure in folder.glob("figure-*.png"))
     name = file.stem.removesuffix("-smoke")
-    page = next((home / "batches").glob(f"*/*/{name}.html")).read_text()
-    assert "runs are correct" in page or "run is correct" in page, "the conclusion comes from the runs"
+    (page,) = (home / "batches").glob(f"{file.parent.name}-*/*/notebooks/{name}-*/{name}.html")
+    figures = list(page.parent.glob("figure-*.png"))
+    assert figures and all(figure.stat().st_size > 10_000 for figure in figures)
+    said = page.read_text()
+    assert "runs are correct" in said or "run is correct" in said, "the conclusion comes from the runs"
