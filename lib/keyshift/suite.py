@@ -11,6 +11,7 @@ _PLACES = {
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
+    "keyshift.analysis.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.scaling": (
         "scaling_costs",
         "scaling_decisions",
