@@ -58,11 +58,18 @@ def _of(side: bytes, security: int) -> tuple[memoryview, int, int]:
 
 
 def _without(side: bytes, security: int, order: int) -> tuple[bytes, int]:
+    if not side:
+        return side, 0
     numbers = np.frombuffer(side, np.int64)
-    for row in np.flatnonzero(numbers[2::_FIELDS] == order).tolist():
-        if numbers[row * _FIELDS] == security:
-            return side[: row * BYTES] + side[(row + 1) * BYTES :], int(numbers[row * _FIELDS + 3])
-    return side, 0
+    found = numbers[2::_FIELDS] == order
+    row = int(found.argmax())
+    if not found[row]:  # most often: one comparison of the whole side is all
+        return side, 0
+    found &= numbers[0::_FIELDS] == security
+    row = int(found.argmax())
+    if not found[row]:
+        return side, 0
+    return side[: row * BYTES] + side[(row + 1) * BYTES :], int(numbers[row * _FIELDS + 3])
 
 
 def _traded(side: bytes, security: int, worst: int, volume: int) -> tuple[bytes, list[Trade]]:
