@@ -72,8 +72,8 @@ def latency_timeline(
         low, high = every["p99_low_ms"], every["p99_high_ms"]
         ax.fill_between(middle, low, high, step="mid", color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
     spans = _spans(migration)
-    for span in spans:
-        ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=0, zorder=0)
+    for span in spans:  # with an edge, so that a short one is seen
+        ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=1.2, zorder=0)
     ax.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
     if objective_ms is not None:
         ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
