@@ -14,6 +14,7 @@ _PLACES = {
     "keyshift.analysis.sweep_figures": ("phase_bars", "sweep_bars", "sweep_lines"),
     "keyshift.analysis.sweeps": ("sweep",),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
+    "keyshift.analysis.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.scaling": (
         "scaling_costs",
         "scaling_decisions",

@@ -39,7 +39,19 @@ def test_lists_have_one_json_object_per_line(command, tmp_path):
 
 def test_help_names_every_command(tmp_path):
     done = keyshift("--help", home=tmp_path)
-    for command in ("up", "down", "status", "run", "plan", "results", "strategies", "workloads", "notebook", "lab"):
+    for command in (
+        "up",
+        "down",
+        "status",
+        "run",
+        "plan",
+        "results",
+        "strategies",
+        "workloads",
+        "notebook",
+        "lab",
+        "tape",
+    ):
         assert command in done.stdout
 
 
@@ -73,6 +85,13 @@ def test_help_names_every_command(tmp_path):
         (["plan", "--set", "size=0"], "size = 0: a step needs at least 1 unit"),
         (["plan", "--set", "bins=3", "--set", "unit=bin"], "bins = 3: must be a power of two"),
         (["plan", "--set", "ordre=id"], "unknown setting 'ordre': did you mean 'order'"),
+        (["tape", "check", "nowhere.tape"], "tape = 'nowhere.tape': cannot be read (No such file or directory)"),
+        (["tape", "write", "a", "--form", "wide"], "'full', 'short'"),
+        (["tape", "write", "a", "--seconds", "0"], "not '0'"),
+        (["tape", "write", "/", "--set", "securities=0"], "securities = 0"),
+        (["tape", "write", "/"], "cannot be written"),
+        (["run", "--workload", "stock", "--set", "on_bad_line=ignore"], "should be 'stop' or 'skip'"),
+        (["run", "--workload", "stock", "--set", "keyed_by=order"], "should be 'security' or 'account'"),
         (["plan", "--set", "size"], "--set 'size': expected name=value"),
     ],
 )
@@ -166,6 +185,23 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
     share = parameters["windowcount"]["late_share"]
     assert (share["default"], share["minimum"], share["maximum"]) == (0.01, 0, 1)
     assert share["description"]
+
+
+def test_a_tape_can_be_written_and_checked(tmp_path):
+    file = tmp_path / "a.tape"
+    done = keyshift("tape", "write", str(file), "--seconds", "1", "--set", "securities=7", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    checked = keyshift("tape", "check", str(file), "--json", home=tmp_path)
+    facts = json.loads(checked.stdout)
+    assert (checked.returncode, facts["form"], facts["securities"], facts["seconds"]) == (0, "full", 7, 1.0)
+    assert facts["lines"] == facts["orders"] + facts["deletions"] + facts["dropped"] + 20
+    with file.open("a") as more:
+        more.write("1|A\n")
+    bad = keyshift("tape", "check", str(file), home=tmp_path)
+    assert bad.returncode == 1
+    assert bad.stderr == f"line {facts['lines'] + 1} has 2 columns, expected 23\n"
+    again = keyshift("tape", "write", str(file), home=tmp_path)
+    assert again.returncode == 2 and "File exists" in again.stderr
 
 
 def test_parameters_are_listed_with_their_owner(tmp_path):

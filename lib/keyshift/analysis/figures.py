@@ -38,6 +38,8 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
 }
 _PHASE_ENDS = ("prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 
+_PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
+
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
 
 
@@ -53,7 +55,8 @@ def latency_timeline(
     """Per-second P50 and P99 of one strategy on a log axis, the trigger at 0, the migration shaded.
 
     ``seconds`` is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99
-    over the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit.
+    over the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where
+    nothing is on its way for a second, there is none.
     """
     need(seconds, ["second", "p50_ms", "p99_ms"], "latency_timeline")
     ax = new_axes((7.5, 4.0)) if ax is None else ax
@@ -76,20 +79,20 @@ def latency_timeline(
     if "p99_low_ms" in every:
         low, high = every["p99_low_ms"], every["p99_high_ms"]
         ax.fill_between(middle, low, high, step="mid", color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
-    span = migration_span(migration)
-    if span is not None:
-        ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=0, zorder=0)
+    spans = migration_spans(migration)
+    for span in spans:  # with an edge, so that a short one is seen
+        ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=1.2, zorder=0)
     ax.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
     if objective_ms is not None:
         ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
     if len(every):
-        ax.set_xlim(min(middle[0] - 0.5, 0), max(middle[-1] + 0.5, span[1] if span else 0))
+        ax.set_xlim(min(middle[0] - 0.5, 0), max(middle[-1] + 0.5, spans[-1][1] if spans else 0))
     plain_log(ax, "y")
     ax.set_xlabel("time since the trigger (s)")
     ax.set_ylabel("latency (ms)")
     heading(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
     if legend:
-        handles = _timeline_handles(drawn.colour, span is not None, objective_ms, "p99_low_ms" in seconds)
+        handles = _timeline_handles(drawn.colour, bool(spans), objective_ms, "p99_low_ms" in seconds)
         legend_below(ax, handles)
     return ax
 
@@ -120,7 +123,7 @@ def panels(
     axes[0].autoscale(axis="y")
     plain_log(axes[0], "y")
     label_lowest(axes, columns, "time since the trigger (s)")
-    moved = any(migration_span(migration) is not None for _, migration in runs.values())
+    moved = any(migration_spans(migration) for _, migration in runs.values())
     ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
     return finish(figure, title, _timeline_handles("#444444", moved, objective_ms, ranged))
 
@@ -272,13 +275,16 @@ def _name(row: dict[Hashable, Any]) -> str:
     return look(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
 
 
-def migration_span(migration: pd.DataFrame | None) -> tuple[float, float] | None:
-    """First switch and last install, relative to the trigger (s); None if there is none to draw."""
+def migration_spans(migration: pd.DataFrame | None) -> list[tuple[float, float]]:
+    """From a first switch to a last install, without the pauses between migrations; none if there is none to draw."""
     if migration is None:
-        return None
+        return []
     need(migration, ["switched_s", "installed_s"], "latency_timeline")
-    begin, end = migration["switched_s"].min(), migration["installed_s"].max()
-    return None if pd.isna(begin) or pd.isna(end) else (float(begin), float(end))
+    known = migration.dropna(subset=["switched_s", "installed_s"]).sort_values("switched_s")
+    reached = known["installed_s"].cummax()
+    fresh = known["switched_s"] - reached.shift() > _PAUSE_S
+    of = known.assign(reached=reached).groupby(fresh.cumsum())
+    return list(zip(of["switched_s"].min(), of["reached"].max(), strict=True))
 
 
 def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from keyshift.analysis.figures import migration_span
+from keyshift.analysis.figures import migration_spans
 from keyshift.analysis.style import columns_for, finish, heading, label_lowest, look, panel_grid
 from keyshift.analysis.timelines import faults, resources, throughput
 from keyshift.errors import BadInput
@@ -75,13 +75,14 @@ def _happened(axes: list[Axes], tables: list[Tables], columns: int) -> list[Arti
     handles: dict[str, Artist] = {"trigger": Line2D([], [], label="trigger", **_TRIGGER)}
     for ax, of_run in zip(axes, tables, strict=True):
         ax.axvline(0, zorder=1, **_TRIGGER)
-        if (span := migration_span(of_run["migration"])) is not None:
+        for span in migration_spans(of_run["migration"]):
             ax.axvspan(*span, zorder=0, **_MIGRATION)
             handles["migration"] = Patch(label="migration", **_MIGRATION)
         for at_s, _ in faults(of_run["metrics"]):
             ax.axvline(at_s, zorder=2, **_FAULT)
             handles["fault"] = Line2D([], [], label="fault", **_FAULT)
         ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
+        ax.margins(y=0.08)
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.label_outer()

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from keyshift.cli import experiments, jobs, lists, services, stored
+from keyshift.cli import experiments, jobs, lists, services, stored, tapes
 from keyshift.program import run_program
 
 
@@ -41,6 +41,8 @@ job = typer.Typer(
     help="Jobs in the background that run until they are stopped.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(job, name="job")
+tape = typer.Typer(help="Tapes for the workload stock.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tape, name="tape")
 
 for command in (
     *(services.up, services.down, services.status),
@@ -51,6 +53,8 @@ for command in (
     app.command()(command)
 results.command("list")(stored.list_results)
 results.command("show")(stored.show_result)
+for of_a_tape in (tapes.write, tapes.check):
+    tape.command()(of_a_tape)
 job.command("list")(jobs.list_jobs)
 for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop):
     job.command()(of_a_job)

@@ -19,7 +19,7 @@ from keyshift.control.files import Jobs
 from keyshift.control.server import Server
 from keyshift.lab.connect import open_job_lab
 from keyshift.lab.live_job import LiveJob
-from keyshift.lab.live_spec import live_spec
+from keyshift.lab.live_spec import anywhere, live_spec
 from keyshift.lab.run import Lab
 from keyshift.program import run_program
 from keyshift.progress import tell
@@ -40,7 +40,7 @@ def run() -> None:
         return labs[0].record(*arguments)
 
     def keep(journal: dict[str, Any]) -> None:
-        given = {"values": told["values"], "profile": told["profile"], "work": str(labs[0].work)}
+        given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "work": str(labs[0].work)}
         jobs.keep_journal(name, journal | given)
 
     name = told["name"]

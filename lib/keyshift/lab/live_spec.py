@@ -45,3 +45,9 @@ def room(spec: RunSpec) -> int:
 def parameters(spec: RunSpec) -> dict[str, Any]:
     """Those of a live job."""
     return {name: value for name, value in spec.parameters().items() if name.rpartition(".")[2] not in NOT_LIVE}
+
+
+def anywhere(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    """``values``, of which ``spec`` was made, for a process with another working directory: files by whole paths."""
+    known = spec.workload.model_dump()
+    return {name: known.get(name.removeprefix("workload."), value) for name, value in values.items()}

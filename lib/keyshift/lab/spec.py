@@ -271,7 +271,7 @@ class RunSpec:
         values: dict[str, dict[str, Any]] = {
             "run": self.run.model_dump(),
             "job": self.job.model_dump(),
-            "workload": self.workload.model_dump(),
+            "workload": self.workload.model_dump(mode="json"),  # without paths of this machine
             "strategy": self.strategy.settings,
             "backend": self.backend.settings,
             "scenario": self.scenario.model_dump(),

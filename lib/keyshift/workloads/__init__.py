@@ -13,6 +13,7 @@ from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Partition,
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.micro import Micro
 from keyshift.workloads.nexmark import Nexmark
+from keyshift.workloads.stock import Stock
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.wordcount import WordCount
 
@@ -36,6 +37,7 @@ workloads.register(Chain.name, Chain)
 workloads.register(Micro.name, Micro)
 workloads.register(WordCount.name, WordCount)
 workloads.register(Nexmark.name, Nexmark)
+workloads.register(Stock.name, Stock)
 
 
 def parameters(workload: type[Workload]) -> dict[str, FieldInfo]:

@@ -138,8 +138,10 @@ class Workload(Protocol):
     def stages(self) -> tuple[KeyedStage, ...]:
         """What is computed, in the order of the events' way. Names are words of letters, digits and hyphens."""
 
-    def model_dump(self) -> dict[str, Any]:
-        """The parameters, and ``bins``: with them the workload is made anew in another process."""
+    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
+        """The parameters, and ``bins``: with them the workload is made anew in another process of this machine. With
+        ``mode`` json as others may see them, without this machine's folders.
+        """
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

@@ -1,12 +1,15 @@
+import os
 from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from pydantic import Field
 
 from keyshift.errors import BadInput
 from keyshift.executor.config import JobConfig
+from keyshift.lab.live_spec import anywhere, live_spec
 from keyshift.lab.spec import known_parameters, make_spec
 from keyshift.planner import settings, strategies
 from keyshift.registry import named_values
@@ -50,6 +53,27 @@ def test_a_file_that_a_workload_cannot_read_is_refused_before_anything_is_starte
         make_spec({"workload": "wordcount", "text": str(bad)})
     with pytest.raises(BadInput, match="cannot be read"):
         make_spec({"workload": "wordcount", "text": str(tmp_path / "none.txt")})
+
+
+@pytest.mark.parametrize(("workload", "name"), [("wordcount", "text"), ("stock", "tape")])
+def test_a_file_is_read_from_where_it_was_when_the_spec_was_made_and_results_do_not_say_where(
+    tmp_path, monkeypatch, workload, name
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("7|A||10.25|0|400|600001|B\n")
+    values = {"workload": workload, name: "in/a.txt"}
+    spec = live_spec(values)
+    assert make_spec(spec.parameters()).workload == spec.workload
+    assert spec.parameters()[name] == os.path.join("in", "a.txt")
+    told = anywhere(values, spec)
+    monkeypatch.chdir("/")
+    [source] = spec.repeated(1).workload.sources
+    assert source.partition(0).take(np.zeros(3, np.int64)).num_rows == 3
+    assert spec.parameters()[name] == "a.txt"
+    assert live_spec(told).workload == spec.workload
+    with pytest.raises(BadInput, match="cannot be read"):
+        live_spec(values)
 
 
 def test_what_a_run_was_made_of_makes_it_again():

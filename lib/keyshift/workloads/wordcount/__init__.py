@@ -15,6 +15,7 @@ from pydantic import Field
 
 from keyshift.frames import keys_of
 from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.files import InputFile
 from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.times import Times
 from keyshift.workloads.wordcount import oracle, text
@@ -28,7 +29,9 @@ class WordCount(Grouped):
     name: ClassVar[str] = "wordcount"
     summary: ClassVar[str] = "count words, in all or in tumbling windows: of a text file, or made from a seed"
 
-    text: str = Field(default="", description="text file, UTF-8, over and over again; empty: words made from the seed")
+    text: InputFile = Field(
+        default="", description="text file, UTF-8, over and over again; empty: words made from the seed"
+    )
     words: int = Field(default=20_000, ge=1, le=10**7, description="number of distinct words, if there is no text")
     skew: float = Field(
         default=0.8, ge=0, le=10, description="Zipf exponent over key groups, if there is no text; 0 is uniform"

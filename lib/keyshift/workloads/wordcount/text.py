@@ -2,12 +2,12 @@
 
 import re
 from array import array
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from keyshift.errors import BadInput
+from keyshift.workloads.files import lines
 
 _WORD = re.compile(r"\w+")
 
@@ -20,24 +20,9 @@ def read(path: str) -> tuple[list[str], npt.NDArray[np.int32]]:
     """
     numbers: dict[str, int] = {}
     found = array("i")
-    try:
-        with Path(path).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                for word in _WORD.findall(_decoded(path, number, line).lower()):
-                    found.append(numbers.setdefault(word, len(numbers)))
-    except OSError as error:
-        raise BadInput(f"text = {path!r}: cannot be read ({error.strerror}); give a text file in UTF-8") from None
+    for line in lines("text", path):
+        for word in _WORD.findall(line.lower()):
+            found.append(numbers.setdefault(word, len(numbers)))
     if not found:
         raise BadInput(f"text = {path!r}: there is no word in it; give a text file in UTF-8 with at least one")
     return list(numbers), np.frombuffer(found, np.int32)
-
-
-def _decoded(path: str, number: int, line: bytes) -> str:
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        byte = line[error.start]
-        raise BadInput(
-            f"text = {path!r}: line {number}, byte {error.start + 1} is 0x{byte:02x}, which is not UTF-8 there; convert"
-            " the file, e.g. with iconv"
-        ) from None

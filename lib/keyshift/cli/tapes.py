@@ -1,0 +1,74 @@
+"""Tapes of a stock exchange, for the workload ``stock``."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keyshift.cli.options import Json, Settings, print_rows
+from keyshift.errors import BadInput
+
+
+class Columns(StrEnum):
+    """The forms of a tape."""
+
+    full = "full"
+    short = "short"
+
+
+def write(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")],
+    seconds: Annotated[float, typer.Option(min=0.05, max=100_000, help="How long the exchange is open.")] = 10.0,
+    rate: Annotated[float, typer.Option(min=1, max=1e6, help="Orders and deletions per second, on average.")] = 1000.0,
+    form: Annotated[Columns, typer.Option(help="All columns, or eight.")] = Columns.full,
+    settings: Settings = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Write a tape as the workload draws it; --set takes its parameters, such as securities."""
+    from keyshift.lab.spec import make_spec
+    from keyshift.progress import tell
+    from keyshift.registry import named_values
+    from keyshift.workloads.stock import Stock
+    from keyshift.workloads.stock.writing import write as lines_of
+
+    workload = make_spec({"workload": Stock.name} | named_values(settings)).workload
+    assert isinstance(workload, Stock)
+    if workload.tape:
+        raise BadInput(f"tape = {workload.tape!r}: a tape is written of drawn orders; leave it out")
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.writelines(f"{line}\n" for line in lines_of(workload, form, rate, seconds))
+    except OSError as error:
+        raise BadInput(f"tape {str(file)!r}: cannot be written ({error.strerror}); name a new file") from None
+    tell(f"{file}: {seconds:g} s of a stock exchange; play it with `--workload stock --set tape={file}`")
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="The tape.")],
+    as_json: Json = False,
+) -> None:
+    """What is in a tape, and which lines cannot be read (the first ten of them). Exit status 1 if there are any."""
+    import pyarrow.compute as pc
+
+    from keyshift.progress import tell
+    from keyshift.workloads.stock.tape import read
+
+    tape = read(str(file))
+    orders = tape.orders
+    deletions = pc.sum(orders["deletes"]).as_py()
+    facts = {
+        "form": tape.form,
+        "lines": tape.lines,
+        "orders": orders.num_rows - deletions,
+        "deletions": deletions,
+        "dropped": tape.dropped,
+        "bad": tape.bad,
+        "securities": pc.count_distinct(orders["security"]).as_py(),
+        "accounts": pc.count_distinct(orders["account"]).as_py() if tape.form == "full" else None,
+        "seconds": tape.seconds,
+        "events_per_s": round(orders.num_rows / tape.seconds, 1) if tape.seconds else None,
+    }
+    for example in tape.examples:
+        tell(str(example))
+    print_rows([facts], as_json)
+    raise typer.Exit(int(tape.bad > 0))

@@ -1,0 +1,52 @@
+"""Files that users name: parameters with a path, and lines of text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, PlainSerializer
+
+from keyshift.errors import BadInput
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
+
+
+def shown(path: str) -> str:
+    """A path without the folders of this machine: from the working directory, or the file's name if it is not there."""
+    given, here = Path(path), Path.cwd()
+    below = given.is_relative_to(here) and here.parent != here  # everything is below the root
+    return str(given.relative_to(here)) if below else given.name
+
+
+# Absolute from when it is checked: who reads the file may have another working directory. What goes into results, in
+# JSON mode, is without the folders of this machine.
+InputFile = Annotated[
+    str, AfterValidator(_absolute), PlainSerializer(lambda path: path and shown(path), when_used="json")
+]
+
+
+def lines(parameter: str, path: str) -> Iterator[str]:
+    """The lines of a text file in UTF-8, without their ends. ``parameter``: whose value the path is.
+
+    Raises BadInput if the file cannot be read or is not UTF-8, naming line and byte.
+    """
+    try:
+        with Path(path).open("rb") as raw:
+            for number, line in enumerate(raw, 1):
+                yield _decoded(parameter, path, number, line).rstrip("\r\n")
+    except OSError as error:
+        said = f"{parameter} = {path!r}: cannot be read ({error.strerror}); give a text file in UTF-8"
+        raise BadInput(said) from None
+
+
+def _decoded(parameter: str, path: str, number: int, line: bytes) -> str:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        byte = line[error.start]
+        raise BadInput(
+            f"{parameter} = {path!r}: line {number}, byte {error.start + 1} is 0x{byte:02x}, which is not UTF-8 there; "
+            "convert the file, e.g. with iconv"
+        ) from None

@@ -1,0 +1,98 @@
+"""A stock exchange: limit orders come in, are matched by price and time in an order book per key, and are deleted.
+
+Events are those of a tape (``tape``), or drawn from the seed. Routers interleave in the books as they like, and each
+result says the place of its event among those of its key, so that the oracle can do the same once more.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import ClassVar, Literal
+
+import pandas as pd
+import pyarrow as pa
+from pydantic import Field
+
+from keyshift.errors import BadInput
+from keyshift.frames import keys_of
+from keyshift.progress import tell
+from keyshift.workloads.contract import KeyedStage, Partition, Source
+from keyshift.workloads.files import InputFile
+from keyshift.workloads.keyed import Grouped
+from keyshift.workloads.stock import oracle
+from keyshift.workloads.stock.operator import EVENTS, RESULT_FIELDS, StockOperator
+from keyshift.workloads.stock.source import EVENTS as OFFERED
+from keyshift.workloads.stock.source import Played, drawn, laps
+from keyshift.workloads.stock.tape import Tape, read, require
+from keyshift.workloads.times import Times
+
+
+class Stock(Grouped):
+    """Parameters of the workload. A key exists as soon as an order of it has come."""
+
+    name: ClassVar[str] = "stock"
+    summary: ClassVar[str] = "an exchange: limit orders matched by price and time in a book per security or account"
+    skew: ClassVar[float] = 0.0  # in which key groups the hot securities are is not known
+
+    tape: InputFile = Field(default="", description="tape file, over and over again; empty: orders drawn from the seed")
+    on_bad_line: Literal["stop", "skip"] = Field(
+        default="stop", description="what follows from a line of the tape that cannot be read"
+    )
+    keyed_by: Literal["security", "account"] = Field(default="security", description="what has an order book")
+    securities: int = Field(default=200, ge=1, le=100_000, description="securities, if there is no tape")
+    accounts: int = Field(default=2000, ge=1, le=10**6, description="accounts, if there is no tape")
+    security_skew: float = Field(
+        default=1.0, ge=0, le=10, description="Zipf exponent over securities, if there is no tape; 0 is uniform"
+    )
+    burst_share: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="share of the time in which half of the orders are for one security, if there is no tape",
+    )
+    open_orders: int = Field(
+        default=5000, ge=1, le=10**7, description="orders of each router that are not deleted yet, if there is no tape"
+    )
+
+    @cached_property
+    def read_tape(self) -> Tape:
+        """The file. Raises BadInput."""
+        return read(self.tape)
+
+    def require(self) -> None:
+        """Raises BadInput if the tape cannot be played; tells of lines that are left out."""
+        if not self.tape:
+            return
+        require(self.tape, self.read_tape, self.on_bad_line, tell)
+        if self.keyed_by == "account" and self.read_tape.form == "short":
+            raise BadInput(
+                f"keyed_by = account: the tape {self.tape!r} has the form of 8 columns, which has no account; set "
+                "keyed_by=security"
+            )
+
+    def partition(self, router: int) -> Partition:
+        """What a router is offered."""
+        return Played(laps(self.read_tape.orders, self.seed, router) if self.tape else drawn(self, router))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Orders and deletions."""
+        return (Source("orders", OFFERED, self.partition, self.require),)
+
+    @property
+    def stages(self) -> tuple[KeyedStage, ...]:
+        """The order books, behind routers that know the key."""
+        return (KeyedStage("books", EVENTS, RESULT_FIELDS, StockOperator, partial(with_keys, self.keyed_by)),)
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong`` and ``oracle``."""
+        return oracle.wrong(self, events, results, final)
+
+
+def with_keys(keyed_by: str, offered: pa.RecordBatch) -> pa.RecordBatch:
+    """The events of the order books; key and security are hashes of texts."""
+    security = keys_of(offered["security"])
+    key = security if keyed_by == "security" else keys_of(offered[keyed_by])
+    kept = (offered[name] for name in ("t", "order", "deletes", "buys", "price", "volume"))
+    return pa.RecordBatch.from_arrays([key, *kept, security], schema=EVENTS)

@@ -1,0 +1,68 @@
+"""What the slots of ``stock`` compute."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.frames import EVENT_FIELDS
+from keyshift.state import UnitState
+from keyshift.workloads.stock.book import Book, Trade
+
+EVENTS = pa.schema(
+    [
+        *EVENT_FIELDS,
+        pa.field("order", pa.int64()),
+        pa.field("deletes", pa.bool_()),
+        pa.field("buys", pa.bool_()),
+        pa.field("price", pa.int64()),
+        pa.field("volume", pa.int64()),
+        pa.field("security", pa.int64()),  # a hash of its text
+    ]
+)
+_NUMBERS = pa.list_(pa.int64())
+RESULT_FIELDS = (
+    pa.field("seq", pa.int64()),  # events of the key so far, this one included: in which order they were taken in
+    pa.field("removed", pa.int64()),  # open volume of the order that was deleted, or replaced by another of its number
+    pa.field("rest", pa.int64()),  # what of the new order waits in the book
+    pa.field("makers", _NUMBERS),  # of each trade: the order that waited,
+    pa.field("prices", _NUMBERS),  # its price,
+    pa.field("volumes", _NUMBERS),  # and the volume traded
+)
+
+
+class StockOperator:
+    """The state of a key is its order book, and how many events it has had; see ``Operator`` and ``book``."""
+
+    uses_time = False
+    state_schema = pa.schema(
+        [pa.field("seq", pa.int64()), pa.field("bids", pa.binary()), pa.field("asks", pa.binary())]
+    )
+
+    def __init__(self) -> None:
+        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), *RESULT_FIELDS))
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """All books are empty."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """One result per event. An order whose number waits already in its book replaces that one."""
+        names = ("unit", "key", "security", "order", "deletes", "buys", "price", "volume")
+        rows: list[tuple[Any, ...]] = []
+        for unit, key, security, order, deletes, *offer in zip(*(events[n].to_pylist() for n in names), strict=True):
+            values = state_of(unit).values
+            seq, bids, asks = values[key] or (0, b"", b"")
+            book, removed = Book(bids, asks).without(security, order)
+            trades: list[Trade] = []
+            rest = 0
+            if not deletes:
+                book, trades, rest = book.enter(security, order, *offer)
+            values[key] = seq + 1, book.bids, book.asks
+            rows.append((seq + 1, removed, rest, *(zip(*trades, strict=True) if trades else ((), (), ()))))
+        columns = zip(*rows, strict=True) if rows else [()] * len(RESULT_FIELDS)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, RESULT_FIELDS, strict=True)]
+        of_event = [events[name] for name in ("key", "t", "position")]
+        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._result_schema)
+
+    def advance(self, states: Iterable[UnitState]) -> None:
+        """Nothing waits for a time here."""

@@ -1,0 +1,120 @@
+"""What goes into ``stock``: a tape that is played over and over again, or orders drawn from the seed.
+
+Drawn orders are as on a real tape in what matters to a migration. Some securities are traded much more than others; in
+a burst half of the orders are for one of them. Prices are near one that all routers agree on, and moves slowly: one
+order in five meets another one at once, and takes all or a part of it. Every order is deleted in the end, if nothing
+is left of it, too, so the books do not grow for ever.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyshift.workloads.stock.tape import ORDERS
+
+if TYPE_CHECKING:
+    from keyshift.workloads.stock import Stock
+
+EVENTS = pa.schema([pa.field("t", pa.int64()), *ORDERS])
+ROUTERS = 64  # as many as a job may have: numbers of orders of each are so far apart
+TICK = 100  # a cent, in units of prices
+LOT = 100  # shares
+BLOCK = 2048  # orders drawn at once
+STRETCH = 64  # orders, of which a burst has one or more
+TRADERS = 8  # accounts that trade a security
+
+
+class Played:
+    """Blocks of orders, as events; see ``Partition``."""
+
+    def __init__(self, blocks: Iterator[pa.RecordBatch]) -> None:
+        self._blocks, self._left = blocks, next(blocks)
+
+    def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The next ``len(times)`` events, whatever was taken at once before."""
+        parts = [self._next(len(times))]
+        while missing := len(times) - sum(part.num_rows for part in parts):
+            self._left = next(self._blocks)
+            parts.append(self._next(missing))
+        whole = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
+        return pa.RecordBatch.from_arrays([pa.array(times), *whole.columns], schema=EVENTS)
+
+    def _next(self, most: int) -> pa.RecordBatch:
+        part, self._left = self._left.slice(0, most), self._left.slice(most)
+        return part
+
+
+def laps(orders: pa.RecordBatch, seed: int, router: int) -> Iterator[pa.RecordBatch]:
+    """A tape, once in each block. Router 0 begins at its beginning, the others elsewhere, so that they are not in step.
+
+    When it is through, the exchange closes: what was not deleted is. In the next lap orders have other numbers.
+    """
+    count = orders.num_rows
+    first = int(np.random.default_rng((seed, router)).integers(count)) if router else 0
+    turned = pa.concat_batches([orders.slice(first), orders.slice(0, first)])
+    number, deletes = turned["order"].to_numpy(), turned["deletes"].to_numpy(zero_copy_only=False)
+    _, from_behind = np.unique(number[::-1], return_index=True)
+    last = np.sort(count - 1 - from_behind)  # the last line of each order
+    still = turned.take(pa.array(last[~deletes[last]]))
+    lap = pa.concat_batches([turned, _deletions(still)])
+    numbers, distinct = lap["order"].to_numpy(), int(number.max()) + 1
+    begin = 0
+    while True:
+        yield lap.set_column(0, ORDERS.field(0), pa.array((begin + numbers) * ROUTERS + router))
+        begin += distinct
+
+
+def _deletions(orders: pa.RecordBatch) -> pa.RecordBatch:
+    nothing = np.zeros(orders.num_rows, np.int64)
+    no = [pa.array(nothing.astype(bool)), *[pa.array(nothing)] * 2]
+    return pa.RecordBatch.from_arrays(
+        [orders["order"], pa.array(nothing == 0), *no, orders["security"], orders["account"]], schema=ORDERS
+    )
+
+
+def drawn(workload: "Stock", router: int) -> Iterator[pa.RecordBatch]:
+    """Orders and deletions without end, in blocks."""
+    market, random = np.random.default_rng(workload.seed), np.random.default_rng((workload.seed, router))
+    names = pa.array([f"{600_000 + number}" for number in range(workload.securities)])
+    accounts = pa.array([f"A{number:09d}" for number in range(workload.accounts)])
+    cumulated = np.cumsum(1 / np.arange(1, workload.securities + 1) ** workload.security_skew)
+    price = market.integers(500, 5000, workload.securities)  # in ticks
+    numbers = np.arange(BLOCK)
+    waiting = np.empty((4, 0), np.int64)  # of orders that are not deleted: when they are, number, security, account
+    while True:
+        price = np.maximum(price + market.integers(-1, 2, workload.securities), 100)
+
+        def some(count: int) -> npt.NDArray[np.int64]:
+            return np.searchsorted(cumulated, random.random(count) * cumulated[-1], side="right")
+
+        stretch = numbers % BLOCK // STRETCH
+        bursts = random.random(BLOCK // STRETCH) < workload.burst_share
+        in_burst = bursts[stretch] & (random.random(BLOCK) < 0.5)
+        security = np.where(in_burst, some(BLOCK // STRETCH)[stretch], some(BLOCK))
+        account = (security * 31 + (random.random(BLOCK) ** 2 * TRADERS).astype(np.int64)) % workload.accounts
+        buys = random.random(BLOCK) < 0.5
+        away = random.integers(-2, 8, BLOCK)  # ticks on the side where an order waits; below 0 it meets another
+        limit = (price[security] + np.where(buys, -away, away)) * TICK
+        volume = LOT * (1 + random.exponential(3.0, BLOCK).astype(np.int64))
+        until = numbers + 1 + (random.random(BLOCK) * 2 * workload.open_orders).astype(np.int64)
+
+        waiting = np.concatenate([waiting, [until, numbers, security, account]], axis=1)
+        now = waiting[0] <= numbers[-1]
+        gone, waiting = waiting[:, now], waiting[:, ~now]
+        zeros, deletes = np.zeros(gone.shape[1], np.int64), np.repeat([False, True], [BLOCK, gone.shape[1]])
+        when = np.concatenate([numbers, gone[0]])
+        both = np.concatenate([[numbers, security, account, buys, limit, volume], [*gone[1:], *[zeros] * 3]], axis=1)
+        order = np.lexsort((both[0], deletes, when))
+        number, security, account, buys, limit, volume = both[:, order]
+        yield pa.RecordBatch.from_arrays(
+            [
+                *(pa.array(number * ROUTERS + router), pa.array(deletes[order]), pa.array(buys.astype(bool))),
+                *(pa.array(limit), pa.array(volume)),
+                *(names.take(pa.array(security)), accounts.take(pa.array(account))),
+            ],
+            schema=ORDERS,
+        )
+        numbers = numbers + BLOCK

@@ -1,0 +1,219 @@
+"""The tape of a stock exchange: what it was told, line by line. Columns are separated by ``|`` and numbered from 0.
+
+There are two forms, with all columns and with eight. A line ``end`` closes a slice of 50 ms. A code ``D`` deletes an
+order; lines whose code is ``X`` or empty tell of what the exchange did, and are dropped; all others enter an order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyshift.errors import BadInput
+from keyshift.workloads.files import lines, shown
+
+SLICE_US = 50_000
+END, DELETES, DROPPED = "end", "D", ("X", "")
+PRICE_UNITS = 10_000  # prices are whole numbers of the fourth decimal
+SHOWN = 10  # bad lines of a file that are kept to be shown
+
+
+class Form(NamedTuple):
+    """How many columns a line has, at the least, and in which place each one is that has a meaning."""
+
+    width: int
+    places: dict[str, int]
+
+
+FORMS = {
+    "full": Form(
+        23,
+        {
+            **{"order": 0, "code": 1, "date": 5, "time": 6, "price": 8, "executed": 9, "volume": 10},
+            **{"security": 11, "account": 13, "side": 22},
+        },
+    ),
+    "short": Form(
+        8,
+        {"order": 0, "code": 1, "updated": 2, "price": 3, "executed": 4, "volume": 5, "security": 6, "side": 7},
+    ),
+}
+
+# What a router is told, before it has a time: ``order`` is a number of this file, from 0.
+ORDERS = pa.schema(
+    [
+        pa.field("order", pa.int64()),
+        pa.field("deletes", pa.bool_()),  # the order is deleted; it has no side, price and volume then
+        pa.field("buys", pa.bool_()),
+        pa.field("price", pa.int64()),  # limit, in ten-thousandths
+        pa.field("volume", pa.int64()),  # what is to be traded: of the tape's volume, what was not executed before
+        pa.field("security", pa.string()),
+        pa.field("account", pa.string()),  # empty in the short form
+    ]
+)
+
+
+class _Expected(NamedTuple):
+    """What a column has to look like, as a regular expression and in words; ``always``: in deletions, too."""
+
+    pattern: str
+    words: str
+    always: bool = False
+
+
+_ANY = _Expected(r".", "a text", always=True)
+_EXPECTED = {
+    "order": _ANY,
+    "date": _Expected(r"^\d{8}$", "a date as yyyyMMdd", always=True),
+    "time": _Expected(r"^\d\d:\d\d:\d\d", "a time as HH:mm:ss", always=True),
+    "price": _Expected(r"^\d{1,9}(\.\d{1,4})?$", "a price above 0, with 4 decimals at the most"),
+    "executed": _Expected(r"^\d{1,12}$", "a whole number, not more than the volume"),
+    "volume": _Expected(r"^\d{1,12}$", "a whole number"),
+    "security": _ANY,
+    "account": _ANY,
+    "side": _Expected(r"^[BS]$", "B or S"),
+}
+
+
+class BadLine(NamedTuple):
+    """A line that cannot be read: its number, from 1, and what is wrong with it."""
+
+    number: int
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"line {self.number} {self.wrong}"
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What a file has. ``orders``: of ``ORDERS``, in the order of their lines."""
+
+    form: Literal["full", "short"]
+    orders: pa.RecordBatch
+    lines: int
+    slices: int
+    dropped: int
+    bad: int
+    examples: list[BadLine]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took at the exchange."""
+        return self.slices * SLICE_US / 1e6
+
+
+def read(path: str) -> Tape:
+    """Read the file ``path``; lines that cannot be read are left out and counted.
+
+    Memory: about ten times that of the file while it is read. Raises BadInput if the file cannot be read, is not UTF-8,
+    is no tape of either form, or enters no order.
+    """
+    text = pa.array(lines("tape", path), pa.string())
+    split = pc.split_pattern(text, "|")
+    width = pc.list_value_length(split).to_numpy()
+    ends = pc.equal(text, END).to_numpy(zero_copy_only=False)
+    form = _form(path, width[~ends])
+    fits = ~ends & (width == FORMS[form].width if form == "short" else width >= FORMS[form].width)
+    table = _Table(split.filter(pa.array(fits)), FORMS[form])
+    bad = np.flatnonzero(fits)[table.bad]
+    wrong = dict(zip(bad.tolist(), np.flatnonzero(table.bad).tolist(), strict=True))
+    all_bad = np.union1d(bad, np.flatnonzero(~ends & ~fits))
+    examples = [
+        BadLine(row + 1, table.wrong(wrong[row]) if row in wrong else _odd_width(int(width[row]), FORMS[form]))
+        for row in all_bad[:SHOWN].tolist()
+    ]
+    orders = table.orders()
+    if not orders.num_rows:
+        reason = f"; {examples[0]}" if examples else ""
+        raise BadInput(f"tape = {path!r}: there is no order in it{reason}")
+    return Tape(form, orders, len(text), int(ends.sum()), table.dropped_lines, len(all_bad), examples)
+
+
+def require(path: str, tape: Tape, on_bad_line: str, tell: Callable[[str], None]) -> None:
+    """Raises BadInput if there are bad lines and they are to stop everything; else tells of them."""
+    if not tape.bad:
+        return
+    many = f"{tape.bad} of {tape.lines} lines cannot be read"
+    if on_bad_line == "stop":
+        raise BadInput(
+            f"tape = {path!r}: {many}; the first: {tape.examples[0]}; set on_bad_line=skip to leave them out, "
+            "`keyshift tape check` shows more of them"
+        )
+    tell(f"tape {shown(path)}: {many} and are left out, the first: {'; '.join(map(str, tape.examples[:3]))}")
+
+
+def _form(path: str, width: npt.NDArray[np.int32]) -> Literal["full", "short"]:
+    """That of the first line that has one."""
+    short, full = width == FORMS["short"].width, width >= FORMS["full"].width
+    known = np.flatnonzero(short | full)
+    if not len(known):
+        found = f"the first line has {width[0]}" if len(width) else "there is no line with any"
+        raise BadInput(f"tape = {path!r}: no tape; lines have 8 columns or 23 and more, separated by '|', and {found}")
+    return "short" if short[known[0]] else "full"
+
+
+def _odd_width(width: int, form: Form) -> str:
+    return f"has {width} columns, expected {form.width}"
+
+
+class _Table:
+    """Lines of one form, by columns. ``bad``: those that cannot be read."""
+
+    def __init__(self, split: pa.Array, form: Form) -> None:
+        self._places = form.places
+        self._columns = {name: pc.list_element(split, place) for name, place in form.places.items()}
+        code = self._columns["code"]
+        self._deletes = _numpy(pc.equal(code, DELETES))
+        dropped = _numpy(pc.is_in(code, pa.array(DROPPED)))
+        self.dropped_lines = int(dropped.sum())
+        self._first_bad = np.full(len(code), "", dtype=object)  # the column; empty: none
+        for name in sorted(_EXPECTED.keys() & form.places.keys(), key=form.places.__getitem__):
+            asked = ~dropped & (self._first_bad == "")
+            if not _EXPECTED[name].always:
+                asked &= ~self._deletes
+            bad = asked & ~_numpy(pc.match_substring_regex(self._columns[name], _EXPECTED[name].pattern))
+            self._first_bad[bad] = name
+        self._numbers(~dropped & ~self._deletes & (self._first_bad == ""))
+        self.bad: npt.NDArray[np.bool_] = self._first_bad != ""
+        self._kept = ~dropped & ~self.bad
+
+    def _numbers(self, orders: npt.NDArray[np.bool_]) -> None:
+        """Of the lines that enter ``orders``; others have zeros."""
+        whole = {name: self._parsed(name, orders) for name in ("price", "executed", "volume")}
+        self._price = np.rint(whole["price"] * PRICE_UNITS).astype(np.int64)
+        self._volume = (whole["volume"] - whole["executed"]).astype(np.int64)
+        self._first_bad[orders & (self._price <= 0)] = "price"
+        self._first_bad[self._volume < 0] = "executed"
+
+    def _parsed(self, name: str, orders: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        """Exact: numbers have 13 digits at the most."""
+        texts = pc.if_else(pa.array(orders), self._columns[name], "0")
+        return pc.cast(texts, pa.float64()).to_numpy()  # type: ignore[no-any-return]
+
+    def wrong(self, row: int) -> str:
+        """What is wrong with a line that is bad."""
+        name = self._first_bad[row]
+        value = self._columns[name][row].as_py()
+        return f"has {value!r} in column {self._places[name]}, {name}: expected {_EXPECTED[name].words}"
+
+    def orders(self) -> pa.RecordBatch:
+        """Those of the lines that can be read and are not dropped."""
+        kept = pa.array(self._kept)
+        number = self._columns["order"].filter(kept).dictionary_encode().indices.cast(pa.int64())
+        account = self._columns.get("account", pa.repeat("", len(self._kept)))
+        columns: list[Any] = [
+            pa.array(self._deletes),
+            pc.equal(self._columns["side"], "B"),
+            *(pa.array(self._price), pa.array(self._volume)),
+            *(self._columns["security"], account),
+        ]
+        return pa.RecordBatch.from_arrays([number, *(column.filter(kept) for column in columns)], schema=ORDERS)
+
+
+def _numpy(mask: pa.Array) -> npt.NDArray[np.bool_]:
+    return mask.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]

@@ -1,0 +1,91 @@
+"""Writes tapes: the orders that ``source`` draws, and beside each trade what a real tape tells of it.
+
+An order is told as ``A``, its deletion as ``D`` with the volume executed until then. Both orders of a trade are told
+once more as ``X`` with what has been executed of them: those lines are for people, since who reads the tape trades
+again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from keyshift.workloads.stock.book import Book
+from keyshift.workloads.stock.tape import DELETES, END, FORMS, PRICE_UNITS, SLICE_US
+
+if TYPE_CHECKING:
+    from keyshift.workloads.stock import Stock
+
+OPENS = datetime(2026, 1, 5, 9, 30)  # a Monday; every tape begins then
+ENTERS, EXECUTED = "A", "X"
+BURSTS = 2.0  # of a negative binomial distribution: the lines of a slice scatter much more than by chance
+
+
+@dataclass
+class _Order:
+    """What lines tell of an order."""
+
+    number: int
+    buys: bool
+    price: int
+    volume: int
+    security: str
+    account: str
+    executed: int = 0
+
+
+def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator[str]:
+    """The lines of a tape of router 0, without their ends. ``rate``: orders and deletions per second, on average."""
+    partition, books, known = workload.partition(0), dict[str, Book](), dict[int, _Order]()
+    mean = rate * SLICE_US / 1e6
+    random = np.random.default_rng((workload.seed, 1 << 16))  # not that of a router
+    for number in range(round(seconds * 1e6 / SLICE_US)):
+        count = int(random.negative_binomial(BURSTS, BURSTS / (BURSTS + mean)))
+        at = OPENS + timedelta(microseconds=number * SLICE_US)
+        for event in partition.take(np.zeros(count, np.int64)).to_pylist():
+            for code, order in _told(event, books, known):
+                yield _line(form, code, at, order)
+        yield END
+
+
+def _told(event: dict[str, object], books: dict[str, Book], known: dict[int, _Order]) -> Iterator[tuple[str, _Order]]:
+    """The lines that follow from an event. A deletion of an order that was executed whole is not told."""
+    number, security = event["order"], event["security"]
+    assert isinstance(number, int) and isinstance(security, str)
+    book = books.get(security, Book())
+    if event["deletes"]:
+        books[security], removed = book.without(0, number)
+        order = known.pop(number)
+        if removed:
+            yield DELETES, order
+        return
+    fields = {name: event[name] for name in ("buys", "price", "volume", "security", "account")}
+    order = known[number] = _Order(number, **fields)  # type: ignore[arg-type]
+    yield ENTERS, order
+    books[security], trades, _ = book.enter(0, number, order.buys, order.price, order.volume)
+    for trade in trades:
+        for each in (order, known[trade.maker]):
+            each.executed += trade.volume
+            yield EXECUTED, each
+
+
+def _line(form: str, code: str, at: datetime, order: _Order) -> str:
+    columns = [""] * FORMS[form].width
+    told = {
+        "order": str(order.number),
+        "code": code,
+        "date": f"{at:%Y%m%d}",
+        "time": f"{at:%H:%M:%S}",
+        "updated": f"{at:%Y%m%d %H:%M:%S}",
+        "price": f"{order.price / PRICE_UNITS:.2f}",
+        "executed": str(order.executed),
+        "volume": str(order.volume),
+        "security": order.security,
+        "account": order.account,
+        "side": "B" if order.buys else "S",
+    }
+    for name, place in FORMS[form].places.items():
+        columns[place] = told[name]
+    return "|".join(columns)

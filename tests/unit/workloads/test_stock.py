@@ -1,0 +1,227 @@
+"""Order books: what must hold whatever comes, and that the verdict sees what does not."""
+
+from collections import defaultdict
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyshift.checks import check_workload
+from keyshift.keys import Assignment, units_of
+from keyshift.lab.sequential import run_sequentially
+from keyshift.results.verdict import judge
+from keyshift.state.memory import MemoryState
+from keyshift.workloads.stock import Stock
+from keyshift.workloads.stock.operator import EVENTS, StockOperator
+from keyshift.workloads.stock.oracle import Exchange
+
+FIELDS = ("security", "order", "deletes", "buys", "price", "volume")
+# Few of everything, so that orders meet, are deleted, and are replaced by others of their number.
+TOLD = st.lists(
+    st.tuples(
+        *(st.integers(-1, 1), st.integers(0, 12), st.booleans(), st.booleans(), st.integers(1, 6), st.integers(0, 5))
+    ),
+    max_size=60,
+)
+
+
+def answered(told):
+    """What the operator gives for events of one key, and what the book is left with: a list for each side."""
+    state = MemoryState(StockOperator.state_schema)
+    rows = [dict(zip(FIELDS, event, strict=True)) | {"key": 4, "t": 0} for event in told]
+    events = pa.RecordBatch.from_pylist(rows, schema=EVENTS)
+    for name, kind in (("position", pa.int32()), ("unit", pa.int32())):
+        events = events.append_column(name, pa.array(range(len(rows)), kind))
+    results = StockOperator().process(events, lambda unit: state).to_pylist()
+    _, bids, asks = state.values[4] or (0, b"", b"")
+    left = [
+        [tuple(memoryview(side).cast("q")[i : i + 4]) for i in range(0, len(side) // 8, 4)] for side in (bids, asks)
+    ]
+    return results, left
+
+
+@given(told=TOLD)
+def test_volume_is_conserved(told):
+    results, left = answered(told)
+    entered, gone = defaultdict(int), defaultdict(int)
+    for (security, _, deletes, _, _, volume), result in zip(told, results, strict=True):
+        traded = sum(result["volumes"])
+        assert all(each > 0 for each in result["volumes"])
+        if deletes:
+            assert (traded, result["rest"]) == (0, 0)
+        else:
+            assert traded + result["rest"] == volume
+            entered[security] += volume
+        gone[security] += result["removed"] + 2 * traded
+    for security in entered:
+        waiting = sum(volume for side in left for of, *_, volume in side if of == security)
+        assert entered[security] == gone[security] + waiting
+    assert all(volume > 0 for side in left for *_, volume in side)
+
+
+@given(told=TOLD)
+def test_a_book_is_never_crossed_and_no_order_waits_twice(told):
+    _, (bids, asks) = answered(told)
+    for security in {of for of, *_ in bids + asks}:
+        best_bid = max((-rank for of, rank, *_ in bids if of == security), default=0)
+        best_ask = min((rank for of, rank, *_ in asks if of == security), default=99)
+        assert best_bid < best_ask
+        numbers = [order for of, _, order, _ in bids + asks if of == security]
+        assert len(set(numbers)) == len(numbers)
+
+
+@given(told=TOLD)
+def test_the_best_price_trades_first_and_at_a_price_the_oldest(told):
+    """Each trade against a list of all that wait, in the order in which they came."""
+    results, _ = answered(told)
+    waiting: list[list] = []  # security, order, buys, price, volume: in the order in which they came
+    for (security, order, deletes, buys, price, _), result in zip(told, results, strict=True):
+        waiting = [each for each in waiting if each[:2] != [security, order]]
+        for maker, at, traded in zip(result["makers"], result["prices"], result["volumes"], strict=True):
+            against = [each for each in waiting if each[0] == security and each[2] != buys]
+            best = min(against, key=lambda each: each[3] if buys else -each[3])  # of several, the first
+            assert best[1] == maker and best[3] == at and (at <= price if buys else at >= price)
+            best[4] -= traded
+            assert best[4] >= 0
+            waiting = [each for each in waiting if each[4]]
+        if not deletes and result["rest"]:
+            waiting.append([security, order, buys, price, result["rest"]])
+
+
+@given(told=TOLD)
+def test_operator_and_oracle_agree(told):
+    results, (bids, asks) = answered(told)
+    exchange = Exchange()
+    for number, (event, result) in enumerate(zip(told, results, strict=True), 1):
+        expected = exchange.tell(*event)
+        trades = list(zip(result["makers"], result["prices"], result["volumes"], strict=True))
+        assert (result["seq"], result["removed"], result["rest"], trades) == (number, *expected)
+    assert [(of, -rank, *more) for of, rank, *more in bids] == exchange.left(True)
+    assert asks == exchange.left(False)
+
+
+def test_a_worked_example():
+    told = [
+        (1, 10, False, False, 103, 50),
+        (1, 11, False, False, 101, 30),
+        (1, 12, False, False, 101, 40),
+        (2, 13, False, False, 100, 99),  # of another security
+        (1, 14, False, True, 102, 60),
+        (1, 12, True, False, 0, 0),
+        (1, 12, True, False, 0, 0),
+        (1, 15, False, True, 102, 5),
+        (1, 15, False, True, 104, 8),
+    ]
+    results, (bids, asks) = answered(told)
+    names = ("removed", "rest", "makers", "prices", "volumes")
+    assert [tuple(result[name] for name in names) for result in results] == [
+        (0, 50, [], [], []),
+        (0, 30, [], [], []),
+        (0, 40, [], [], []),
+        (0, 99, [], [], []),
+        (0, 0, [11, 12], [101, 101], [30, 30]),
+        (10, 0, [], [], []),
+        (0, 0, [], [], []),
+        (0, 5, [], [], []),
+        (5, 0, [10], [103], [8]),
+    ]
+    assert (bids, asks) == ([], [(1, 103, 10, 42), (2, 100, 13, 99)])
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+SMALL = {"key_groups": 8, "securities": 30, "open_orders": 40, "accounts": 20, "seed": 3}
+
+
+def run(**changes):
+    workload = Stock(**(SMALL | changes))
+    made = run_sequentially(workload, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)], frames=20)
+    return workload, made
+
+
+def verdict(workload, made, **changes):
+    given = {name: getattr(made, name) for name in ("events", "results", "final", "assignments", "times")}
+    return judge(workload, **(given | changes))
+
+
+@pytest.mark.parametrize("keyed_by", ["security", "account"])
+def test_orders_meet_wherever_the_books_are(keyed_by):
+    workload, made = run(keyed_by=keyed_by)
+    assert verdict(workload, made).ok, verdict(workload, made).examples
+    assert (made.results["makers"].str.len() > 0).mean() > 0.01
+    assert (made.results["removed"] > 0).mean() > 0.1
+    check_workload(workload)
+
+
+@pytest.mark.parametrize(
+    "column, other",
+    [
+        ("seq", lambda row: row["seq"] + 1),
+        ("removed", lambda row: row["removed"] + 1),
+        ("rest", lambda row: row["rest"] + 1),
+        ("makers", lambda row: [maker + 1 for maker in row["makers"]]),
+        ("prices", lambda row: [price - 1 for price in row["prices"]]),
+        ("volumes", lambda row: list(row["volumes"][:-1])),
+    ],
+)
+def test_another_result_is_wrong(column, other):
+    workload, made = run()
+    row = made.results.index[made.results["makers"].str.len() > 0][3]
+    results = made.results.copy()
+    results.at[row, column] = other(results.loc[row])
+    found = verdict(workload, made, results=results)
+    assert found.wrong >= 1
+    assert (found.lost, found.duplicated, found.unexpected) == (0, 0, 0)
+
+
+def test_an_event_without_a_result_is_lost_and_its_key_is_not_judged_beyond_that():
+    workload, made = run()
+    found = verdict(workload, made, results=made.results.drop(index=5))
+    assert (found.lost, found.wrong) == (1, 0)
+
+
+def test_a_result_of_a_timer_is_wrong():
+    workload, made = run()
+    timer = made.results.iloc[[0]].assign(router=-1, offset=-1, position=-1)
+    assert verdict(workload, made, results=pd.concat([made.results, timer])).wrong == 1
+
+
+def spoilt(made, column, other):
+    """The final state, of which one key is another."""
+    part = next(part for part in made.final if (part[column].str.len() > 64).any())
+    row = part.index[part[column].str.len() > 64][0]
+    part.at[row, column] = other(part.at[row, column])
+
+
+@pytest.mark.parametrize("column", ["bids", "asks"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda side: side[32:],
+        lambda side: side[32:64] + side[:32] + side[64:],  # who was first is second
+        lambda side: side[:24] + b"\7" + side[25:],
+        lambda side: side[:-1],
+    ],
+    ids=["an order less", "out of turn", "another volume", "a byte less"],
+)
+def test_another_book_in_the_end_is_wrong(column, other):
+    workload, made = run(securities=3)
+    spoilt(made, column, other)
+    found = verdict(workload, made)
+    assert found.wrong == 1 and column in found.examples[0]
+
+
+def test_a_key_that_is_missing_or_twice_or_elsewhere_or_unknown_is_wrong():
+    workload, made = run()
+    first, *others = [part for part in made.final if len(part)]
+    missing = verdict(workload, made, final=[first.iloc[1:], *others])
+    assert missing.wrong == 1 and "in 0 places, expected 1" in missing.examples[0]
+    twice = verdict(workload, made, final=[first, first.iloc[:1], *others])
+    assert twice.wrong == 1 and "in 2 places" in twice.examples[0]
+    unit = (first["unit"].iloc[0] + 1) % 8
+    assert verdict(workload, made, final=[first.assign(unit=unit), *others]).wrong >= len(first)
+    stranger = first.iloc[:1].assign(key=99, unit=int(units_of(pd.Series([99]).to_numpy(), 8)[0]))
+    found = verdict(workload, made, final=[first, stranger, *others])
+    assert any("no event of it was offered" in line for line in found.examples)
