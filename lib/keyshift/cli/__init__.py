@@ -51,6 +51,7 @@ for command in (
     app.command()(command)
 results.command("list")(stored.list_results)
 results.command("show")(stored.show_result)
+results.command("compare")(stored.compare_results)
 job.command("list")(jobs.list_jobs)
 for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop):
     job.command()(of_a_job)

@@ -49,3 +49,24 @@ def show_result(
 
     with open_services(profile) as endpoints:
         typer.echo(ResultStore(endpoints).get_manifest(run_id).model_dump_json(indent=2))
+
+
+def compare_results(
+    one: Annotated[str, typer.Argument(help="A run id, or its first characters.")],
+    other: Annotated[str, typer.Argument(help="Another one.")],
+    profile: Where = None,
+    as_json: Json = False,
+) -> None:
+    """What changed between two runs: parameters, versions, machine, figures."""
+    from keyshift.analysis.changes import changes
+    from keyshift.lab.connect import open_services
+    from keyshift.results.store import ResultStore
+
+    with open_services(profile) as endpoints:
+        store = ResultStore(endpoints)
+        first, second = (store.get_manifest(run_id) for run_id in (one, other))
+    found = changes(first.model_dump(mode="json"), second.model_dump(mode="json"))
+    if not as_json:
+        typer.echo(f"one: {first.run_id} ({first.status})\nother: {second.run_id} ({second.status})\n")
+        found = found.rename(columns={"ratio": "other / one"})
+    print_rows(json.loads(found.to_json(orient="records")), as_json)
