@@ -52,6 +52,9 @@ for command in (
 results.command("list")(stored.list_results)
 results.command("show")(stored.show_result)
 results.command("compare")(stored.compare_results)
+results.command("share")(stored.share_results)
+results.command("export")(stored.export_results)
+results.command("import")(stored.import_results)
 job.command("list")(jobs.list_jobs)
 for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop):
     job.command()(of_a_job)

@@ -6,6 +6,7 @@ Errors of Spark and its friends are full of those. What is stored with a run as 
 import getpass
 import re
 import socket
+from contextlib import suppress
 from functools import cache
 from ipaddress import IPv6Address
 from typing import Any
@@ -59,10 +60,8 @@ def _without_address(found: re.Match[str]) -> str:
 @cache
 def _own_names() -> tuple[tuple[str, str], ...]:
     names = {socket.gethostname(): "<host>", socket.gethostname().partition(".")[0]: "<host>"}
-    try:
+    with suppress(KeyError, OSError):  # a container may run as a user without a name
         names[getpass.getuser()] = "<user>"
-    except (KeyError, OSError):  # a container may run as a user without a name
-        pass
     return tuple(
         (rf"(?<![\w-]){re.escape(name)}(?![\w-])", instead)
         for name, instead in names.items()

@@ -125,14 +125,18 @@ class ResultStore:
 
         Raises BadInput if run or table are not there, or if the stored table does not have its columns.
         """
+        return self.get_arrow(run_id, name).to_pandas()
+
+    def get_arrow(self, run_id: str, name: str) -> pa.Table:
+        """As ``get_table``, as an Arrow table."""
         schema = table_schema(name)
         if name in LATER:
             manifest = self.get_manifest(run_id)
             if manifest.status != "died" and f"{name}.parquet" not in manifest.files:
-                return schema.empty_table().to_pandas()
+                return schema.empty_table()
         table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
         check_table(name, table)
-        return table.to_pandas()
+        return table
 
     def get_tables(self, run_id: str, names: Sequence[str] = ("latency", "migration", "metrics")) -> dict[str, Any]:
         """Several tables of a run, by name, as frames; see ``get_table``."""
