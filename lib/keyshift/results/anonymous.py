@@ -4,6 +4,7 @@ Errors of Spark and its friends are full of those. What is stored with a run as 
 """
 
 import getpass
+import os
 import re
 import socket
 from contextlib import suppress
@@ -25,15 +26,17 @@ _RULES = (
 )
 _IPV6 = r"\[?(?<![\w:])((?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4})(?![\w:])\]?(?::\d+)?"
 _DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like a path in it is none
+_COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
+_SECRET = re.compile("(?i)password|passwd|secret|token|access_key")  # in the name of a variable of the environment
 _COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark"}  # name nobody
 
 
 def anonymous(text: str) -> str:
     """``text`` with ``<path>``, ``<address>``, ``<host>``, ``<user>`` and ``<hidden>`` in place of what they name."""
-    parts = re.split(f"({_DATA})", text)
+    parts = re.split(f"({_DATA}|{_COLOUR})", text)
     for place in range(0, len(parts), 2):
         parts[place] = re.sub(_IPV6, _without_address, parts[place])
-        for rule, instead in (*_RULES, *_own_names()):
+        for rule, instead in (*_own_names(), *_RULES):
             parts[place] = re.sub(rule, instead, parts[place])
     return "".join(parts)
 
@@ -57,8 +60,14 @@ def _without_address(found: re.Match[str]) -> str:
     return "<address>"
 
 
-@cache
 def _own_names() -> tuple[tuple[str, str], ...]:
+    """Rules for the names of this machine and its user, and for the credentials in the environment."""
+    secrets = [value for name, value in os.environ.items() if _SECRET.search(name) and len(value) > 5]
+    return *((re.escape(secret), "<hidden>") for secret in secrets), *_of_machine()
+
+
+@cache
+def _of_machine() -> tuple[tuple[str, str], ...]:
     names = {socket.gethostname(): "<host>", socket.gethostname().partition(".")[0]: "<host>"}
     with suppress(KeyError, OSError):  # a container may run as a user without a name
         names[getpass.getuser()] = "<user>"

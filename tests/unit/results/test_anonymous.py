@@ -56,10 +56,19 @@ def test_an_image_in_a_text_is_not_damaged():
 def test_the_names_of_this_machine_and_of_its_user_go(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "ada-laptop.home")
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
-    module._own_names.cache_clear()
+    module._of_machine.cache_clear()
     try:
         assert anonymous("ada at ada-laptop, ada-laptop.home") == "<user> at <host>, <host>"
         assert anonymous("adamant") == "adamant"
         assert anonymous_all({"ada": ["ada", 3, {"x": None}]}) == {"ada": ["<user>", 3, {"x": None}]}
     finally:
-        module._own_names.cache_clear()
+        module._of_machine.cache_clear()
+
+
+def test_credentials_of_the_environment_go_wherever_they_are(monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_REDIS_PASSWORD", "kX9+(q")
+    assert anonymous("redis said kX9+(q!") == "redis said <hidden>!"
+
+
+def test_a_path_behind_a_colour_goes():
+    assert anonymous("File \x1b[0;32m/work/main/x.py:12\x1b[0m") == "File \x1b[0;32m<path>:12\x1b[0m"
