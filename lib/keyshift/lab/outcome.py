@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.analysis.metrics import Load
+from keyshift.analysis.timelines import FAULT
 from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
 from keyshift.lab.sampler import Sample
@@ -58,11 +59,14 @@ def outcome(
     trigger_us = round(span.trigger * SECOND_US)
     stages = final.stages
     measures = [stage.measures for stage in stages]
+    struck = [(at, FAULT, what, 1.0) for at, what in final.struck]
     tables = {
         "latency": from_records.latency_table(
             results, trigger_us, first_only=bool(final.revoked), stage=len(stages) - 1
         ),
-        "metrics": from_records.metrics_table(samples, measures, final.measured_at, traffic.seconds, trigger_us),
+        "metrics": from_records.metrics_table(
+            [*samples, *struck], measures, final.measured_at, traffic.seconds, trigger_us
+        ),
         "migration": from_records.migration_table([stage.records for stage in stages], trigger_us),
         "decisions": from_records.decisions_table([stage.decisions for stage in stages]),
         "scaling": from_records.scaling_table(scalings, span.trigger),
