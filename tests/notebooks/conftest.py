@@ -12,10 +12,13 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 @pytest.fixture(scope="module")
 def execute_small(tmp_path_factory):
-    """Executes a notebook with some parameters; gives its home, the executed copy, and the ended command."""
+    """Executes a notebook with some parameters; gives its home, the executed copy, and the ended command.
 
-    def execute(name, parameters, timeout_s):
-        home = tmp_path_factory.mktemp("home")
+    ``home``: where something was done before; otherwise a new one.
+    """
+
+    def execute(name, parameters, timeout_s, home=None):
+        home = home or tmp_path_factory.mktemp("home")
         settings = [part for item in parameters.items() for part in ("--set", "=".join(item))]
         done = subprocess.run(
             [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOKS / name), *settings],
