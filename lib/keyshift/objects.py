@@ -78,6 +78,13 @@ class Bucket:
             found = self._client.list_objects(self._name, prefix=prefix, recursive=True)
             return [str(each.object_name).removeprefix(self._prefix) for each in found]
 
+    def folders(self) -> list[str]:
+        """Names of the folders directly below the prefix, without the slash."""
+        with self._talking(f"{self._prefix} cannot be listed"):
+            found = self._client.list_objects(self._name, prefix=self._prefix, recursive=False)
+            names = (str(each.object_name).removeprefix(self._prefix) for each in found)
+            return [name.removesuffix("/") for name in names if name.endswith("/")]
+
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects one after the other, in this order; whether they are there or not."""
         for name in names:

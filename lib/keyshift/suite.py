@@ -7,12 +7,13 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
+    "keyshift.analysis.changes": ("changes",),
     "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
     "keyshift.analysis.run_figures": ("resource_panels", "throughput_panels"),
     "keyshift.analysis.sweep_figures": ("phase_bars", "sweep_bars", "sweep_lines"),
-    "keyshift.analysis.sweeps": ("sweep",),
+    "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
     "keyshift.analysis.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.scaling": (
@@ -31,6 +32,7 @@ _PLACES = {
     "keyshift.lab.run": ("run_all",),
     "keyshift.lab.sequential": ("run_sequentially",),
     "keyshift.lab.spec": ("make_spec",),
+    "keyshift.lab.stored_runs": ("comparable", "open_store"),
     "keyshift.lab.study": ("measure", "named"),
     "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies"),
     "keyshift.state": ("backends",),

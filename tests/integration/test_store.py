@@ -16,6 +16,7 @@ from minio import Minio
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.objects import Bucket
 from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
@@ -177,8 +178,9 @@ def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatc
     assert seen[-1][0] == "manifest.json"
     assert {count for _, count in seen} == {0}
     assert len(store.list_runs()) == 1
-    # Files without a manifest, as a killed process leaves them, are not a run.
-    keys.client.remove_object(stack.bucket, f"{prefix}/{stored.run_id}/manifest.json")
+    # Files without a manifest, as a process leaves them that is killed while it stores or deletes, are not a run.
+    monkeypatch.setattr(store._bucket, "remove", lambda names: Bucket.remove(store._bucket, list(names)[:1]))
+    store.delete_run(stored.run_id)
     assert len(keys()) == len(TABLES) and store.list_runs().empty
 
 
@@ -285,6 +287,8 @@ def test_a_manifest_that_cannot_be_read_is_refused_and_does_not_hide_the_others(
     keys.client.put_object(stack.bucket, name, io.BytesIO(content), len(content))
     with pytest.raises(KeyshiftError, match=message):
         store.get_manifest(bad)
+    for entry in keys.client.list_objects(stack.bucket, prefix=f"{prefix}-index/", recursive=True):
+        keys.client.remove_object(stack.bucket, entry.object_name)  # as if another keyshift had stored the run
     listed = store.list_runs().set_index("run_id")
     assert listed["status"].to_dict() == {bad: "unreadable", fine: "ok"}
     assert bad in listed.loc[bad, "error"]

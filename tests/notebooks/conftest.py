@@ -12,10 +12,13 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 @pytest.fixture(scope="module")
 def execute_small(tmp_path_factory):
-    """Executes a notebook with some parameters; gives its home, the executed copy, and the ended command."""
+    """Executes a notebook with some parameters; gives its home, the executed copy, and the ended command.
 
-    def execute(name, parameters, timeout_s):
-        home = tmp_path_factory.mktemp("home")
+    ``home``: where something was done before; otherwise a new one.
+    """
+
+    def execute(name, parameters, timeout_s, home=None):
+        home = home or tmp_path_factory.mktemp("home")
         settings = [part for item in parameters.items() for part in ("--set", "=".join(item))]
         done = subprocess.run(
             [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOKS / name), *settings],
@@ -25,6 +28,10 @@ def execute_small(tmp_path_factory):
             env=os.environ | {"KEYSHIFT_HOME": str(home)},
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        return home, next(home.glob(f"notebooks/*/{Path(name).name}")), done
+        copy = next(home.glob(f"notebooks/*/{Path(name).name}"))
+        for file in (copy, copy.with_suffix(".html")):  # others get them
+            found = [trace for trace in (str(home), str(NOTEBOOKS), str(Path.home())) if trace in file.read_text()]
+            assert not found, f"{file.name} says where it was executed"
+        return home, copy, done
 
     return execute

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pyarrow as pa
-from minio.error import MinioException
+from minio.error import S3Error
 
 from keyshift.endpoints import Endpoints
 from keyshift.executor.savepoint import SavepointStore
@@ -45,14 +45,18 @@ class Bucket:
         if self.error:
             raise self.error
         if name not in self.objects:
-            raise MinioException(f"{name} does not exist")
+            raise S3Error(None, "NoSuchKey", f"{name} does not exist", name, None, None)
         return Response(self.objects[name][offset : offset + length if length else None])
 
     def list_objects(self, bucket, prefix, recursive):
-        return [SimpleNamespace(object_name=name) for name in self.objects if name.startswith(prefix)]
+        names = [name for name in self.objects if name.startswith(prefix)]
+        if not recursive:
+            below = (name.removeprefix(prefix).partition("/") for name in names)
+            names = sorted({prefix + first + slash for first, slash, _ in below})
+        return [SimpleNamespace(object_name=name) for name in names]
 
     def remove_object(self, bucket, name):
-        del self.objects[name]
+        self.objects.pop(name, None)
 
 
 def store_of(job="job"):

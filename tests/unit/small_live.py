@@ -72,7 +72,7 @@ class Job:
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
         self.config = SimpleNamespace(chain=lambda: chain, attempt=0, restore=None, token="secret")
-        self.strikes = SimpleNamespace(busy=False, done=[])
+        self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
         self.go = threading.Event()
         self.go.set()
 

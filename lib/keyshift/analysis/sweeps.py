@@ -12,7 +12,7 @@ import pandas as pd
 from keyshift.analysis import tables
 from keyshift.analysis.metrics import PHASES
 from keyshift.analysis.statistics import differ, interval
-from keyshift.analysis.tables import Row
+from keyshift.analysis.tables import Row, points
 from keyshift.errors import BadInput
 
 
@@ -86,6 +86,43 @@ def sweep(
                     }
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def ranking(summaries: Sequence[Row], measure: str = "P99 spike (ms)", confidence: float = 0.95) -> pd.DataFrame:
+    """Who has the smallest mean of ``measure``, for each workload: a row per point that is correct and knows it.
+
+    Columns: workload, rank (from 1), label, runs, mean, low and high (Student-t), first (False: worse than the first by
+    more than chance, by Welch's test; True: that cannot be said, or it is the first; None: it was not repeated).
+    Raises BadInput for an unknown measure.
+    """
+    function = _measure(measure)
+    rows = []
+    for workload, group in points(summaries).items():
+        known = [(point.label, values) for point in group if not point.bad and (values := point.values(function))]
+        known.sort(key=lambda pair: sum(pair[1]) / len(pair[1]))
+        for rank, (label, values) in enumerate(known, start=1):
+            worse = differ(known[0][1], values, confidence)
+            mean, low, high, runs = interval(values, confidence)
+            first = True if rank == 1 else None if worse is None else not worse
+            rows.append((workload, rank, label, runs, mean, low, high, first))
+    names = ["workload", "rank", "label", "runs", "mean", "low", "high", "first"]
+    return pd.DataFrame(rows, columns=names).astype({"first": "object"})
+
+
+def ranking_sentences(summaries: Sequence[Row], measure: str = "P99 spike (ms)") -> list[str]:
+    """What ``ranking`` shows: the first of each workload, and who may be as good."""
+    said = []
+    for workload, group in ranking(summaries, measure).groupby("workload", sort=False):
+        best, *others = group.to_dict("records")
+        line = f"{workload}: {best['label']} has the smallest {measure}, {best['mean']:.3g} (n = {best['runs']})"
+        close = [row["label"] for row in others if row["first"] is True]
+        unclear = [row["label"] for row in others if row["first"] is None]
+        if close:
+            line += f"; the difference to {tables.enumerated(close)} may be chance"
+        if unclear:
+            line += f"; {tables.enumerated(unclear)}: too few repetitions to tell"
+        said.append(line + ".")
+    return said
 
 
 def value_of(row: Row, name: str) -> Hashable:

@@ -14,7 +14,7 @@ from keyshift.errors import BadInput
 
 Row = Mapping[str, Any]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
-REPETITION = {"seed", "repetition"}  # parameters in which repetitions of one point may differ
+REPETITION = {"seed", "repetition", "repetitions"}  # parameters in which repetitions of one point may differ
 TIE = 1.1  # single runs scatter by about this factor: closer ones are called equal
 STAYS = 0.8  # of what had to move; the size of a snapshot, what had to be, is a few percent above what is sent
 MIB = 2**20

@@ -53,6 +53,10 @@ for command in (
     app.command()(command)
 results.command("list")(stored.list_results)
 results.command("show")(stored.show_result)
+results.command("compare")(stored.compare_results)
+results.command("share")(stored.share_results)
+results.command("export")(stored.export_results)
+results.command("import")(stored.import_results)
 for of_a_tape in (tapes.write, tapes.check):
     tape.command()(of_a_tape)
 job.command("list")(jobs.list_jobs)

@@ -1,6 +1,8 @@
 """Stored runs."""
 
 import json
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +20,15 @@ LIST_COLUMNS = {
     "bytes_moved": "moved (bytes)",
     "error": "error",
 }
+
+RunIds = Annotated[list[str], typer.Argument(metavar="RUN...", help="Run ids, or their first characters.")]
+
+
+class Kind(StrEnum):
+    """How an export writes tables."""
+
+    parquet = "parquet"
+    csv = "csv"
 
 
 def list_results(
@@ -49,3 +60,79 @@ def show_result(
 
     with open_services(profile) as endpoints:
         typer.echo(ResultStore(endpoints).get_manifest(run_id).model_dump_json(indent=2))
+
+
+def compare_results(
+    one: Annotated[str, typer.Argument(help="A run id, or its first characters.")],
+    other: Annotated[str, typer.Argument(help="Another one.")],
+    profile: Where = None,
+    as_json: Json = False,
+) -> None:
+    """What changed between two runs: parameters, versions, machine, figures."""
+    from keyshift.analysis.changes import changes
+    from keyshift.lab.connect import open_services
+    from keyshift.results.store import ResultStore
+
+    with open_services(profile) as endpoints:
+        store = ResultStore(endpoints)
+        first, second = (store.get_manifest(run_id) for run_id in (one, other))
+    found = changes(first.model_dump(mode="json"), second.model_dump(mode="json"))
+    if not as_json:
+        typer.echo(f"one: {first.run_id} ({first.status})\nother: {second.run_id} ({second.status})\n")
+        found = found.rename(columns={"ratio": "other / one"})
+    print_rows(json.loads(found.to_json(orient="records")), as_json)
+
+
+def share_results(
+    run_ids: RunIds,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
+    profile: Where = None,
+) -> None:
+    """One HTML file of these runs that opens anywhere: figures, tables, parameters, verdicts, versions."""
+    from keyshift.errors import BadInput
+    from keyshift.lab.connect import open_services
+    from keyshift.results.report import report
+    from keyshift.results.store import ResultStore
+
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise BadInput(f"--output {str(output)!r}: not a file in a folder that is there")
+    with open_services(profile) as endpoints:
+        output.write_text(report(ResultStore(endpoints), run_ids), encoding="utf-8")
+    typer.echo(f"{output}: {output.stat().st_size / 2**20:.1f} MiB; no credentials, names of machines or paths in it")
+
+
+def export_results(
+    run_ids: RunIds,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
+    kind: Annotated[Kind, typer.Option("--format", help="Of the tables.")] = Kind.parquet,
+    profile: Where = None,
+) -> None:
+    """Tidy tables of these runs for other tools, with a dictionary of all columns."""
+    from keyshift.lab.connect import open_services
+    from keyshift.lab.spec import known_parameters
+    from keyshift.results.exchange import export_runs, require_new
+    from keyshift.results.store import ResultStore
+
+    require_new(output)
+    meanings = {name: field.description or "" for _, name, field in known_parameters()}
+    with open_services(profile) as endpoints:
+        exported = export_runs(ResultStore(endpoints), run_ids, output, kind.value, meanings)
+    typer.echo(f"{output}: {len(exported)} runs; dictionary.csv has the meaning of every column")
+
+
+def import_results(
+    folder: Annotated[Path, typer.Argument(help="What `keyshift results export` has written.")], profile: Where = None
+) -> None:
+    """Put exported runs into the store. All or, if anything is wrong, nothing."""
+    from keyshift.lab.connect import open_services
+    from keyshift.results.exchange import import_runs, read_export
+    from keyshift.results.store import ResultStore
+
+    exported = read_export(folder)
+    with open_services(profile) as endpoints:
+        stored, there = import_runs(ResultStore(endpoints), exported)
+    for run_id in stored:
+        typer.echo(run_id)
+    typer.echo(f"{len(stored)} runs stored, {len(there)} were there already", err=True)

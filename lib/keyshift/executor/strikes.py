@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from keyshift.clock import now_us
+from keyshift.clock import SECOND_US, now_us
 from keyshift.executor.faults import SERVICES, Fault
 from keyshift.executor.led_stage import LedStage
 
@@ -23,7 +23,8 @@ class Services(Protocol):
 class Strikes:
     """Each of ``faults`` happens once, at the first stage that comes to its phase.
 
-    ``done``: those that have happened, but for slots that died before they could say it.
+    ``done``: those that have happened, but for slots that died before they could say it. ``struck``: when that was
+    known (seconds since the epoch), and what it was.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Strikes:
         self._faults, self._stages, self._say, self._services = faults, stages, say, services
         self._lock = threading.Lock()
         self.done: list[Fault] = []
+        self.struck: list[tuple[float, str]] = []
         for stage in stages:
             stage.at_phase = self._reached
 
@@ -67,15 +69,19 @@ class Strikes:
         with self._lock:
             if fault in self.done:
                 return
-            self.done.append(fault)
+            self._happens(fault)
         if not fault.local:
             self._carry_out(fault, stage)
 
     def hit(self, fault: Fault, stage: LedStage) -> None:
         """It happens now."""
         with self._lock:
-            self.done.append(fault)
+            self._happens(fault)
         self._carry_out(fault, stage)
+
+    def _happens(self, fault: Fault) -> None:
+        self.done.append(fault)
+        self.struck.append((now_us() / SECOND_US, f"{fault.action} {fault.who}"))
 
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
         self._say(f"fault: {fault.action} {fault.who}")

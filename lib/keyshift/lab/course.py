@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from keyshift.analysis.timelines import FAULT
 from keyshift.errors import QueryDied
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
@@ -90,6 +91,8 @@ class Course:
         assert self._feed is not None
         self._traffic.stop()
         final, span = self._system.final_state(), Span(start, measured, end, self._trigger)
+        deaths = [(at, FAULT, "query died", 1.0) for at in self._deaths]
+        samples = [*samples, *deaths]
         ended = Ended(self._spec.workload, self._traffic, self._feed, final, samples, self._overloaded)
         return outcome(ended, span, self._display.say, self.scalings)
 

@@ -47,6 +47,7 @@ class FinalState:
     replicate_s: float | None = None  # until copies were close
     bytes_copied: int | None = None
     snapshots: Sequence[SnapshotRecord] = ()
+    struck: Sequence[tuple[float, str]] = ()  # see ``executor.strikes``
 
 
 def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) -> FinalState:

@@ -18,6 +18,7 @@ from papermill.exceptions import PapermillExecutionError
 from keyshift.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
+from keyshift.results.anonymous import anonymous, anonymous_all
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
@@ -108,7 +109,8 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
         )
     except PapermillExecutionError as failed:
         error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"
-    executed = nbformat.read(copy, as_version=4)
+    executed = shareable(nbformat.read(copy, as_version=4))
+    nbformat.write(executed, copy)
     html.write_text(HTMLExporter().from_notebook_node(executed)[0])
     images = [
         output["data"]["image/png"]
@@ -120,6 +122,25 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     for figure, image in zip(figures, images, strict=True):
         figure.write_bytes(base64.b64decode(image))
     return Executed(copy, html, figures, summaries(executed), error)
+
+
+def shareable(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """An executed notebook without what tells whose machine it was (``results.anonymous``); changes and returns it.
+
+    Code stays as its author wrote it, but for the cell that papermill adds; images are left alone.
+    """
+    notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
+    for cell in notebook.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.source = anonymous(cell.source)
+        for output in cell.get("outputs", []):
+            for name in ("text", "ename", "evalue", "traceback"):
+                if name in output:
+                    output[name] = anonymous_all(output[name])
+            for kind in output.get("data", {}):
+                if not kind.startswith("image/"):
+                    output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind]))
+    return notebook
 
 
 def keep(executed: Executed, store: ResultStore) -> None:

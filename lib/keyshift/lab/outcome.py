@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from keyshift.analysis.metrics import Load
+from keyshift.analysis.timelines import FAULT
 from keyshift.clock import SECOND_US
 from keyshift.lab.final_state import FinalState, judged
 from keyshift.lab.sampler import Sample
@@ -58,7 +59,8 @@ class Ended:
         overloaded: bool = False,
     ) -> None:
         assert feed.offered is not None  # the generator has ended
-        self.workload, self.final, self.feed, self._samples = workload, final, feed, list(samples)
+        self.workload, self.final, self.feed = workload, final, feed
+        self._samples = [*samples, *((at, FAULT, what, 1.0) for at, what in final.struck)]
         self.events, self._frames = traffic.offered(before=final.offsets if overloaded else None)
         self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
 

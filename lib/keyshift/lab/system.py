@@ -301,7 +301,7 @@ class KeyshiftJob:
         for name, plans in self._plans.items():
             self._told["of_stages"][name] |= {"decisions": plans.decisions, "to_move": plans.to_move or set()}
         planned_s = max((plans.planned_s or 0.0 for plans in self._plans.values()), default=0.0)
-        return of_job(self._job, **self._told, planned_s=planned_s)
+        return of_job(self._job, **self._told, planned_s=planned_s, struck=self._job.strikes.struck)
 
     def _note_missed_faults(self) -> None:
         """Those that end the query show by its deaths."""

@@ -176,9 +176,11 @@ def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:
 
 
 def hosts(measures: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """A line on which slots were where in the end, if not all on one host."""
+    """A line on which slots were where in the end, if not all on one host. Hosts have numbers: notes are for others."""
     slots_of: dict[str, list[str]] = {}
     for slot, measured in sorted(measures.items()):
         slots_of.setdefault(measured["host"], []).append(str(slot))
-    places = "; ".join(f"slots {', '.join(slots)} on {host}" for host, slots in slots_of.items())
+    places = "; ".join(
+        f"slots {', '.join(slots)} on host-{number}" for number, slots in enumerate(slots_of.values(), start=1)
+    )
     return [places] if len(slots_of) > 1 else []

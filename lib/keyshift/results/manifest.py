@@ -32,6 +32,7 @@ from pydantic import (
 )
 
 from keyshift.errors import KeyshiftError
+from keyshift.results.anonymous import anonymous
 
 SCHEMA_VERSION: Literal[2] = 2
 EXAMPLES_KEPT = 20
@@ -46,6 +47,8 @@ Scalar = bool | int | float | str | None
 Measure = Annotated[NonNegativeFloat | None, BeforeValidator(_nan_is_null)]
 Count = Annotated[NonNegativeInt | None, BeforeValidator(_nan_is_null)]
 RunId = Annotated[str, Field(pattern=RUN_ID)]
+# Prose of errors and notes, also of Spark's: others read it, and it must not say whose machine it was.
+Prose = Annotated[str, AfterValidator(anonymous)]
 UtcTime = Annotated[AwareDatetime, AfterValidator(lambda time: time.astimezone(UTC))]
 
 
@@ -80,7 +83,7 @@ class Verdict(_Record):
     wrong: NonNegativeInt = Field(description="results or final values that differ from the oracle's")
     ownership_violations: NonNegativeInt = Field(description="writes to a unit by a slot that did not own it")
     others: dict[str, NonNegativeInt] = Field(default_factory=dict, description="further checks: name to violations")
-    examples: list[str] = Field(
+    examples: list[Prose] = Field(
         default_factory=list, max_length=EXAMPLES_KEPT, description="the first violations, one sentence each"
     )
 
@@ -142,7 +145,7 @@ class Manifest(_Record):
     schema_version: Literal[2] = SCHEMA_VERSION
     run_id: RunId
     status: Literal["ok", "bad", "died"] = Field(description="verdict of a run that ended, or died")
-    error: str | None = Field(default=None, description="why the run died; null otherwise")
+    error: Prose | None = Field(default=None, description="why the run died; null otherwise")
     started_at: UtcTime
     finished_at: UtcTime
     workload: str
@@ -156,7 +159,7 @@ class Manifest(_Record):
     verdict: Verdict | None = Field(default=None, description="null only if the run died")
     summary: Summary | None = Field(default=None, description="null exactly if the run died")
     files: list[str] = Field(default_factory=list, description="the other files of the run; filled in by the store")
-    notes: list[str] = Field(default_factory=list, description="what a reader of the numbers should know")
+    notes: list[Prose] = Field(default_factory=list, description="what a reader of the numbers should know")
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

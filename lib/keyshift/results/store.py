@@ -20,6 +20,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
+from keyshift.results.index import Index, Row
 from keyshift.results.manifest import Manifest, Summary, validate
 from keyshift.results.tables import LATER, TABLES, check_table, table_schema, upgraded
 
@@ -37,6 +38,7 @@ class ResultStore:
 
     def __init__(self, endpoints: Endpoints, prefix: str = "runs") -> None:
         self._bucket = Bucket(endpoints, f"{prefix.strip('/')}/")
+        self._index = Index(Bucket(endpoints, f"{prefix.strip('/')}-index/"))
 
     # Writing
 
@@ -66,6 +68,7 @@ class ResultStore:
             with suppress(KeyshiftError):  # what stopped the upload is the news, not that tidying up failed as well
                 self._remove(stored.run_id, tried)
             raise
+        self._index.add([_row(stored)])
         return stored
 
     def put_file(self, run_id: str, name: str, content: bytes | Path) -> Manifest:
@@ -84,6 +87,7 @@ class ResultStore:
         if (found := self.resolve(run_id)) != run_id:
             raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {found!r}")
         names = [name for run, name in self._objects(f"{run_id}/") if run == run_id]
+        self._index.forget(run_id)
         self._remove(run_id, [MANIFEST, *(name for name in names if name != MANIFEST)])
 
     # Reading
@@ -110,21 +114,29 @@ class ResultStore:
 
     def get_manifest(self, run_id: str) -> Manifest:
         """The manifest of a run. Raises BadInput for an unknown run, KeyshiftError if the manifest is not valid."""
-        return self._manifest(self.resolve(run_id))
+        found = self.resolve(run_id)
+        try:
+            return self._manifest(found)
+        except NotThere:
+            raise _gone(found, MANIFEST) from None
 
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
         """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
 
         Raises BadInput if run or table are not there, or if the stored table does not have its columns.
         """
+        return self.get_arrow(run_id, name).to_pandas()
+
+    def get_arrow(self, run_id: str, name: str) -> pa.Table:
+        """As ``get_table``, as an Arrow table."""
         schema = table_schema(name)
         if name in LATER:
             manifest = self.get_manifest(run_id)
             if manifest.status != "died" and f"{name}.parquet" not in manifest.files:
-                return schema.empty_table().to_pandas()
+                return schema.empty_table()
         table = upgraded(name, pq.read_table(io.BytesIO(self.get_file(run_id, f"{name}.parquet"))))
         check_table(name, table)
-        return table.to_pandas()
+        return table
 
     def get_tables(self, run_id: str, names: Sequence[str] = ("latency", "migration", "metrics")) -> dict[str, Any]:
         """Several tables of a run, by name, as frames; see ``get_table``."""
@@ -147,30 +159,38 @@ class ResultStore:
         """Runs, newest first: one row each, with run_id, status, started_at, error and the columns of the summary.
 
         A run whose manifest cannot be read is listed with status "unreadable" and the reason as its error.
-        Complexity: one request per run looked at.
+        Complexity: a request per thousand runs, and one for each run that the index does not know, once.
         """
         if status is not None and status not in STATUSES:
             raise unknown("status", status, STATUSES)
-        rows: list[dict[str, object]] = []
-        for run_id in self._run_ids():
+        wanted = {"workload": workload, "strategy": strategy, "status": status}
+        folders = sorted(self._bucket.folders(), reverse=True)
+        known, rows, new = self._index.rows(folders), list[Row](), list[Row]()
+        for run_id in folders:
             if limit is not None and len(rows) >= limit:
                 break
-            row = self._row(run_id)
-            wanted = {"workload": workload, "strategy": strategy, "status": status}
+            if (row := known.get(run_id)) is None:
+                if (row := self._looked_at(run_id)) is None:
+                    continue
+                if row["status"] != "unreadable":  # it may be readable tomorrow, or by another keyshift
+                    new.append(row)
             if all(value is None or row.get(key) == value for key, value in wanted.items()):
                 rows.append(row)
-        return pd.DataFrame(rows, columns=[*HEAD, *(name for name in Summary.model_fields if name not in HEAD)])
+        self._index.add(new)
+        columns = [*HEAD, *(name for name in Summary.model_fields if name not in HEAD)]
+        frame = pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=columns)
+        return frame.assign(started_at=pd.to_datetime(frame["started_at"], utc=True, format="ISO8601"))
 
-    def _row(self, run_id: str) -> dict[str, object]:
+    def _looked_at(self, run_id: str) -> Row | None:
+        """The row of a run by its manifest; None for a folder without one, which is no run."""
         try:
-            manifest = self._manifest(run_id)
+            return _row(self._manifest(run_id))
+        except NotThere:
+            return None
         except ServiceUnavailable:
             raise
         except KeyshiftError as error:
             return {"run_id": run_id, "status": "unreadable", "error": str(error)}
-        summary = manifest.summary.model_dump() if manifest.summary else {}
-        head = manifest.model_dump(include=set(HEAD))
-        return {**summary, **head}
 
     # Files of a folder that is no run, such as the records of a batch
 
@@ -193,7 +213,7 @@ class ResultStore:
     # Objects
 
     def _manifest(self, run_id: str) -> Manifest:
-        content = self._get(run_id, MANIFEST)
+        content = self._bucket.get(f"{run_id}/{MANIFEST}")
         try:
             raw = json.loads(content)
         except ValueError as error:
@@ -212,13 +232,23 @@ class ResultStore:
         try:
             return self._bucket.get(f"{run_id}/{name}")
         except NotThere:
-            raise BadInput(f"{run_id}/{name} is not in the store any more: list the runs again") from None
+            raise _gone(run_id, name) from None
 
     def _put(self, run_id: str, name: str, content: bytes) -> None:
         self._bucket.put(f"{run_id}/{name}", content)
 
     def _remove(self, run_id: str, names: list[str]) -> None:
         self._bucket.remove(f"{run_id}/{name}" for name in names)
+
+
+def _row(manifest: Manifest) -> dict[str, Any]:
+    """Of a list of runs, as JSON has it."""
+    summary = manifest.summary.model_dump(mode="json") if manifest.summary else {}
+    return summary | manifest.model_dump(mode="json", include=set(HEAD))
+
+
+def _gone(run_id: str, name: str) -> BadInput:
+    return BadInput(f"{run_id}/{name} is not in the store any more: list the runs again")
 
 
 def _parquet(name: str, table: pa.Table) -> bytes:

@@ -179,3 +179,22 @@ def test_resources_have_their_units_and_a_total(tables):
     assert figure.axes[0].get_ylim()[1] > 150
     with pytest.raises(BadInput, match="no run given"):
         run_figures.resource_panels({})
+
+
+def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
+    rows = [
+        *repeated("fluid", 1000, 10, 11, 12),
+        *repeated("matched", 1000, 10.5, 11, 13),
+        *repeated("lazy", 1000, 40, 41, 42),
+        row("drrs", 1000, 90.0),
+        row("meces", 1000, 1.0, verdict="bad", lost=1),
+    ]
+    found = sweeps.ranking(rows)
+    assert found["label"].tolist() == ["fluid", "matched", "lazy", "drrs"]
+    assert found["first"].tolist() == [True, True, False, None]
+    assert found["rank"].tolist() == [1, 2, 3, 4]
+    assert sweeps.ranking_sentences(rows) == [
+        "micro: fluid has the smallest P99 spike (ms), 11 (n = 3); the difference to matched may be chance; "
+        "drrs: too few repetitions to tell."
+    ]
+    assert sweeps.ranking([]).empty

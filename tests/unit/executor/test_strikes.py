@@ -65,6 +65,7 @@ def test_what_two_stages_come_to_happens_once(struck):
         "restart:zookeeper@switch",
     ]
     assert made.phases == ["fault: restart kafka", "fault: restart zookeeper"]
+    assert [what for _, what in made.strikes.struck] == [f"{f.action} {f.who}" for f in made.strikes.done]
     assert made.strikes.busy
     assert not first.told + second.told
 

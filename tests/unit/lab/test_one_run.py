@@ -192,6 +192,18 @@ def test_it_is_told_when_a_query_died(made, trigger, words):
     assert words in run.system.notes[0]
 
 
+def test_a_death_is_kept_with_the_samples(made, monkeypatch):
+    run = made()
+    run.system.dies = [1.0]
+    run._surviving(lambda: run._pass_until(BEGIN + 3))
+    run._feed, run._traffic = SimpleNamespace(), SimpleNamespace(stop=lambda: None)
+    run._system = SimpleNamespace(final_state=lambda: None)
+    monkeypatch.setattr(course, "outcome", lambda *given: given[5])
+    sample, death = run._outcome(BEGIN, BEGIN, BEGIN + 3, [(BEGIN, "rss_mib", "spark_jvm", 1.0)])
+    assert sample[1] == "rss_mib"
+    assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)
+
+
 def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
     loaded.come, loaded.system.dies = lambda s: round(s * 100), [20.0]
     loaded._surviving(loaded._await_results)

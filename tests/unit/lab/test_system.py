@@ -23,7 +23,7 @@ class Job:
         self.stages = [self]
         self.assignment, self.copied, self.requests, self.restarted, self.troubles = spec.start(), [], [], [], []
         self.busy, self.cancelled = False, 0
-        self.strikes = SimpleNamespace(busy=False, done=[])
+        self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
 
     def stage(self, name):
         assert name == self.name

@@ -46,7 +46,7 @@ def test_each_snapshot_is_told_of_stage_by_stage():
 
 def test_where_slots_were_is_told_if_it_was_not_one_host():
     assert hosts({0: {"host": "a"}, 1: {"host": "a"}}) == []
-    assert hosts({1: {"host": "b"}, 0: {"host": "a"}, 2: {"host": "a"}}) == ["slots 0, 2 on a; slots 1 on b"]
+    assert hosts({1: {"host": "b"}, 0: {"host": "a"}, 2: {"host": "a"}}) == ["slots 0, 2 on host-1; slots 1 on host-2"]
 
 
 def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():

@@ -1,0 +1,78 @@
+"""Takes out of a text what tells whose machine it was: addresses, host and user names, paths, credentials.
+
+Errors of Spark and its friends are full of those. What is stored with a run as prose is read by others, too.
+"""
+
+import getpass
+import os
+import re
+import socket
+from contextlib import suppress
+from functools import cache
+from ipaddress import IPv6Address
+from typing import Any
+
+_NAME = r"[A-Za-z0-9_.+@~-]+"
+_RULES = (
+    (r"(://)[^/\s:@]+:[^/\s@]+@", r"\1<hidden>@"),
+    (r"(?i)\b([\w.-]*(?:password|passwd|secret|token|access[_.-]?key)[\w.-]*\s*[=:]\s*)[^\s,;<]+", r"\1<hidden>"),
+    (rf"(?<![\w./<:~])(?:file:/{{0,2}})?~?(?:/{_NAME}){{2,}}/?", "<path>"),
+    (rf"(?<![\w./<])~/{_NAME}", "<path>"),
+    (r"\b[A-Za-z]:\\[^\s\"']+", "<path>"),
+    (r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.]*\d)", "<address>"),
+    (r"\b[A-Za-z][\w-]*(?:\.[\w-]+)*:\d{4,5}\b", "<address>"),
+    (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
+    (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b", "<address>"),
+)
+_IPV6 = r"\[?(?<![\w:])((?:[0-9a-fA-F]{0,4}:){2,}[0-9a-fA-F]{0,4})(?![\w:])\]?(?::\d+)?"
+_DATA = r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]+"  # an image: what looks like a path in it is none
+_COLOUR = r"\x1b\[[0-9;]*m"  # of a terminal, in the tracebacks of notebooks
+_SECRET = re.compile("(?i)password|passwd|secret|token|access_key")  # in the name of a variable of the environment
+_COMMON = {"localhost", "root", "user", "nobody", "jovyan", "spark"}  # name nobody
+
+
+def anonymous(text: str) -> str:
+    """``text`` with ``<path>``, ``<address>``, ``<host>``, ``<user>`` and ``<hidden>`` in place of what they name."""
+    parts = re.split(f"({_DATA}|{_COLOUR})", text)
+    for place in range(0, len(parts), 2):
+        parts[place] = re.sub(_IPV6, _without_address, parts[place])
+        for rule, instead in (*_own_names(), *_RULES):
+            parts[place] = re.sub(rule, instead, parts[place])
+    return "".join(parts)
+
+
+def anonymous_all(value: Any) -> Any:
+    """A copy of a JSON value in which every text is ``anonymous``; the names of fields stay."""
+    if isinstance(value, str):
+        return anonymous(value)
+    if isinstance(value, dict):
+        return {name: anonymous_all(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [anonymous_all(each) for each in value]
+    return value
+
+
+def _without_address(found: re.Match[str]) -> str:
+    try:  # a time of day looks like one, nearly
+        IPv6Address(found[1])
+    except ValueError:
+        return found[0]
+    return "<address>"
+
+
+def _own_names() -> tuple[tuple[str, str], ...]:
+    """Rules for the names of this machine and its user, and for the credentials in the environment."""
+    secrets = [value for name, value in os.environ.items() if _SECRET.search(name) and len(value) > 5]
+    return *((re.escape(secret), "<hidden>") for secret in secrets), *_of_machine()
+
+
+@cache
+def _of_machine() -> tuple[tuple[str, str], ...]:
+    names = {socket.gethostname(): "<host>", socket.gethostname().partition(".")[0]: "<host>"}
+    with suppress(KeyError, OSError):  # a container may run as a user without a name
+        names[getpass.getuser()] = "<user>"
+    return tuple(
+        (rf"(?<![\w-]){re.escape(name)}(?![\w-])", instead)
+        for name, instead in names.items()
+        if len(name) > 2 and name not in _COMMON
+    )

@@ -1,0 +1,260 @@
+"""Runs as a folder of tidy tables for other tools, and back into a store.
+
+    export.json      what this is: format, version, kind of the tables' files
+    dictionary.csv   table, column, type, unit and meaning of every column below
+    runs.*           one row per run: summary, parameters and phases as columns
+    latency.*, …     each table of all runs, with a first column ``run_id``
+    manifests.jsonl  what ``import_runs`` needs: the manifests as they are stored
+
+Texts and parameters have passed ``anonymous``. Executed notebooks and protocol logs stay at home.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.results.anonymous import anonymous_all
+from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
+from keyshift.results.manifest import SCHEMA_VERSION, Manifest, describe_versions, validate
+from keyshift.results.store import HEAD, ResultStore
+from keyshift.results.tables import TABLES, check_table
+
+FORMAT = 1  # grows when a file is renamed, removed or means something else
+Kind = Literal["parquet", "csv"]
+RUN_ID = pa.field("run_id", pa.string(), nullable=False)
+
+
+class _Writer(Protocol):
+    def write_table(self, table: pa.Table) -> None: ...
+
+
+def export_runs(
+    store: ResultStore,
+    run_ids: Sequence[str],
+    folder: Path,
+    kind: Kind = "parquet",
+    meanings: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Write these runs into a new or empty ``folder``; gives their ids. ``meanings``: of parameters, by name.
+
+    Raises BadInput, with nothing written, for a run that is not there or a folder that has files.
+    """
+    if not run_ids:
+        raise BadInput("no run given: name at least one, `keyshift results list` shows all")
+    require_new(folder)
+    manifests = [store.get_manifest(run_id) for run_id in dict.fromkeys(map(store.resolve, run_ids))]
+    folder.mkdir(parents=True, exist_ok=True)
+    columns: list[dict[str, str]] = []
+    with ExitStack() as stack:
+        writers: dict[str, _Writer] = {}
+        for manifest in manifests:
+            for name in _tables_of(manifest):
+                schema = TABLES[name].insert(0, RUN_ID)
+                if name not in writers:
+                    writers[name] = stack.enter_context(_writer(folder / f"{name}.{kind}", schema, kind))
+                table = store.get_arrow(manifest.run_id, name)
+                writers[name].write_table(table.add_column(0, RUN_ID, _repeated(manifest.run_id, table.num_rows)))
+        for name in writers:
+            columns += [_described(name, field.name, str(field.type)) for field in TABLES[name].insert(0, RUN_ID)]
+    runs = pd.DataFrame([_flat(manifest) for manifest in manifests])
+    _write_frame(runs, folder / f"runs.{kind}", kind)
+    described = [_described("runs", str(name), str(kind_of), meanings) for name, kind_of in runs.dtypes.items()]
+    pd.DataFrame(described + columns).to_csv(folder / "dictionary.csv", index=False)
+    lines = [json.dumps(_told(manifest)) for manifest in manifests]
+    (folder / "manifests.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "keyshift": describe_versions()["keyshift"]}
+    (folder / "export.json").write_text(json.dumps(head | {"kind": kind, "runs": len(manifests)}, indent=2) + "\n")
+    return [manifest.run_id for manifest in manifests]
+
+
+class Exported(NamedTuple):
+    """What an exported folder has, all of it checked."""
+
+    folder: Path
+    kind: Kind
+    manifests: list[Manifest]
+
+
+def read_export(folder: Path) -> Exported:
+    """What is in an exported ``folder``, checked against the schemas. Raises BadInput that names what is wrong."""
+    found = Exported(folder, _kind(folder), list(_manifests(folder)))
+    for name in TABLES:
+        having = {manifest.run_id for manifest in found.manifests if name in _tables_of(manifest)}
+        if having and (others := set(_run_ids(found, name)) - having):
+            raise BadInput(f"{name}.{found.kind} has rows of run {min(others)!r}, which is not in manifests.jsonl")
+    for manifest in found.manifests:
+        _tables(found, manifest)
+    return found
+
+
+def import_runs(store: ResultStore, exported: Exported) -> tuple[list[str], list[str]]:
+    """Store the runs of an export; gives the ids of those, and of those that were there already."""
+    there = [manifest.run_id for manifest in exported.manifests if _stored(store, manifest.run_id)]
+    new = [manifest for manifest in exported.manifests if manifest.run_id not in there]
+    for manifest in new:
+        store.put_run(manifest, _tables(exported, manifest))
+    return [manifest.run_id for manifest in new], there
+
+
+def require_new(folder: Path) -> None:
+    """Raise BadInput unless ``folder`` is not there yet, or empty."""
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise BadInput(f"folder {str(folder)!r} is not empty: name a new one")
+    except OSError as error:
+        raise BadInput(f"folder {str(folder)!r} cannot be used: {error.strerror}") from None
+
+
+# Writing
+
+
+def _writer(path: Path, schema: pa.Schema, kind: Kind) -> Any:
+    if kind == "csv":
+        return pyarrow.csv.CSVWriter(path, schema)
+    return pq.ParquetWriter(path, schema, compression="zstd")
+
+
+def _write_frame(frame: pd.DataFrame, path: Path, kind: Kind) -> None:
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path, index=False)
+
+
+def _told(manifest: Manifest) -> dict[str, Any]:
+    told: dict[str, Any] = anonymous_all(manifest.model_dump(mode="json"))
+    return told | {"files": [f"{name}.parquet" for name in _tables_of(manifest)]}
+
+
+def _flat(manifest: Manifest) -> dict[str, Any]:
+    """A run as one row of columns with one value each."""
+    told = _told(manifest)
+    summary = told["summary"] or {}
+    figures = {name: value for name, value in summary.items() if name not in ("parameters", "phases", *HEAD)}
+    phases = {PHASE + name: value for name, value in summary.get("phases", {}).items()}
+    # Text, as a column has one type and the same parameter may be a number in one run and a word in another.
+    parameters = {PARAMETER + name: json.dumps(value) for name, value in told["parameters"].items()}
+    return {name: told[name] for name in HEAD} | figures | phases | parameters
+
+
+def _described(table: str, column: str, kind: str, meanings: Mapping[str, str] | None = None) -> dict[str, str]:
+    said = (meanings or {}).get(column.removeprefix(PARAMETER)) if column.startswith(PARAMETER) else None
+    return {
+        "table": table,
+        "column": column,
+        "type": "JSON" if column.startswith(PARAMETER) else "text" if kind in ("object", "string") else kind,
+        "unit": unit(column),
+        "meaning": said or meaning(table, column),
+    }
+
+
+def _repeated(text: str, times: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), times)
+
+
+def _tables_of(manifest: Manifest) -> list[str]:
+    return [name for name in TABLES if f"{name}.parquet" in manifest.files]
+
+
+# Reading
+
+
+def _kind(folder: Path) -> Kind:
+    """How the tables are written. Raises BadInput if the folder is no export, or one of a newer keyshift."""
+    head = _read(folder / "export.json", json.loads)
+    if not isinstance(head, dict) or not {"format", "schema_version", "kind"} <= head.keys():
+        raise BadInput(
+            f"{folder / 'export.json'} is not what an export writes: it needs format, schema_version and kind"
+        )
+    for name, newest in (("format", FORMAT), ("schema_version", SCHEMA_VERSION)):
+        if not isinstance(head[name], int) or head[name] > newest:
+            raise BadInput(
+                f"the export has {name} {head[name]!r}, this keyshift ({describe_versions()['keyshift']}) reads up to "
+                f"{newest}: upgrade keyshift to import it"
+            )
+    if head["kind"] not in ("parquet", "csv"):
+        raise BadInput(f"export.json: kind {head['kind']!r} is neither parquet nor csv")
+    kind: Kind = head["kind"]
+    return kind
+
+
+def _manifests(folder: Path) -> Iterator[Manifest]:
+    lines = _read(folder / "manifests.jsonl", str.splitlines)
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield validate(json.loads(line))
+        except (ValueError, KeyshiftError) as error:
+            raise BadInput(f"manifests.jsonl, line {number}: {error}") from None
+    if not lines:
+        raise BadInput("manifests.jsonl is empty: the export has no run")
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}; an export has it") from None
+    except ValueError as error:
+        raise BadInput(f"{path} cannot be read: {error}") from None
+
+
+def _stored(store: ResultStore, run_id: str) -> bool:
+    try:
+        return store.resolve(run_id) == run_id
+    except BadInput:
+        return False
+
+
+def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:
+    """The tables of one run, checked."""
+    tables = {}
+    for name in _tables_of(manifest):
+        table = _of_run(exported, name, manifest.run_id)
+        try:
+            check_table(name, table)
+        except BadInput as error:
+            raise BadInput(f"{name}.{exported.kind}: {error}") from None
+        tables[name] = table
+    if manifest.status != "died" and (missing := TABLES.keys() - tables.keys()):
+        raise BadInput(f"run {manifest.run_id} has no table {', '.join(sorted(missing))}: the export is not whole")
+    return tables
+
+
+def _run_ids(exported: Exported, name: str) -> list[str]:
+    found: list[str] = _parsed(exported, name, ["run_id"])["run_id"].unique().to_pylist()
+    return found
+
+
+def _of_run(exported: Exported, name: str, run_id: str) -> pa.Table:
+    table = _parsed(exported, name, run_id=run_id)
+    table = table.filter(pc.equal(table["run_id"], run_id)).drop_columns("run_id")
+    if exported.kind == "csv":  # an empty place is how CSV says NaN
+        for place, field in enumerate(table.schema):
+            if pa.types.is_floating(field.type):
+                table = table.set_column(place, field, pc.fill_null(table[field.name], float("nan")))
+    return table
+
+
+def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run_id: str | None = None) -> pa.Table:
+    """Rows of a table's file, of Parquet those of one run. Raises BadInput if it cannot be read as that table."""
+    folder, kind, _ = exported
+    path = folder / f"{name}.{kind}"
+    try:
+        if kind == "parquet":
+            return pq.read_table(path, columns=columns, filters=run_id and [("run_id", "=", run_id)])
+        types = {field.name: field.type for field in TABLES[name].insert(0, RUN_ID)}
+        options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns)
+        return pyarrow.csv.read_csv(path, convert_options=options)
+    except FileNotFoundError:
+        raise BadInput(f"{path} is not there: an export has it") from None
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise BadInput(f"{path.name} cannot be read as the table {name}: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,137 @@
+"""Runs as one HTML file that opens anywhere: an index of the runs, what they show together, and a part for each.
+
+Everything is inside: figures are inline SVG, there is no script and no link to elsewhere. Texts and parameters have
+passed ``anonymous``.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import jinja2
+import matplotlib as mpl
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from keyshift.analysis import metrics, run_figures
+from keyshift.analysis.figures import ccdf_figure, panels, pareto, steps_gantt
+from keyshift.analysis.style import theme
+from keyshift.analysis.sweeps import MEASURES
+from keyshift.analysis.tables import comparison_table, sentences, tradeoff_sentences, tradeoffs
+from keyshift.analysis.timelines import tail
+from keyshift.errors import BadInput
+from keyshift.results.anonymous import anonymous_all
+from keyshift.results.manifest import Manifest, describe_versions
+from keyshift.results.store import ResultStore
+
+Row = dict[str, Any]
+_COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
+
+
+def report(store: ResultStore, run_ids: Sequence[str]) -> str:
+    """The HTML of these runs, in the order given. Raises BadInput for a run that is not there, or if none is given."""
+    if not run_ids:
+        raise BadInput("no run given: name at least one, `keyshift results list` shows all")
+    manifests = [store.get_manifest(run_id) for run_id in dict.fromkeys(map(store.resolve, run_ids))]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("keyshift.results", "."), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("report.html.jinja").render(
+        title=f"{len(manifests)} runs" if len(manifests) > 1 else manifests[0].run_id,
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {describe_versions()['keyshift']}",
+        index=[_index_row(manifest) for manifest in manifests],
+        together=list(_together(manifests)),
+        runs=(_run(store, manifest) for manifest in manifests),
+    )
+
+
+def _index_row(manifest: Manifest) -> Row:
+    summary = manifest.summary.model_dump() if manifest.summary else {}
+    names = ("P99 before (ms)", "P99 spike (ms)", "silence (ms)", "completion (s)", "completion (× floor)")
+    return {
+        "run": manifest.run_id,
+        "workload": manifest.workload,
+        "strategy": manifest.strategy,
+        "status": manifest.status,
+        "figures": {name: _number(MEASURES[name](summary)) for name in names},
+    }
+
+
+def _together(manifests: Sequence[Manifest]) -> Iterator[Row]:
+    """For each workload of which there are several runs with a verdict: what they show side by side."""
+    ended = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
+    for workload in dict.fromkeys(row["workload"] for row in ended):
+        rows = [anonymous_all(row) for row in ended if row["workload"] == workload]
+        if len(rows) < 2:
+            continue
+        costs = tradeoffs(rows)
+        drawable = costs["spike_ms"].notna() & costs["completion_s"].notna()
+        yield {
+            "workload": workload,
+            "table": _table(comparison_table(rows)),
+            "figure": _svg(pareto(costs).figure) if drawable.any() else "",
+            "said": [*sentences(rows), *(tradeoff_sentences(rows) if drawable.any() else [])],
+        }
+
+
+def _run(store: ResultStore, manifest: Manifest) -> Row:
+    told = anonymous_all(manifest.model_dump(mode="json"))
+    summary = told["summary"] or {}
+    figures = {name: _number(measure(summary)) for name, measure in MEASURES.items()}
+    tables = store.get_tables(manifest.run_id) if manifest.summary else {}
+    verdict = told["verdict"]
+    return {
+        "told": told,
+        "facts": _facts(told),
+        "counts": {name: verdict[name] for name in _COUNTS} | verdict["others"] if verdict else {},
+        "figures": {name: value for name, value in figures.items() if value},
+        "tail": _table(tail({manifest.strategy: tables["latency"]}).drop(columns="name")) if tables else "",
+        "drawn": [_svg(figure) for figure in _drawn(manifest.strategy, tables)] if tables else [],
+    }
+
+
+def _facts(told: Mapping[str, Any]) -> dict[str, str]:
+    machine = told["machine"]
+    return {
+        "started": told["started_at"],
+        "finished": told["finished_at"],
+        "machine": f"{machine['cpus']} × {machine['cpu']}, {machine['memory_mib']} MiB, {machine['system']}",
+        "stages": ", ".join(stage["name"] for stage in told["stages"]),
+    }
+
+
+def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[Figure]:
+    latency, migration = tables["latency"], tables["migration"]
+    if len(latency):
+        yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second")
+        yield run_figures.throughput_panels({strategy: tables})
+        yield _figure(ccdf_figure({strategy: metrics.ccdf(latency)}).figure)
+    if len(migration):
+        yield _figure(steps_gantt(migration).figure)
+    if {"cpu_cores", "rss_mib"} <= set(tables["metrics"]["metric"]):
+        yield run_figures.resource_panels({strategy: tables})
+
+
+def _figure(figure: Any) -> Figure:
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _svg(figure: Any) -> Markup:
+    """The figure as an SVG element, without the prologue of a file; the figure is closed."""
+    content = io.StringIO()
+    with theme():
+        figure.savefig(content, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    mpl.pyplot.close(figure)
+    whole = content.getvalue()
+    return Markup(whole[whole.index("<svg") :])
+
+
+def _table(frame: pd.DataFrame) -> Markup:
+    return Markup(frame.to_html(index=False, border=0, na_rep="–", float_format="{:.4g}".format))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or value != value else f"{value:.4g}"

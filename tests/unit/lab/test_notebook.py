@@ -1,0 +1,52 @@
+"""An executed notebook, and its HTML, say nothing of whose machine it was executed on."""
+
+import base64
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from keyshift.lab.notebook import MIME, shareable, summaries
+
+PNG = base64.b64encode(bytes(range(256)) * 30).decode()
+WHERE = "/home/ada/work/keyshift"
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
+    outputs = [
+        new_output("stream", name="stdout", text=f"log {WHERE}/spark.log on 10.1.2.3:7077, key sup3r-s3cret\n"),
+        new_output("error", ename="OSError", evalue=f"{WHERE}/x", traceback=[f"File \x1b[0;32m{WHERE}/y.py\x1b[0m"]),
+        new_output("display_data", data={"text/plain": f"<Figure {WHERE}/z>", "image/png": PNG}),
+        new_output("display_data", data={MIME: [{"run_id": "2026", "parameters": {"text": f"{WHERE}/a.txt"}}]}),
+        new_output("display_data", data={"text/html": f'<img src="data:image/png;base64,{PNG}"> {WHERE}/b'}),
+    ]
+    cells = [
+        new_markdown_cell("# events/s"),
+        new_code_cell(f'profile = "{WHERE}/p.yaml"', metadata={"tags": ["injected-parameters"]}),
+        new_code_cell("print(1 / 2)  # as a/b/c", outputs=outputs),
+    ]
+    told = {"input_path": f"{WHERE}/in.ipynb", "output_path": f"{WHERE}/out.ipynb", "parameters": {"rate": 5}}
+    return shareable(
+        new_notebook(
+            cells=cells, metadata={"papermill": told, "kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        )
+    )
+
+
+def test_neither_the_copy_nor_its_html_says_where_it_was_executed(executed):
+    for text in (nbformat.writes(executed), HTMLExporter().from_notebook_node(executed)[0]):
+        for trace in ("/home/ada", "10.1.2.3", ":7077", "sup3r-s3cret"):
+            assert trace not in text.replace(PNG, "")
+
+
+def test_code_figures_and_rows_stay(executed):
+    _, _, code = executed.cells
+    assert code.source == "print(1 / 2)  # as a/b/c"
+    assert code.outputs[2].data["image/png"] == PNG
+    assert PNG in code.outputs[4].data["text/html"]
+    assert summaries(executed) == [{"run_id": "2026", "parameters": {"text": "<path>"}}]
+    assert executed.metadata.papermill.parameters.rate == 5
+    nbformat.validate(executed)

@@ -1,0 +1,74 @@
+"""What names a machine or its user is taken out of texts, and nothing else is."""
+
+import base64
+import getpass
+import socket
+
+import pytest
+
+from keyshift.results import anonymous as module
+from keyshift.results.anonymous import anonymous, anonymous_all
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Kafka at 10.1.2.3:9092 went away", "Kafka at <address> went away"),
+        ("no route to 192.168.0.17.", "no route to <address>."),
+        ("connect to [fe80::1ff:fe23:4567:890a]:9092 failed", "connect to <address> failed"),
+        ("MinIO at kafka-0.kafka.svc:19092, localhost:9000", "MinIO at <address>, <address>"),
+        ("slots 0 on ip-10-0-0-3.ec2.internal", "slots 0 on <address>"),
+        ("Spark's log is /home/ada/.keyshift/spark.log", "Spark's log is <path>"),
+        ("File '/usr/lib/python3/x.py', line 3", "File '<path>', line 3"),
+        ("at file:/tmp/a/b.jar(/opt/x y)", "at <path>(<path> y)"),
+        ("in ~/keyshift and C:\\Users\\ada\\x.txt", "in <path> and <path>"),
+        ("secret_key=abc123, token: 9f8e", "secret_key=<hidden>, token: <hidden>"),
+        ("redis://me:word@store", "redis://<hidden>@store"),
+    ],
+)
+def test_addresses_paths_and_credentials_go(text, expected):
+    assert anonymous(text) == expected
+    assert anonymous(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2000 events/s, P99 12.5 ms, 1/2 of 3/4",
+        "Spark 4.3.0, Python 3.11.2, protocol 1.2.3",
+        "fault = stop:destination@install:3s, rate_steps=8:4000,16:1000, 12:30:45 UTC",
+        "20260101T120000-keycount-fluid-0a1b2c: verdict ok",
+        "<td>1</td></tr> https://www.w3.org/2000/svg text/html",
+        "key 17 of unit 3; keys: 500; a token of 5",
+        "numpy/core and data/moving.txt",
+    ],
+)
+def test_other_texts_stay_as_they_are(text):
+    assert anonymous(text) == text
+
+
+def test_an_image_in_a_text_is_not_damaged():
+    image = "data:image/png;base64," + base64.b64encode(bytes(range(256)) * 20).decode()
+    text = f'<img src="{image}"> from /home/ada/x.png'
+    assert anonymous(text) == f'<img src="{image}"> from <path>'
+
+
+def test_the_names_of_this_machine_and_of_its_user_go(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "ada-laptop.home")
+    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
+    module._of_machine.cache_clear()
+    try:
+        assert anonymous("ada at ada-laptop, ada-laptop.home") == "<user> at <host>, <host>"
+        assert anonymous("adamant") == "adamant"
+        assert anonymous_all({"ada": ["ada", 3, {"x": None}]}) == {"ada": ["<user>", 3, {"x": None}]}
+    finally:
+        module._of_machine.cache_clear()
+
+
+def test_credentials_of_the_environment_go_wherever_they_are(monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_REDIS_PASSWORD", "kX9+(q")
+    assert anonymous("redis said kX9+(q!") == "redis said <hidden>!"
+
+
+def test_a_path_behind_a_colour_goes():
+    assert anonymous("File \x1b[0;32m/work/main/x.py:12\x1b[0m") == "File \x1b[0;32m<path>:12\x1b[0m"

@@ -1,0 +1,153 @@
+"""Runs leave as tidy tables that anybody can read, come back as they were, and nothing broken comes in."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small_store import result_store, run, tables
+
+from keyshift.errors import BadInput
+from keyshift.results.dictionary import meaning, unit
+from keyshift.results.exchange import export_runs, import_runs, read_export
+from keyshift.results.manifest import Summary
+from keyshift.results.tables import TABLES, make_table
+
+KINDS = pytest.mark.parametrize("kind", ["parquet", "csv"])
+
+
+@pytest.fixture
+def store():
+    store = result_store()
+    unknown = tables()["migration"].to_pandas().assign(drained_s=np.nan)
+    second = tables(seconds=10) | {"migration": make_table("migration", unknown.to_dict("list"))}
+    store.put_run(run(0, parameters={"text": "/home/ada/moby.txt"}, notes=["at 10.0.0.1"]), tables())
+    store.put_run(run(1, "matched", "bad"), second)
+    store.put_run(run(2, "lazy", "died"), {})
+    store.put_file(run(0).run_id, "page.html", b"stays at home")
+    return store
+
+
+@pytest.fixture(params=["parquet", "csv"])
+def exported(store, tmp_path, request):
+    folder = tmp_path / "out"
+    export_runs(store, [run(0).run_id, run(1, "matched").run_id, run(2, "lazy").run_id], folder, request.param)
+    return folder
+
+
+def test_runs_come_back_as_they_were(store, exported):
+    other = result_store()
+    stored, there = import_runs(other, read_export(exported))
+    assert (len(stored), there) == (3, [])
+    for run_id in stored:
+        mine, theirs = store.get_manifest(run_id), other.get_manifest(run_id)
+        assert theirs.model_copy(update={"parameters": {}, "summary": None, "files": []}) == mine.model_copy(
+            update={"parameters": {}, "summary": None, "files": []}
+        )
+        if mine.summary:
+            assert theirs.summary.spike_ms == mine.summary.spike_ms
+            for name in TABLES:
+                pd.testing.assert_frame_equal(other.get_table(run_id, name), store.get_table(run_id, name))
+    assert other.list_runs()["run_id"].tolist() == store.list_runs()["run_id"].tolist()
+
+
+def test_what_is_there_already_stays_and_is_told(store, exported):
+    assert import_runs(store, read_export(exported))[0] == []
+    store.delete_run(run(0).run_id)
+    assert import_runs(store, read_export(exported)) == (
+        [run(0).run_id],
+        [run(1, "matched").run_id, run(2, "lazy").run_id],
+    )
+
+
+def test_every_column_is_in_the_dictionary_with_its_meaning(exported):
+    dictionary = pd.read_csv(exported / "dictionary.csv", keep_default_na=False)
+    assert (dictionary["meaning"].str.len() > 2).all()
+    kind = json.loads((exported / "export.json").read_text())["kind"]
+    read = pd.read_csv if kind == "csv" else pd.read_parquet
+    for name in ("runs", *TABLES):
+        assert read(exported / f"{name}.{kind}").columns.tolist() == (
+            dictionary.loc[dictionary["table"] == name, "column"].tolist()
+        )
+    units = dictionary.set_index(["table", "column"])["unit"]
+    assert (units["runs", "spike_ms"], units["runs", "phase.transfer"]) == ("ms", "s")
+    assert (units["latency", "created_s"], units["migration", "bytes"], units["runs", "rate_per_s"]) == (
+        "s",
+        "bytes",
+        "1/s",
+    )
+
+
+def test_every_column_there_may_be_has_a_meaning():
+    for name, schema in TABLES.items():
+        assert all(meaning(name, column) for column in schema.names)
+    assert all(meaning("runs", name) for name in Summary.model_fields)
+    assert unit("reason") == ""
+
+
+def test_meanings_of_parameters_can_be_given(store, tmp_path):
+    export_runs(store, [run(0).run_id], tmp_path / "out", meanings={"rate": "events offered per second"})
+    dictionary = pd.read_csv(tmp_path / "out" / "dictionary.csv").set_index("column")
+    assert dictionary.loc["parameter.rate", "meaning"] == "events offered per second"
+    assert dictionary.loc["parameter.text", "meaning"] == "effective parameter of the run"
+
+
+def test_nothing_in_the_folder_tells_whose_machine_it_was(exported):
+    content = b"".join(path.read_bytes() for path in exported.iterdir())
+    for text in (b"/home", b"moby", b"10.0.0.1", b"stays at home"):
+        assert text not in content
+
+
+def rewrite(folder, name, change):
+    kind = json.loads((folder / "export.json").read_text())["kind"]
+    path = folder / f"{name}.{kind}"
+    if kind == "csv":
+        change(pd.read_csv(path)).to_csv(path, index=False)
+    else:
+        pq.write_table(pa.Table.from_pandas(change(pd.read_parquet(path)), preserve_index=False), path)
+
+
+def spoil(folder, name, content):
+    path = next(folder.glob(name))
+    path.write_bytes(content(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda f: rewrite(f, "latency", lambda t: t.drop(columns="slot")), r"latency\..*slot"),
+        (lambda f: rewrite(f, "latency", lambda t: t.assign(slot="first")), r"latency\..*slot|cannot be read.*latency"),
+        (lambda f: rewrite(f, "metrics", lambda t: t.assign(more=1)), r"metrics\..*columns are .*more"),
+        (lambda f: rewrite(f, "metrics", lambda t: t.drop(columns="run_id")), r"metrics\..*run_id"),
+        (lambda f: rewrite(f, "migration", lambda t: t.assign(run_id="other")), "has rows of run 'other'"),
+        (lambda f: spoil(f, "latency.*", lambda c: c[: len(c) // 2] + b"\xff"), "latency"),
+        (lambda f: next(f.glob("decisions.*")).unlink(), "decisions.* is not there: an export has it"),
+        (lambda f: (f / "export.json").unlink(), r"export\.json cannot be read: No such file"),
+        (lambda f: spoil(f, "export.json", lambda c: c[:9]), r"export\.json cannot be read"),
+        (lambda f: spoil(f, "export.json", lambda c: b"{}"), "needs format, schema_version and kind"),
+        (lambda f: spoil(f, "export.json", lambda c: c.replace(b'"format": 1', b'"format": 9')), "format 9.*upgrade"),
+        (lambda f: spoil(f, "manifests.jsonl", lambda c: b""), "the export has no run"),
+        (lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'"lost": 0', b'"lost": -1', 1)), r"line 1: .*lost"),
+        (
+            lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 2', b'version": 3')),
+            "schema_version 3.*upgrade",
+        ),
+    ],
+)
+def test_what_is_broken_is_named_in_a_line_before_anything_is_stored(exported, damage, words):
+    damage(exported)
+    with pytest.raises(BadInput, match=words) as error:
+        read_export(exported)
+    assert "\n" not in str(error.value)
+
+
+@KINDS
+def test_a_folder_with_files_is_left_alone(store, tmp_path, kind):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(BadInput, match="is not empty: name a new one"):
+        export_runs(store, [run(0).run_id], tmp_path, kind)
+    with pytest.raises(BadInput, match="unknown run"):
+        export_runs(store, ["1999"], tmp_path / "new", kind)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

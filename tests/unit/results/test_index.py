@@ -1,0 +1,152 @@
+"""The index of a store: a list of runs is right whatever became of the index, and reads manifests only once."""
+
+import pytest
+from small_bucket import Bucket
+from small_store import result_store, run, tables
+
+from keyshift.errors import ServiceUnavailable
+from keyshift.results.index import MOST
+from keyshift.results.manifest import new_run_id
+
+
+class Counting(Bucket):
+    """Counts the objects that are read, by what they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.manifests = 0
+
+    def get_object(self, bucket, name, offset=0, length=0):
+        self.manifests += name.endswith("manifest.json")
+        return super().get_object(bucket, name, offset, length)
+
+    def index(self):
+        return [name for name in self.objects if name.startswith("runs-index/")]
+
+
+@pytest.fixture
+def client():
+    return Counting()
+
+
+@pytest.fixture
+def store(client):
+    return result_store(client)
+
+
+def ids(store, **choice):
+    return store.list_runs(**choice)["run_id"].tolist()
+
+
+def test_runs_are_listed_without_reading_their_manifests(store, client):
+    stored = [store.put_run(run(number), tables()) for number in range(3)]
+    client.manifests = 0
+    listed = store.list_runs()
+    assert listed["run_id"].tolist() == [manifest.run_id for manifest in reversed(stored)]
+    assert listed["spike_ms"].tolist() == [62, 61, 60]
+    assert listed["started_at"].tolist() == [manifest.started_at for manifest in reversed(stored)]
+    assert listed["parameters"].tolist() == [manifest.parameters for manifest in reversed(stored)]
+    assert client.manifests == 0
+
+
+def test_runs_from_before_the_index_are_read_once(store, client):
+    for number in range(3):
+        store.put_run(run(number, status="died" if number == 1 else "ok"), tables())
+    for name in client.index():
+        del client.objects[name]
+    before = client.manifests
+    assert store.list_runs(limit=2)["status"].tolist() == ["ok", "died"]
+    assert client.manifests == before + 2, "no more than it needs"
+    assert len(ids(store)) == 3
+    assert len(ids(store)) == 3
+    assert client.manifests == before + 3
+
+
+def test_many_objects_become_one_page_and_no_row_is_lost(store, client):
+    expected = [put(store, number) for number in range(MOST + 5)]
+    assert len(client.index()) == MOST + 5
+    client.manifests = 0
+    assert ids(store) == expected[::-1]
+    assert len(client.index()) == 1
+    assert ids(store) == expected[::-1]
+    assert client.manifests == 0
+
+
+def put(store, number):
+    return store.put_run(run(number, status="died"), {}).run_id
+
+
+def test_writers_and_readers_at_the_same_time_lose_nothing(store, client):
+    """Two readers put the same objects into a page while a writer adds a run."""
+    for number in range(MOST + 1):
+        put(store, number)
+    other, late = result_store(client), []
+    listing = client.list_objects
+
+    def meanwhile(bucket, prefix, recursive):
+        found = listing(bucket, prefix, recursive)
+        if prefix.startswith("runs-index") and not late:
+            late.append(put(other, 999))
+            other.list_runs()  # takes away what the first one has listed
+        return found
+
+    client.list_objects = meanwhile
+    assert len(ids(store)) == MOST + 1, "the folders as they were"
+    client.manifests = 0
+    assert ids(store)[0] == late[0]
+    assert len(ids(other)) == MOST + 2
+    assert client.manifests == 0
+
+
+def test_a_deleted_run_is_gone_and_its_name_can_be_used_again(store):
+    first, second = (store.put_run(run(number), tables()).run_id for number in (0, 1))
+    assert len(ids(store)) == 2
+    store.delete_run(first)
+    assert ids(store) == [second]
+    store.put_run(run(0, spike_ms=5.0), tables())
+    assert store.list_runs()["spike_ms"].tolist() == [61, 5]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(store, client, left, monkeypatch):
+    stored = store.put_run(run(), tables()).run_id
+    monkeypatch.setattr(store._bucket, "remove", lambda names: None)
+    store.delete_run(stored)  # killed after it was taken out of the index
+    if not left:
+        del client.objects[f"runs/{stored}/manifest.json"]
+    assert len(ids(store)) == len(ids(store)) == left
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"\x1f\x8b nonsense"])
+def test_a_damaged_index_is_as_none(store, client, damage):
+    stored = store.put_run(run(), tables()).run_id
+    for name in client.index():
+        client.objects[name] = damage
+    assert ids(store) == [stored]
+
+
+def test_a_run_is_stored_though_the_index_cannot_be_written(store, client, monkeypatch):
+    def refused(*_):
+        raise ServiceUnavailable("no space left")
+
+    monkeypatch.setattr(store._index._bucket, "put", refused)
+    stored = store.put_run(run(), tables()).run_id
+    assert ids(store) == [stored]
+    assert not client.index()
+
+
+def test_what_cannot_be_read_is_asked_again_each_time(store, client):
+    stored = store.put_run(run(), tables()).run_id
+    for name in client.index():
+        del client.objects[name]
+    name = f"runs/{stored}/manifest.json"
+    whole, client.objects[name] = client.objects[name], b"{}"
+    assert store.list_runs()["status"].tolist() == ["unreadable"]
+    client.objects[name] = whole
+    assert store.list_runs()["status"].tolist() == ["ok"]
+
+
+def test_files_without_a_manifest_are_no_run(store, client):
+    client.objects[f"runs/{new_run_id('keycount', 'fluid')}/latency.parquet"] = b""
+    assert store.list_runs().empty
+    assert "spike_ms" in store.list_runs().columns
