@@ -20,16 +20,18 @@ _PLACES = {
     ),
     "keyshift.checks": ("check_backend", "check_strategy", "check_workload"),
     "keyshift.errors": ("KeyshiftError",),
-    "keyshift.keys": ("Assignment", "units_of"),
+    "keyshift.frames": ("EVENT_FIELDS",),
+    "keyshift.keys": ("Assignment", "Move", "Step", "units_of"),
     "keyshift.lab.connect": ("open_lab", "start_job"),
     "keyshift.lab.live_spec": ("live_spec",),
     "keyshift.lab.notebook": ("publish",),
     "keyshift.lab.run": ("run_all",),
     "keyshift.lab.sequential": ("run_sequentially",),
     "keyshift.lab.spec": ("make_spec",),
-    "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies"),
+    "keyshift.planner": ("Decision", "change", "in_units", "make_plan", "settings", "strategies", "strategy"),
     "keyshift.state": ("backends",),
-    "keyshift.workloads": ("workloads",),
+    "keyshift.workloads": ("KeyedStage", "Source", "workload", "workloads"),
+    "keyshift.workloads.keyed": ("Grouped",),
 }
 _MODULES = {"metrics": "keyshift.analysis.metrics", "targets": "keyshift.planner.targets"}
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
