@@ -8,6 +8,7 @@ from typing import Any
 
 _PLACES = {
     "keyshift.analysis.figures": ("panels", "pareto"),
+    "keyshift.analysis.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
     "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
@@ -19,6 +20,8 @@ _PLACES = {
         "scaling_timeline",
     ),
     "keyshift.checks": ("check_backend", "check_strategy", "check_workload"),
+    "keyshift.control.explorer": ("Explorer", "live_picture"),
+    "keyshift.control.watched": ("WatchedJob", "play"),
     "keyshift.errors": ("KeyshiftError",),
     "keyshift.frames": ("EVENT_FIELDS",),
     "keyshift.keys": ("Assignment", "Move", "Step", "units_of"),

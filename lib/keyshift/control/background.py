@@ -54,6 +54,10 @@ class Client:
         given = {name: value for name, value in parameters.items() if value is not None}
         return self._asked("POST", path, params=given, timeout=None if wait else ANSWER_S)
 
+    def plan(self, strategy: str, target: int) -> dict[str, Any]:
+        """Move the state to so many slots by another strategy; see ``LiveJob.plan``."""
+        return self._asked("POST", "/plan", json={"strategy": strategy, "target": target})
+
     def _asked(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         try:
             answer = self._http.request(method, path, **more)
