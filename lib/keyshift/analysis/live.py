@@ -13,6 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from keyshift.analysis.style import heading, theme
 
@@ -57,7 +58,7 @@ class History:
             owners = dict(self.looks[-1].owners)  # the same tuples again
         self.slots = {name: stage["provisioned"] for name, stage in status["stages"].items()}
         p50, p99 = (np.nan if status[name] is None else status[name] for name in ("p50_ms", "p99_ms"))
-        at_s, rates = status["running_s"], (status["rate"], status["results_per_s"])
+        at_s, rates = max(0.0, status["running_s"]), (status["rate"], status["results_per_s"])
         self.looks.append(Look(at_s, p50, p99, *rates, sum(waiting) / MIB, owners))
 
     def mark(self, what: str) -> None:
@@ -197,6 +198,10 @@ class _Timelines:
             for (name, label), (style, colour) in zip(names.items(), LINES, strict=False):
                 [self._lines[name]] = ax.plot([], [], style, color=colour, label=label)
             ax.set(xlabel="seconds since the load began", ylabel=unit)
+            if unit == "ms":
+                ax.set_yscale("log")
+                ax.yaxis.set_major_formatter(ScalarFormatter())
+                ax.yaxis.set_minor_formatter(NullFormatter())
             ax.legend(loc="upper left", frameon=False, fontsize="small")
 
     def show(self, history: History, begin: float, end: float) -> None:
@@ -207,7 +212,9 @@ class _Timelines:
             line.set_data(numbers[:, 0], numbers[:, Look._fields.index(name)])
         for ax, (_, _, names) in zip(self._axes, TIMELINES, strict=True):
             columns = numbers[:, [Look._fields.index(name) for name in names]]
-            most = float(np.nanmax(columns)) if np.isfinite(columns).any() else 1.0
-            ax.set(xlim=(begin, end), ylim=(0, 1.5 * most or 1.0))  # room for the legend
+            seen = columns[np.isfinite(columns) & (columns > 0)]
+            least, most = (seen.min(), seen.max()) if len(seen) else (1.0, 1.0)
+            log = ax.get_yscale() == "log"  # there is room for the legend above the lines
+            ax.set(xlim=(begin, end), ylim=(least / 2, most * (most / least) ** 0.4 * 3) if log else (0, 1.5 * most))
         for at_s, _ in history.marks[len(self._marks) :]:
             self._marks.append([ax.axvline(at_s, color="#888888", linestyle=":", linewidth=1) for ax in self._axes])

@@ -31,7 +31,7 @@ ACTIONS: dict[str, tuple[type, ...]] = {
 
 
 class Action(NamedTuple):
-    """Something that is asked of a job, ``at_s`` seconds after it was ready."""
+    """Something that is asked of a job when its load has lasted ``at_s`` seconds."""
 
     at_s: float
     what: str
@@ -154,7 +154,7 @@ def play(
     seconds: float,
     seen: Callable[[WatchedJob], None] = lambda job: None,
 ) -> Manifest:
-    """Start ``job``, ask it for what ``script`` says, stop it after ``seconds``; gives the run with its verdict.
+    """Start ``job``, ask it for what ``script`` says, stop it after ``seconds`` of load; gives the run with its verdict.
 
     ``seen`` is called after each look. Nothing is started for a script or values that are not right (BadInput). What
     the job refuses is raised as well, when it has been stopped. Raises KeyshiftError if it dies.
@@ -165,16 +165,17 @@ def play(
         last = f"above {to_come[-1].at_s:g}, the second of the last action, and " if to_come else "above 0 and "
         raise BadInput(f"seconds = {seconds:g}: must be {last}at most {LONGEST_S:g}")
     job.start(values)
-    begin = time.monotonic()
     refused: BaseException | None = None
     try:
-        while (passed := time.monotonic() - begin) < seconds:
-            while to_come and to_come[0].at_s <= passed:
+        while True:
+            looked = time.monotonic()
+            running_s = job.look()["running_s"]
+            seen(job)
+            while to_come and to_come[0].at_s <= running_s:
                 action = to_come.pop(0)
                 job.ask(action.what, *action.given)
-            looked = time.monotonic()
-            job.look()
-            seen(job)
+            if running_s >= seconds:
+                break
             time.sleep(max(0.1, LOOK_S - (time.monotonic() - looked)))
     except BaseException as error:
         refused = error
