@@ -1,6 +1,7 @@
 """Strategies, workloads and state backends by name. One line registers, one error explains."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
@@ -37,6 +38,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        self._own: set[str] = set()
 
     def register(self, name: str, thing: T) -> T:
         """Add ``thing`` under ``name``. Raises ValueError if the name is taken."""
@@ -44,6 +46,23 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         self._entries[name] = thing
         return thing
+
+    def define(self, name: str, thing: T) -> T:
+        """Add what is not of the library, or replace what was defined by that name: a cell may run again.
+
+        Raises BadInput if the name is no word, or belongs to the library.
+        """
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise BadInput(f"{self.kind} {name!r}: a name is of lower-case letters, digits and _")
+        if name in self._entries and name not in self._own:
+            raise BadInput(f"{self.kind} {name!r} is of the library: choose another name")
+        self._own.add(name)
+        self._entries[name] = thing
+        return thing
+
+    def own(self) -> dict[str, T]:
+        """What was defined, by name: other processes have only what is registered."""
+        return {name: thing for name, thing in self._entries.items() if name in self._own}
 
     def get(self, name: str) -> T:
         """The thing registered under ``name``. Raises BadInput naming the nearest and all known names."""

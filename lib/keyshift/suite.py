@@ -9,6 +9,7 @@ from typing import Any
 _PLACES = {
     "keyshift.analysis.changes": ("changes",),
     "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
+    "keyshift.analysis.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
     "keyshift.analysis.run_figures": ("resource_panels", "throughput_panels"),
@@ -24,8 +25,11 @@ _PLACES = {
         "scaling_timeline",
     ),
     "keyshift.checks": ("check_backend", "check_strategy", "check_workload"),
+    "keyshift.control.explorer": ("Explorer", "live_picture"),
+    "keyshift.control.watched": ("WatchedJob", "play"),
     "keyshift.errors": ("KeyshiftError",),
-    "keyshift.keys": ("Assignment", "units_of"),
+    "keyshift.frames": ("EVENT_FIELDS",),
+    "keyshift.keys": ("Assignment", "Move", "Step", "units_of"),
     "keyshift.lab.connect": ("open_lab", "start_job"),
     "keyshift.lab.live_spec": ("live_spec",),
     "keyshift.lab.notebook": ("publish",),
@@ -34,9 +38,10 @@ _PLACES = {
     "keyshift.lab.spec": ("make_spec",),
     "keyshift.lab.stored_runs": ("comparable", "open_store"),
     "keyshift.lab.study": ("measure", "named"),
-    "keyshift.planner": ("change", "in_units", "make_plan", "settings", "strategies"),
+    "keyshift.planner": ("Decision", "change", "in_units", "make_plan", "settings", "strategies", "strategy"),
     "keyshift.state": ("backends",),
-    "keyshift.workloads": ("workloads",),
+    "keyshift.workloads": ("KeyedStage", "Source", "workload", "workloads"),
+    "keyshift.workloads.keyed": ("Grouped",),
 }
 _MODULES = {
     "metrics": "keyshift.analysis.metrics",

@@ -16,6 +16,7 @@ from keyshift.executor.config import result_schema
 from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import SequentialRun, run_sequentially
+from keyshift.parcel import packed
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
@@ -29,8 +30,9 @@ def check_workload(workload: Workload, frames: int = 12, examples: int = 10, see
     """Try ``workload`` with its parameters in sequential runs of ``frames`` frames, 10 ms each, whose state moves.
 
     It wants small parameters: every key group should get some events in a tenth of a second, and some timers should
-    fire if it has any. Raises ContractBroken.
+    fire if it has any. Raises ContractBroken; BadInput if its class cannot be sent to the processes of a job.
     """
+    packed(type(workload), type(workload).__module__)
     name, summary = workload.name, workload.summary
     require(bool(summary.strip()) and "\n" not in summary, f"summary {summary!r}: must be one line")
     require(len(workload.sources) == 1, f"{name} has {len(workload.sources)} sources: a job has one, so far")

@@ -21,6 +21,7 @@ from keyshift.control.files import JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.lab.live_spec import live_spec
+from keyshift.lab.own import Parcels, define_own, own_parcels
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say
 from keyshift.services.jars import require_java
@@ -53,6 +54,10 @@ class Client:
         given = {name: value for name, value in parameters.items() if value is not None}
         return self._asked("POST", path, params=given, timeout=None if wait else ANSWER_S)
 
+    def plan(self, strategy: str, target: int) -> dict[str, Any]:
+        """Move the state to so many slots by another strategy; see ``LiveJob.plan``."""
+        return self._asked("POST", "/plan", json={"strategy": strategy, "target": target})
+
     def _asked(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         try:
             answer = self._http.request(method, path, **more)
@@ -73,7 +78,7 @@ def start(
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
     ends, too, if this is interrupted.
     """
-    return _begun(Jobs(), values, say, name, port, profile, resume=False)
+    return _begun(Jobs(), values, say, name, port, profile, own=None)
 
 
 def resume(run: str, say: Say, port: int = 0) -> tuple[JobFile, dict[str, Any]]:
@@ -83,13 +88,17 @@ def resume(run: str, say: Say, port: int = 0) -> tuple[JobFile, dict[str, Any]]:
     """
     jobs = Jobs()
     job, journal = jobs.resumable(run)
-    return _begun(jobs, journal["values"], say, job.name, port, journal["profile"], resume=True)
+    return _begun(jobs, journal["values"], say, job.name, port, journal["profile"], journal.get("own", {}))
 
 
 def _begun(
-    jobs: Jobs, values: Mapping[str, Any], say: Say, name: str, port: int, profile: str | None, resume: bool
+    jobs: Jobs, values: Mapping[str, Any], say: Say, name: str, port: int, profile: str | None, own: Parcels | None
 ) -> tuple[JobFile, dict[str, Any]]:
+    """``own``: what a job that goes on was given of a notebook's cells; None: the job is new."""
+    resume = own is not None
+    define_own(own or {})
     spec, place = live_spec(values), load_profile(profile)
+    own = own if resume else own_parcels(spec)
     place.require_cores(spec.cores)
     require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
@@ -107,7 +116,8 @@ def _begun(
             strategy=spec.strategy.name,
             log=str(log),
         )
-        config = {"name": name, "values": dict(values), "profile": profile, "token": job.token, "resume": resume}
+        config: dict[str, Any] = {"name": name, "values": dict(values), "profile": profile, "own": own}
+        config |= {"token": job.token, "resume": resume}
         with _ended_otherwise(jobs, job, process, resume):
             jobs.write(job)
             _tell(process, json.dumps(config | {"socket": listener.fileno()}).encode() + b"\n")

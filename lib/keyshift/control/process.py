@@ -1,9 +1,9 @@
 """The process of a job in the background: ``python -m keyshift.control.process``, started by ``control.background``.
 
 Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token``, ``socket``, an
-inherited file descriptor that listens, and ``resume``, whether to go on with the job of this name. The end of standard
-input before the line ``release`` means that whoever has started it is gone before the job was ready: then it ends.
-Progress and the last word go to standard error.
+inherited file descriptor that listens, ``resume``, whether to go on with the job of this name, and ``own``, what the
+notebook that starts it has defined (``lab.own``). The end of standard input before the line ``release`` means that
+whoever has started it is gone before the job was ready: then it ends. Progress and the last word go to standard error.
 """
 
 import json
@@ -20,6 +20,7 @@ from keyshift.control.server import Server
 from keyshift.lab.connect import open_job_lab
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import anywhere, live_spec
+from keyshift.lab.own import define_own
 from keyshift.lab.run import Lab
 from keyshift.program import run_program
 from keyshift.progress import tell
@@ -34,13 +35,15 @@ def run() -> None:
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
     told = json.loads(starter.readline())
     threading.Thread(target=_obey, args=(starter,), name="keyshift-starter", daemon=True).start()
+    define_own(told["own"])
     spec, jobs, labs = live_spec(told["values"]), Jobs(), list[Lab]()
 
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
     def keep(journal: dict[str, Any]) -> None:
-        given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "work": str(labs[0].work)}
+        values = anywhere(told["values"], spec)
+        given = {"values": values, "profile": told["profile"], "own": told["own"], "work": str(labs[0].work)}
         jobs.keep_journal(name, journal | given)
 
     name = told["name"]

@@ -11,7 +11,7 @@ from keyshift.executor.faults import Fault
 from keyshift.frames import RESULT_FIELDS
 from keyshift.registry import unknown
 from keyshift.state import Store, backends
-from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, workloads
+from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, model_of
 
 UNIT = pa.field("unit", pa.int32())
 
@@ -40,6 +40,7 @@ class JobConfig:
     slots: int  # tasks of the keyed stage, those included that own nothing yet
     key_groups: int
     bins: int = 1
+    parcel: str = field(default="", repr=False)  # of a workload that the library does not have
     number: int = 0  # of the stage in the chain of stages
     onward: tuple[tuple[str, int], ...] = ()  # the stages behind this one, and the slots of each
     backend: str = "memory"
@@ -93,7 +94,7 @@ class JobConfig:
 
     def make_workload(self) -> Workload:
         """The workload with its parameters."""
-        return workloads.get(self.workload)(**self.parameters)
+        return model_of(self.workload, self.parcel)(**self.parameters)
 
     def make_source(self) -> Source:
         """The source of the events that the stage's routers read."""

@@ -150,6 +150,7 @@ class LiveJob:
             "strategy": spec.strategy.name,
             "summary": summary.model_dump() if summary else None,
             "examples": verdict.examples if verdict else [],
+            "manifest": self.manifest.model_dump(mode="json") if self.manifest else None,
             "stages": {},
             "migrations": [],
         }

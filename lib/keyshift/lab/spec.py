@@ -19,10 +19,10 @@ from pydantic.fields import FieldInfo
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 from keyshift.lab.scenario import AutoscalerPart, Change, ScenarioPart, Text, target_of
-from keyshift.planner import MEANINGS, Strategy, change, in_units, strategies
+from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
-from keyshift.workloads import Workload, parameters, workloads
+from keyshift.workloads import Workload, parameters, parcel_of, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
 DEFAULTS = {"workload": "keycount", "strategy": "fluid", "backend": "memory"}
@@ -115,7 +115,9 @@ class Choice(Part):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The effective parameters of one run. Raises BadInput if they are not possible together."""
+    """The effective parameters of one run. Raises BadInput if they are not possible together, PlanRejected if a
+    strategy of one's own makes a plan that is none.
+    """
 
     run: RunPart
     job: JobPart
@@ -164,7 +166,21 @@ class RunSpec:
         groups = Assignment.contiguous(key_groups, job.slots)
         for requested in self.changes:
             groups = target_of(requested, groups, [1.0] * key_groups)
-        self.start()
+        self._check_own()
+
+    def _check_own(self) -> None:
+        """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
+
+        Raises PlanRejected, and BadInput.
+        """
+        current, point = self.start(), self.point()
+        if point.propose:
+            for requested in self.changes:
+                heat = [1.0] * len(current.owner)
+                target = self.target(current, requested, heat)
+                make_plan(point, current, target, heat, self.workload.seed)
+                current = target
+        parcel_of(type(self.workload))
 
     def _check_autoscaler(self) -> None:
         least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most

@@ -19,6 +19,7 @@ from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal, StagePlans
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
+from keyshift.workloads import parcel_of
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
 
@@ -121,6 +122,7 @@ def job_config(
         endpoints=endpoints,
         workload=spec.workload.name,
         parameters=spec.workload.model_dump(),
+        parcel=parcel_of(type(spec.workload)),
         stage=stage,
         routers=spec.job.routers,
         slots=slots,

@@ -1,10 +1,13 @@
 """Planning: from (current, target) to the steps of a migration. Pure: no clock, no random, no IO.
 
-A new strategy is one file in ``strategies`` and one line here.
+A new strategy is one file in ``strategies`` and one line here. One of a notebook's cell has the decorator ``strategy``.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from keyshift.planner.check import MEANINGS, change, check, settings
-from keyshift.planner.model import Decision, Plan, Snapshot, Strategy
+from keyshift.planner.model import Decision, Plan, Propose, Snapshot, Strategy
 from keyshift.planner.plan import in_units, make_plan
 from keyshift.planner.strategies import (
     all_at_once,
@@ -38,6 +41,7 @@ __all__ = [
     "make_plan",
     "settings",
     "strategies",
+    "strategy",
 ]
 
 strategies: Registry[Strategy] = Registry("strategy")
@@ -57,3 +61,18 @@ strategies.register("lazy", lazy.STRATEGY)
 strategies.register("hybrid", hybrid.STRATEGY)
 strategies.register("spacker_dynamic", spacker_dynamic.STRATEGY)
 strategies.register("drrs", drrs.STRATEGY)
+
+
+def strategy(source: str = "a notebook", **settings: Any) -> Callable[[Propose], Strategy]:
+    """A decorator: a function of a notebook's cell becomes a strategy, known by the function's name from now on.
+
+    The function gets the strategy, a ``Snapshot`` and a log, and yields steps; ``make_plan`` says what a plan must be.
+    The first line of its text is the summary. ``settings``: those of ``change``, such as ``unit`` and ``bins``.
+    Raises BadInput for settings that are refused, or a name that is no word or belongs to the library.
+    """
+
+    def defined(propose: Propose) -> Strategy:
+        summary = (propose.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+        return strategies.define(propose.__name__, change(Strategy(summary, source, propose=propose), settings))
+
+    return defined

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from keyshift.errors import BadInput, PlanRejected
@@ -25,9 +25,10 @@ def make_plan(
     phases the first is planned; ``strategy.phase(n)`` has the others. The same input gives the same plan.
 
     Raises BadInput if the strategy is one that ``check`` refuses, or the arguments do not fit together. Raises
-    PlanRejected if a step is empty, is above the cap, has a mode of its own, moves a unit that is not misplaced, moves
-    a unit twice, names a source that is not the owner or a destination that is not the target; if a misplaced unit
-    never moves; or if a query that is stopped would be stopped more than once.
+    PlanRejected, which names the move, if what is proposed is no step; if a step is empty, is above the cap, has a mode
+    of its own, moves a unit that is not there or not misplaced, moves a unit twice, names a source that is not the
+    owner or a destination that is not the target; if a misplaced unit never moves; or if a query that is stopped would
+    be stopped more than once.
     """
     check(strategy)
     strategy = strategy.phase(0)
@@ -39,8 +40,13 @@ def make_plan(
     replicated = copies(strategy, snapshot, decisions.append)
     steps = []
     needed = {move.unit: move for move in snapshot.misplaced()}
-    done: set[UnitId] = set()
-    for number, step in enumerate((strategy.propose or propose)(strategy, snapshot, decisions.append)):
+    done: dict[UnitId, int] = {}  # in which step
+    proposed = (strategy.propose or propose)(strategy, snapshot, decisions.append)
+    if not isinstance(proposed, Iterable):
+        raise PlanRejected(f"the strategy gave {proposed!r:.80}: it must yield steps")
+    for number, step in enumerate(proposed):
+        if not _is_step(step):
+            raise PlanRejected(f"step {number} is {step!r:.80}: must be a Step of Moves")
         if not step.moves:
             raise PlanRejected(f"step {number} is empty")
         if strategy.cap and len(step.moves) > strategy.cap:
@@ -50,21 +56,45 @@ def make_plan(
         if number and strategy.restarts:
             raise PlanRejected(f"step {number}: a query that is stopped moves everything in step 0")
         for move in step.moves:
-            if move.unit in done:
-                raise PlanRejected(f"step {number}: unit {move.unit} moves twice")
-            if move.unit not in needed:
-                raise PlanRejected(f"step {number}: unit {move.unit} is where it should be and must not move")
-            if move != needed[move.unit]:
-                raise PlanRejected(f"step {number}: {move} where {needed[move.unit]} was expected")
-            done.add(move.unit)
+            if reason := _nonsense(move, snapshot, needed, done):
+                raise PlanRejected(
+                    f"step {number}, unit {move.unit} from slot {move.source} to {move.destination}: {reason}"
+                )
+            done[move.unit] = number
         steps.append(replace(step, mode=strategy.mode))
-    if missing := sorted(set(needed) - done):
+    if missing := sorted(set(needed) - done.keys()):
         raise PlanRejected(f"units never moved: {missing[:10]}{' …' if len(missing) > 10 else ''}")
     explained = {(decision.unit, decision.step) for decision in decisions}
     for number, step in enumerate(steps):
         unexplained = (move.unit for move in step.moves if (move.unit, number) not in explained)
         decisions += [Decision(unit, number, "the strategy gave no reason") for unit in unexplained]
     return Plan(tuple(steps), replicated, tuple(decisions))
+
+
+def _is_step(step: object) -> bool:
+    return (
+        isinstance(step, Step)
+        and isinstance(step.moves, tuple | list)
+        and all(isinstance(move, Move) for move in step.moves)
+    )
+
+
+def _nonsense(move: Move, snapshot: Snapshot, needed: Mapping[UnitId, Move], done: Mapping[UnitId, int]) -> str:
+    """Why ``move`` must not be made; empty if it may. ``done``: the step of each unit that has moved."""
+    owner = snapshot.current.owner
+    if move.unit not in range(len(owner)):
+        return f"there is no such unit, they are 0 to {len(owner) - 1}"
+    slots = sorted({*owner, *snapshot.target.owner})
+    for slot in (move.source, move.destination):
+        if slot not in slots:
+            return f"there is no slot {slot}, they are {', '.join(map(str, slots))}"
+    if move.unit in done:
+        return f"it moves twice, first in step {done[move.unit]}"
+    if move.unit not in needed:
+        return "it is where it should be and must not move"
+    if move != needed[move.unit]:
+        return f"it must go from slot {needed[move.unit].source} to {needed[move.unit].destination}"
+    return ""
 
 
 def propose(strategy: Strategy, snapshot: Snapshot, log: Log) -> Iterator[Step]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import KeyshiftError
-from keyshift.workloads import Workload, workloads
+from keyshift.workloads import Workload, model_of
 
 STOP = {"stop": True}
 
@@ -36,11 +36,12 @@ class TrafficConfig(BaseModel):
     topic: str
     workload: str
     parameters: dict[str, Any]
+    parcel: str = ""  # of a workload that the library does not have
     trace: str = ""  # a folder, see ``keyshift.trace``; empty: no trace
 
     def make_workload(self) -> Workload:
         """The workload with its parameters. Raises BadInput or ValidationError."""
-        return workloads.get(self.workload)(**self.parameters)
+        return model_of(self.workload, self.parcel)(**self.parameters)
 
 
 class Commands:

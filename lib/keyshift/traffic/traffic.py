@@ -17,7 +17,7 @@ from keyshift.errors import ServiceUnavailable
 from keyshift.traffic import topics
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
-from keyshift.workloads import Workload
+from keyshift.workloads import Workload, parcel_of
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
 LOOK_S = 0.05  # between two looks at what they said
@@ -132,6 +132,7 @@ class Traffic:
             "sign_in": asdict(endpoints.sign_in),
             "workload": workload.name,
             "parameters": workload.model_dump(),
+            "parcel": parcel_of(type(workload)),
             "trace": trace,
         }
         self._processes: list[JsonProcess] = []

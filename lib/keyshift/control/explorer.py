@@ -1,0 +1,163 @@
+"""Buttons and a live picture for a job in the background, in JupyterLab.
+
+A press is answered by a thread of its own, so the page never waits; what the job refuses is shown in one line.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+from IPython.display import Image, display
+
+from keyshift.analysis.live import LiveFigure
+from keyshift.control.watched import LOOK_S, WatchedJob
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.planner import strategies
+from keyshift.workloads import workloads
+
+
+class Explorer:
+    """What is seen and pressed. ``values``: of the job that is started, where nothing else was chosen.
+
+    Shows the job of this name at once if it runs, else how it ended.
+    """
+
+    def __init__(self, job: WatchedJob, values: Mapping[str, Any]) -> None:
+        self.job, self._values = job, dict(values)
+        self._looking = False
+        self._busy = threading.Lock()  # while the job starts or stops
+        self._workload = widgets.Dropdown(options=workloads.names(), value=values["workload"], description="workload")
+        self._strategy = widgets.Dropdown(options=strategies.names(), value=values["strategy"], description="strategy")
+        self._rate = widgets.FloatText(value=values["rate"], description="events/s")
+        self._slots = widgets.BoundedIntText(value=values["slots_max"], min=1, max=64, description="slots")
+        self._other = widgets.Dropdown(options=strategies.names(), value="matched", description="plan")
+        self._start = self._button("start", "success", self._begin)
+        self._stop = self._button("stop", "danger", self._end)
+        self._asks = [
+            self._button("scale", "", lambda: self._ask("scale", self._slots.value)),
+            self._button("change plan", "", lambda: self._ask("plan", self._other.value, self._slots.value)),
+            self._button("cancel", "", lambda: self._ask("cancel")),
+            self._button("kill a worker", "warning", lambda: self._ask("kill")),
+            self._button("double the rate", "", lambda: self._ask("double")),
+        ]
+        self._status, self._said = widgets.HTML(), widgets.HTML()
+        self._picture = widgets.Image(format="png")
+        scale, plan, *others = self._asks
+        self._page = widgets.VBox(
+            [
+                widgets.HBox([self._workload, self._strategy, self._rate, self._start, self._stop]),
+                widgets.HBox([self._slots, scale, self._other, plan]),
+                widgets.HBox(others),
+                self._status,
+                self._said,
+                self._picture,
+            ]
+        )
+
+    def show(self) -> None:
+        """In the output of the cell."""
+        self.say(self.job.how())
+        self._enable()
+        display(self._page)
+        if self.job.runs:
+            self._watch()
+
+    def say(self, line: str) -> None:
+        """One line below the buttons."""
+        self._said.value = escape(line)
+
+    def _button(self, name: str, style: str, act: Callable[[], None]) -> widgets.Button:
+        button = widgets.Button(description=name, button_style=style)
+        button.add_class(f"keyshift-{name.replace(' ', '-')}")
+        button.on_click(lambda _: threading.Thread(target=self._answered, args=(act,), daemon=True).start())
+        return button
+
+    def _answered(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except KeyshiftError as error:
+            self.say(str(error))
+        finally:
+            self._enable()
+
+    def _enable(self) -> None:
+        runs = self.job.runs
+        self._start.disabled = runs
+        for button in (self._stop, *self._asks):
+            button.disabled = not runs
+
+    def _alone(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise BadInput("the job starts or stops already")
+
+    def _begin(self) -> None:
+        self._alone()
+        try:
+            self._start.disabled = True
+            chosen = {"workload": self._workload, "strategy": self._strategy, "rate": self._rate}
+            self.job.start(self._values | {name: widget.value for name, widget in chosen.items()}, self.say)
+        finally:
+            self._busy.release()
+        self.say(self.job.how())
+        self._watch()
+
+    def _ask(self, what: str, *given: Any) -> None:
+        self.job.ask(what, *given)
+        self.say(" ".join(map(str, (what, *given))))
+
+    def _end(self) -> None:
+        self._alone()
+        try:
+            self.job.stop(self.say)
+        finally:
+            self._busy.release()
+        self.say(self.job.how())
+
+    def _watch(self) -> None:
+        """Starts a thread that looks until the job has ended, wherever it is stopped."""
+        if not self._looking:
+            self._looking = True
+            threading.Thread(target=self._look_on, daemon=True).start()
+
+    def _look_on(self) -> None:
+        figure, history = LiveFigure(self.job.history), self.job.history
+        try:
+            while self.job.runs and self.job.history is history:
+                begin = time.monotonic()
+                self._status.value = f"<pre>{escape(line_of(self.job.look()))}</pre>"
+                self._picture.value = figure.png()
+                time.sleep(max(0.1, LOOK_S - (time.monotonic() - begin)))
+        except KeyshiftError:  # it has ended between two looks
+            pass
+        finally:
+            self._looking = False
+        if not self._busy.locked():  # nobody here has stopped it
+            self.say(self.job.how())
+        self._enable()
+
+
+def live_picture() -> Callable[[WatchedJob], None]:
+    """For ``play``: a picture in the output of the cell, which is drawn anew for each look at a job."""
+    place = display({"text/plain": ""}, raw=True, display_id=True)
+    figures: dict[int, LiveFigure] = {}
+
+    def show(job: WatchedJob) -> None:
+        figure = figures.setdefault(id(job.history), LiveFigure(job.history))
+        place.update(Image(figure.png()))
+
+    return show
+
+
+def line_of(status: Mapping[str, Any]) -> str:
+    """A status in one line."""
+    if not status["stages"]:
+        return str(status["state"])
+    owners = ", ".join(f"{name}: {stage['slots']} slots" for name, stage in status["stages"].items())
+    numbers = [f"{status['running_s']:.0f} s", status["phase"], f"{status['rate']:g} events/s offered"]
+    numbers.append(f"{status['results_per_s']} results/s")
+    if status["p99_ms"] is not None:
+        numbers.append(f"P50 {status['p50_ms']:.0f} ms, P99 {status['p99_ms']:.0f} ms")
+    return " | ".join([*numbers, owners, f"deaths {status['deaths']}"])

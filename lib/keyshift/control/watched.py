@@ -1,0 +1,187 @@
+"""A job in the background as a notebook sees it: found by its name, started, looked at, asked for things, stopped.
+
+It is not the notebook's: it goes on when the kernel ends, and the next kernel finds it again.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from keyshift.analysis.live import History
+from keyshift.control.background import Client, await_end, start, stopped
+from keyshift.control.files import JobFile, Jobs
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.lab.live_spec import live_spec
+from keyshift.planner import strategies
+from keyshift.progress import Say, progress
+from keyshift.registry import unknown
+from keyshift.results.manifest import Manifest, validate
+
+LOOK_S = 0.4  # between two looks at a job: it is seen at least twice a second
+LONGEST_S = 3600.0  # of a script, which nobody watches
+# What can be asked of a job, and of which kind what belongs to it is.
+ACTIONS: dict[str, tuple[type, ...]] = {
+    "scale": (int,),
+    "plan": (str, int),
+    "rate": (float,),
+    "double": (),
+    "cancel": (),
+    "kill": (),
+}
+
+
+class Action(NamedTuple):
+    """Something that is asked of a job when its load has lasted ``at_s`` seconds."""
+
+    at_s: float
+    what: str
+    given: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, (self.what, *self.given)))
+
+
+def script_of(lines: Sequence[str]) -> list[Action]:
+    """Of lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
+
+    Raises BadInput for a line that is none, with the allowed actions.
+    """
+    return sorted((_action(line) for line in lines), key=lambda action: action.at_s)
+
+
+def _action(line: str) -> Action:
+    at, _, words = str(line).partition(":")
+    what, *given = words.split() or [""]
+    if what not in ACTIONS:
+        raise unknown(f"action in {line!r}", what, list(ACTIONS))
+    kinds = ACTIONS[what]
+    try:
+        at_s, values = float(at), tuple(kind(value) for kind, value in zip(kinds, given, strict=True))
+    except ValueError:
+        wanted = " ".join(f"<{kind.__name__}>" for kind in kinds)
+        raise BadInput(f"action {line!r}: must be a second and what is asked then, `4: {what} {wanted}`") from None
+    if not 0 <= at_s < LONGEST_S:
+        raise BadInput(f"action {line!r}: its second must be from 0 to {LONGEST_S:g}")
+    if what == "plan":
+        strategies.get(given[0])
+    return Action(at_s, what, values)
+
+
+class WatchedJob:
+    """The job ``name`` of this state folder, whether it runs or not. ``history``: what was seen of it from here.
+
+    Methods that need a job that runs raise BadInput without one.
+    """
+
+    def __init__(self, name: str = "explore", profile: str | None = None) -> None:
+        self.name, self._profile = name, profile
+        self.history = History()
+        self.manifest: Manifest | None = None  # of the run that was stopped from here
+        self._jobs = Jobs()
+
+    @property
+    def _file(self) -> JobFile | None:
+        file = self._jobs.read(self.name)
+        return file if file and self._jobs.alive(file) else None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process lives."""
+        return self._file is not None
+
+    def how(self) -> str:
+        """In one line: whether it runs, or how it ended."""
+        if file := self._file:
+            return f"job {self.name} runs: {file.workload}, {file.strategy}"
+        if self.manifest is not None:
+            return f"run {self.manifest.run_id} has ended, verdict {self.manifest.status}"
+        if gone := self._jobs.read(self.name):
+            return f"job {self.name} has ended: {self._jobs.how_it_ended(gone)}"
+        return f"no job {self.name} runs; `keyshift results list` has the runs that were stopped"
+
+    def start(self, values: Mapping[str, Any], say: Say | None = None) -> None:
+        """Start it; returns when events go in. Raises BadInput if it runs already, or is not possible."""
+        history = History()
+        with progress(say) as shown:
+            start(values, shown, self.name, profile=self._profile)
+        self.history, self.manifest = history, None
+
+    def look(self) -> dict[str, Any]:
+        """Its status now, which goes into the history. Raises ServiceUnavailable if it does not answer."""
+        status = self._client().status()
+        if status["stages"]:
+            self.history.add(status)
+        return status
+
+    def ask(self, what: str, *given: Any) -> None:
+        """One of ``ACTIONS``. Raises BadInput if the job refuses it."""
+        client = self._client()
+        self.history.mark(str(Action(0, what, given)))
+        match what, given:
+            case "scale", (slots,):
+                client.post("/scale", slots=slots)
+            case "plan", (strategy, slots):
+                client.plan(strategy, slots)
+            case "rate", (rate,):
+                client.post("/rate", rate=rate)
+            case "double", ():
+                client.post("/rate", rate=2 * client.status()["rate"])
+            case (("cancel" | "kill"), ()):
+                client.post(f"/{what}")
+            case _:
+                raise unknown("action", str(Action(0, what, given)), list(ACTIONS))
+
+    def stop(self, say: Say | None = None) -> Manifest:
+        """End the load and wait for the verdict; the run is stored. Raises KeyshiftError if the job dies."""
+        client, file = self._client(), self._file
+        with progress(say) as shown:
+            told = stopped(client, shown)
+        self.manifest = validate(told["manifest"])
+        if file is not None:
+            await_end(file)
+        return self.manifest
+
+    def _client(self) -> Client:
+        if (file := self._file) is None:
+            raise BadInput(self.how())
+        return Client(file)
+
+
+def play(
+    job: WatchedJob,
+    values: Mapping[str, Any],
+    script: Sequence[str],
+    seconds: float,
+    seen: Callable[[WatchedJob], None] = lambda job: None,
+) -> Manifest:
+    """Start ``job``, ask it for what ``script`` says, stop it after ``seconds`` of load; gives the run with its verdict.
+
+    ``seen`` is called after each look. Nothing is started for a script or values that are not right (BadInput). What
+    the job refuses is raised as well, when it has been stopped. Raises KeyshiftError if it dies.
+    """
+    to_come = script_of(script)
+    live_spec(values)
+    if not 0 < seconds <= LONGEST_S or (to_come and to_come[-1].at_s >= seconds):
+        last = f"above {to_come[-1].at_s:g}, the second of the last action, and " if to_come else "above 0 and "
+        raise BadInput(f"seconds = {seconds:g}: must be {last}at most {LONGEST_S:g}")
+    job.start(values)
+    refused: BaseException | None = None
+    try:
+        while True:
+            looked = time.monotonic()
+            running_s = job.look()["running_s"]
+            seen(job)
+            while to_come and to_come[0].at_s <= running_s:
+                action = to_come.pop(0)
+                job.ask(action.what, *action.given)
+            if running_s >= seconds:
+                break
+            time.sleep(max(0.1, LOOK_S - (time.monotonic() - looked)))
+    except BaseException as error:
+        refused = error
+    if not job.runs:
+        raise KeyshiftError(job.how()) from refused
+    manifest = job.stop()
+    if refused is not None:
+        raise refused
+    return manifest

@@ -1,0 +1,80 @@
+"""The live notebook without a person: its script presses the buttons, and the run is stored with its verdict."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from keyshift.lab.notebook import execute, summaries
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
+SMALL = {
+    "script": '["2: scale 3", "5: double"]',
+    "seconds": "9",
+    "rate": "500",
+    "slots_max": "3",
+    "key_groups": "16",
+    "settings": '{"keys": 1000, "state_bytes": 64}',
+}
+
+
+@pytest.fixture(scope="module")
+def executed(execute_small):
+    return execute_small("start/02_explore.ipynb", SMALL, 300)
+
+
+def outputs(copy):
+    return [o for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", [])]
+
+
+def test_the_script_was_played_and_the_run_is_correct(executed):
+    _, copy, _ = executed
+    [row] = summaries(nbformat.read(copy, as_version=4))
+    assert row["verdict"] == "ok"
+    assert row["units_moved"] > 0
+    assert row["events"] > 500 * 9, "the rate was doubled"
+    said = "\n".join(o["data"].get("text/markdown", "") for o in outputs(copy) if "data" in o)
+    assert re.search(rf"\*\*scale 3\*\* at [23] s: {row['units_moved']} units moved", said)
+    assert re.search(r"\*\*double\*\* at [56] s: no unit moved", said)
+
+
+def test_the_last_picture_and_what_was_seen_are_in_the_copy_and_no_widget_is(executed):
+    _, copy, _ = executed
+    for name in ("figure-1.png", "figure-2.png"):
+        assert (copy.parent / name).stat().st_size > 10_000
+    assert "widgets" not in nbformat.read(copy, as_version=4).metadata
+    [stream] = [o["text"] for o in outputs(copy) if o["output_type"] == "stream"]
+    assert stream.strip().endswith("has ended, verdict ok")
+
+
+def test_the_run_is_stored_and_no_job_is_left(executed):
+    home, _, _ = executed
+
+    def told(*arguments):
+        command = [sys.executable, "-m", "keyshift.cli", *arguments, "--json"]
+        environment = os.environ | {"KEYSHIFT_HOME": str(home)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert told("job", "list") == []
+    assert [run["status"] for run in told("results", "list")] == ["ok"]
+
+
+def test_without_a_script_nothing_is_started_and_nothing_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    done = execute(NOTEBOOK, {}, tmp_path)
+    assert done.error is None and not done.rows
+    said = [o.get("text", "") for o in outputs(done.notebook)]
+    assert "no job explore runs" in "".join(said)
+
+
+def test_a_script_that_is_not_right_stops_it_before_anything_is_started(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    done = execute(NOTEBOOK, {"script": ["1: scael 3"]}, tmp_path)
+    assert "did you mean 'scale'" in done.error
+    assert not (tmp_path / "jobs").exists()

@@ -1,0 +1,259 @@
+"""A job as a notebook sees it: found, asked, watched and stopped over HTTP; its system is a stand-in."""
+
+import contextlib
+import os
+
+import ipywidgets
+import psutil
+import pytest
+from small_live import live_job
+
+from keyshift.control import explorer as explorer_module
+from keyshift.control import watched
+from keyshift.control.api import make_app
+from keyshift.control.explorer import Explorer, line_of, live_picture
+from keyshift.control.files import JobFile, Jobs
+from keyshift.control.server import Server, listen, url_of
+from keyshift.control.watched import Action, WatchedJob, play, script_of
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.lab.live_spec import live_spec
+from keyshift.waiting import wait_until
+
+VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "slots_max": 4, "strategy": "fluid", "rate": 100.0}
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    monkeypatch.setattr(watched, "LOOK_S", 0.05)
+    monkeypatch.setattr(explorer_module, "LOOK_S", 0.05)
+    return tmp_path
+
+
+@pytest.fixture
+def job(home, monkeypatch):
+    """A job ``explore``, which ``start`` finds running here; ``job.live`` is the other end of it."""
+    with contextlib.ExitStack() as stack:
+
+        def start(values, say, name, profile=None):
+            live = stack.enter_context(live_job(monkeypatch, live_spec(values)))
+            listener = listen()
+            server = Server(make_app(live, "secret"), listener)
+            stack.callback(server.stop)
+            created = psutil.Process().create_time()
+            known = {"url": url_of(listener), "token": "secret", "pid": os.getpid(), "created": created, "log": ""}
+            Jobs().write(JobFile(name=name, workload="keycount", strategy="fluid", **known))
+            job.live = live
+
+        monkeypatch.setattr(watched, "start", start)
+        monkeypatch.setattr(watched, "await_end", lambda file: Jobs().remove(file.name))
+        job = WatchedJob()
+        yield job
+
+
+def test_a_script_is_read_before_anything_is_started():
+    assert script_of(["9: plan matched 2", "4: scale 4", "5.5: kill"]) == [
+        Action(4.0, "scale", (4,)),
+        Action(5.5, "kill"),
+        Action(9.0, "plan", ("matched", 2)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("4: scael 4", "unknown action in '4: scael 4' 'scael': did you mean 'scale'"),
+        ("4: scale", "action '4: scale': must be a second and what is asked then, `4: scale <int>`"),
+        ("4: scale four", "action '4: scale four': must be"),
+        ("soon: kill", "action 'soon: kill': must be"),
+        ("-1: kill", "its second must be from 0 to 3600"),
+        ("kill", "unknown action in 'kill'"),
+        ("4: plan matchd 2", "unknown strategy 'matchd': did you mean 'matched'"),
+    ],
+)
+def test_a_line_of_a_script_that_is_not_right_is_named(line, words):
+    with pytest.raises(BadInput, match=words):
+        script_of([line])
+
+
+def test_without_a_job_it_says_so_and_nothing_can_be_asked(job, home):
+    assert not job.runs
+    assert job.how().startswith("no job explore runs")
+    for act in (job.look, job.stop, lambda: job.ask("kill")):
+        with pytest.raises(BadInput, match="no job explore runs"):
+            act()
+    process = psutil.Popen(["true"])
+    process.wait()
+    (home / "log").write_text("keyshift: Kafka is away\n")
+    gone = {"url": "", "token": "", "pid": process.pid, "created": 1.0, "log": str(home / "log")}
+    Jobs().write(JobFile(name="explore", workload="keycount", strategy="fluid", **gone))
+    assert "its process" in job.how() and "Kafka is away" in job.how()
+
+
+def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
+    job.start(VALUES)
+    job.look()
+    job.ask("scale", 4)
+    assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 4, 10)
+    job.ask("plan", "matched", 3)
+    assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 3, 10)
+    job.ask("rate", 50.0)
+    job.ask("double")
+    job.ask("cancel")
+    assert ("change_rate", 100.0) in job.live.traffic.told
+    with pytest.raises(BadInput, match="slots = 9: 4 are provisioned"):
+        job.ask("scale", 9)
+    with pytest.raises(BadInput, match="unknown action"):
+        job.ask("scale")
+    assert [what for _, what in job.history.marks[:4]] == ["scale 4", "plan matched 3", "rate 50.0", "double"]
+    assert job.history.table()["moved"].sum() == 8 + 4
+    assert job.stop().status == "ok" and not job.runs
+    assert job.how().endswith("has ended, verdict ok")
+
+
+def test_another_kernel_finds_the_job_that_runs(job):
+    job.start(VALUES)
+    other = WatchedJob()
+    assert other.how() == "job explore runs: keycount, fluid"
+    assert other.look()["state"] == "running"
+    assert other.stop().run_id == job.live.run_id
+
+
+def test_a_script_presses_and_stops(job):
+    seen = []
+    manifest = play(job, VALUES, ["0.1: scale 4", "0.4: double"], 1.2, lambda job: seen.append(len(job.history.looks)))
+    assert manifest.status == "ok" and not job.runs
+    assert seen == sorted(seen) and len(seen) > 5
+    assert [each["outcome"] for each in job.live.status()["migrations"]] == ["complete"]
+    assert ("change_rate", 200.0) in job.live.traffic.told
+
+
+def test_what_the_job_refuses_ends_a_script_and_the_job(job):
+    with pytest.raises(BadInput, match="slots = 9"):
+        play(job, VALUES, ["0: scale 9"], 5)
+    assert not job.runs and job.live.state == "ended"
+
+
+@pytest.mark.parametrize(
+    ("values", "script", "seconds", "words"),
+    [
+        ({"strategy": "fluit"}, [], 5, "did you mean 'fluid'"),
+        ({}, ["6: kill"], 5, "seconds = 5: must be above 6"),
+        ({}, [], 0, "seconds = 0: must be above 0"),
+        ({}, [], 1e9, "at most 3600"),
+    ],
+)
+def test_a_script_that_is_not_possible_starts_nothing(job, values, script, seconds, words):
+    with pytest.raises(BadInput, match=words):
+        play(job, VALUES | values, script, seconds)
+    assert not job.runs
+
+
+def test_a_job_that_dies_ends_its_script_with_how_it_ended(job):
+    def die(job):
+        Jobs().write(Jobs().read("explore").model_copy(update={"pid": 2**22 - 1, "why": "it died 6 times"}))
+
+    with pytest.raises(KeyshiftError, match="job explore has ended: it died 6 times"):
+        play(job, VALUES, [], 5, die)
+
+
+# -- the widgets -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(job, monkeypatch):
+    shown = []
+    monkeypatch.setattr(explorer_module, "display", shown.append)
+    page = Explorer(job, VALUES)
+    page.show()
+    assert shown == [page._page]
+    yield page
+    if job.runs:
+        job.stop()
+    assert wait_until(lambda: not page._looking, 10)
+
+
+def buttons(page):
+    found = {}
+
+    def look(widget):
+        if isinstance(widget, ipywidgets.Button):
+            found[widget.description] = widget
+        for child in getattr(widget, "children", ()):
+            look(child)
+
+    look(page._page)
+    return found
+
+
+def test_buttons_start_watch_ask_and_stop(page, job):
+    press = buttons(page)
+    assert [name for name, button in press.items() if not button.disabled] == ["start"]
+    press["start"].click()
+    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG) and not press["scale"].disabled, 20)
+    assert press["start"].disabled and not press["stop"].disabled
+    before = bytes(page._picture.value)
+    press["scale"].click()
+    assert wait_until(lambda: "counter: 4 slots" in page._status.value, 20)
+    assert wait_until(lambda: bytes(page._picture.value) != before, 20)
+    press["change plan"].click()
+    assert wait_until(lambda: "plan matched 4" in page._said.value, 10)
+    press["double the rate"].click()
+    assert wait_until(lambda: ("change_rate", 200.0) in job.live.traffic.told, 10)
+    press["stop"].click()
+    assert wait_until(lambda: "has ended, verdict ok" in page._said.value, 20)
+    assert wait_until(lambda: not press["start"].disabled and press["scale"].disabled, 10)
+
+
+def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
+    job.start(VALUES)
+    monkeypatch.setattr(explorer_module, "display", lambda page: None)
+    page = Explorer(WatchedJob(), VALUES)
+    page.show()
+    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), 20)
+    job.stop()  # by somebody else
+    assert wait_until(lambda: "no job explore runs" in page._said.value, 20)
+    assert buttons(page)["scale"].disabled and not page._looking
+
+
+def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
+    press = buttons(page)
+    press["start"].click()
+    assert wait_until(lambda: not press["scale"].disabled, 20)
+    page._slots.value = 9
+    press["scale"].click()
+    assert wait_until(lambda: "slots = 9: 4 are provisioned" in page._said.value, 10)
+    with page._busy:
+        press["stop"].click()
+        assert wait_until(lambda: "starts or stops already" in page._said.value, 10)
+    assert job.runs
+
+
+def test_a_status_is_one_line():
+    assert line_of({"stages": {}, "state": "starting"}) == "starting"
+    told = {
+        "stages": {"counter": {"slots": 3}},
+        "running_s": 4.4,
+        "phase": "steady",
+        "rate": 100.0,
+        "results_per_s": 99,
+        "p50_ms": 4.2,
+        "p99_ms": 9.8,
+        "deaths": 0,
+    }
+    line = "4 s | steady | 100 events/s offered | 99 results/s | P50 4 ms, P99 10 ms | counter: 3 slots | deaths 0"
+    assert line_of(told) == line
+
+
+def test_the_picture_of_a_script_is_one_that_changes(job, monkeypatch):
+    drawn = []
+
+    class Place:
+        def update(self, image):
+            drawn.append(image.data)
+
+    monkeypatch.setattr(explorer_module, "display", lambda *_, **__: Place())
+    play(job, VALUES, ["0.1: scale 4"], 1.0, live_picture())
+    assert len(drawn) > 2 and len(set(drawn)) > 1
+    assert all(data.startswith(PNG) for data in drawn)

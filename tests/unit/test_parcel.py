@@ -1,0 +1,180 @@
+"""What a cell has defined reaches another process with its code, and only what the library lacks travels so."""
+
+import json
+import subprocess
+import sys
+import threading
+from typing import ClassVar
+
+import pytest
+from pydantic import Field
+
+from keyshift.checks import check_strategy, check_workload
+from keyshift.errors import BadInput, PlanRejected
+from keyshift.keys import Move, Step
+from keyshift.lab.own import define_own, own_parcels
+from keyshift.lab.spec import make_spec
+from keyshift.parcel import packed, unpacked
+from keyshift.planner import Strategy, strategies, strategy
+from keyshift.workloads import model_of, parcel_of, workload, workloads
+from keyshift.workloads.keycount import KeyCount
+
+FACTOR = 3  # a name of this module that a parcel has to take along
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch):
+    """What a test defines is forgotten."""
+    for registry in (strategies, workloads):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_own", set())
+
+
+def elsewhere(code: str, *arguments: str) -> str:
+    """What another process prints; it cannot import this module."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def defined_workload():
+    @workload
+    class Threefold(KeyCount):
+        name: ClassVar[str] = "threefold"
+        more: int = Field(default=2, ge=1, description="how much more")
+
+        def times(self) -> int:
+            return FACTOR * self.more
+
+    return Threefold
+
+
+def thirds(strategy, snapshot, log):
+    """Up to three units in each step."""
+    moves = snapshot.misplaced()
+    for begin in range(0, len(moves), FACTOR):
+        yield Step(moves[begin : begin + FACTOR])
+
+
+# -- strategies --------------------------------------------------------------------------------------------------------
+
+
+def test_a_function_of_a_cell_is_a_strategy_with_its_name_and_its_settings():
+    made = strategy(source="a test", unit="bin", bins=2)(thirds)
+    assert strategies.get("thirds") is made
+    assert (made.summary, made.source, made.bins) == ("Up to three units in each step", "a test", 2)
+    check_strategy(made)
+
+
+def test_a_cell_may_run_again_but_not_take_a_name_of_the_library():
+    first, second = strategy()(thirds), strategy(source="again")(thirds)
+    assert first != second and strategies.get("thirds") is second
+    fluid = strategies.get("fluid")
+
+    def fluid_(*_):
+        """Not the one that is known."""
+
+    fluid_.__name__ = "fluid"
+    with pytest.raises(BadInput, match="strategy 'fluid' is of the library: choose another name"):
+        strategy()(fluid_)
+    assert strategies.get("fluid") is fluid
+    with pytest.raises(BadInput, match="strategy '<lambda>': a name is of lower-case letters"):
+        strategy()(lambda *_: iter(()))
+    with pytest.raises(BadInput, match="unknown setting 'unitt': did you mean 'unit'"):
+        strategy(unitt="bin")(thirds)
+
+
+def moving(*moves: tuple[int, int, int]):
+    def nonsense(strategy, snapshot, log):
+        """Proposes what the test says."""
+        for move in moves:
+            yield Step((Move(*move),))
+
+    return strategy()(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("moves", "words"),
+    [
+        ([(99, 0, 1)], "step 0, unit 99 from slot 0 to 1: there is no such unit, they are 0 to 15"),
+        ([(5, 0, 9)], "step 0, unit 5 from slot 0 to 9: there is no slot 9, they are 0, 1, 2"),
+        ([(6, 0, 2), (6, 0, 2)], "step 1, unit 6 from slot 0 to 2: it moves twice, first in step 0"),
+        ([(6, 0, 2)], r"units never moved: \[7, 13, 14, 15\]"),
+    ],
+    ids=["no such unit", "no such slot", "twice", "forgotten"],
+)
+def test_a_run_of_a_strategy_that_proposes_nonsense_is_refused_before_it_can_begin(moves, words):
+    moving(*moves)
+    with pytest.raises(PlanRejected, match=words):
+        make_spec({"strategy": "nonsense", "key_groups": 16, "slots": 2, "to_slots": 3})
+
+
+@pytest.mark.parametrize("proposed", [None, 7])
+def test_a_function_that_yields_nothing_is_told_so(proposed):
+    def forgetful(strategy, snapshot, log):
+        """It was to yield something."""
+        return proposed
+
+    with pytest.raises(PlanRejected, match=f"the strategy gave {proposed}: it must yield steps"):
+        check_strategy(strategy()(forgetful))
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_of_a_cell_is_made_in_another_process():
+    parcel = parcel_of(defined_workload())
+    told = elsewhere(
+        "import sys; from keyshift.workloads import model_of\n"
+        "made = model_of('threefold', sys.argv[1])(more=5, keys=9)\n"
+        "print(made.times(), made.keys, [stage.name for stage in made.stages])",
+        parcel,
+    )
+    assert told == "15 9 ['counter']"
+
+
+def test_what_the_library_has_goes_by_its_name():
+    assert parcel_of(KeyCount) == ""
+    assert model_of("keycount") is KeyCount
+    with pytest.raises(BadInput, match="did you mean 'keycount'"):
+        model_of("keycont")
+
+
+def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
+    defined_workload()
+    strategy(source="a test")(thirds)
+    spec = make_spec({"workload": "threefold", "strategy": "thirds", "more": 4})
+    parcels = own_parcels(spec)
+    assert {kind: list(of) for kind, of in parcels.items()} == {"strategy": ["thirds"], "workload": ["threefold"]}
+    assert own_parcels(make_spec({}))["workload"] == {}
+    told = elsewhere(
+        "import json, sys; from keyshift.lab.own import define_own; from keyshift.lab.live_spec import live_spec\n"
+        "define_own(json.loads(sys.argv[1]))\n"
+        "spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})\n"
+        "from keyshift.checks import check_strategy; check_strategy(spec.point())\n"
+        "from keyshift.lab.own import own_parcels\n"
+        "print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))",
+        json.dumps(parcels),
+    )
+    assert told == "12 Up to three units in each step ['threefold']"
+
+
+def test_what_was_defined_again_stays_when_an_older_job_goes_on():
+    older = Strategy("an older way to move state", "a test", propose=thirds)
+    newer = strategy(source="newer")(thirds)
+    define_own({"strategy": {"thirds": packed(older, __name__)}})
+    assert strategies.get("thirds") is newer
+    assert unpacked(packed(older, __name__)).source == "a test"
+
+
+def test_what_cannot_leave_the_process_is_named_before_anything_is_started():
+    @workload
+    class Holding(KeyCount):
+        name: ClassVar[str] = "holding"
+        lock: ClassVar[object] = threading.Lock()
+
+    words = "Holding cannot be sent to other processes: cannot pickle '_thread.lock' object; keep locks"
+    with pytest.raises(BadInput, match=words):
+        make_spec({"workload": "holding"})
+    with pytest.raises(BadInput, match=words):
+        check_workload(Holding(keys=40, key_groups=8))
