@@ -154,7 +154,7 @@ def play(
     seconds: float,
     seen: Callable[[WatchedJob], None] = lambda job: None,
 ) -> Manifest:
-    """Start ``job``, ask it for what ``script`` says, stop it after ``seconds`` of load; gives the run with its verdict.
+    """Start ``job``, ask it for what ``script`` says, stop it after ``seconds`` of load; its run, with the verdict.
 
     ``seen`` is called after each look. Nothing is started for a script or values that are not right (BadInput). What
     the job refuses is raised as well, when it has been stopped. Raises KeyshiftError if it dies.

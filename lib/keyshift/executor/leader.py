@@ -53,6 +53,7 @@ class Coordinator:
         self.records: dict[int, StepRecord] = {}  # by version
         self.snapshots: dict[str, int] = {}  # that were begun, and the versions behind them
         self.late_snapshots: set[str] = set()  # that were given up
+        self.to_come: dict[int, Sequence[Step]] = {}  # of the plan under way, behind each snapshot's version
         self.troubles: list[str] = []  # one line for each step that did not go as planned
 
     @property
@@ -104,7 +105,7 @@ class Coordinator:
         begun. All else is in ZooKeeper.
         """
         self.history, self.records, self.troubles = before.history, before.records, before.troubles
-        self.snapshots, self.late_snapshots = before.snapshots, before.late_snapshots
+        self.snapshots, self.late_snapshots, self.to_come = before.snapshots, before.late_snapshots, before.to_come
         for make_steps in before._machine.unbegun:
             self.request(make_steps)
         for heard in before._asked:
@@ -205,6 +206,7 @@ class Coordinator:
                     if steps:  # it was ahead of them, and had not begun
                         self.records.pop(of, None)
                 self._begin(steps)
+                self.to_come |= {of: tuple(rest) for of, step in steps if step.snapshot}
                 self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(f"step {len(self.records)} preparing, {len(rest)} to come")

@@ -22,7 +22,7 @@ from keyshift import frames
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, ProtocolViolation, ServiceUnavailable
 from keyshift.executor.config import JobConfig
-from keyshift.keys import Assignment
+from keyshift.keys import Assignment, Step
 from keyshift.objects import Bucket
 from keyshift.runtime.snapshots import Part
 from keyshift.state import UnitState, rows
@@ -63,9 +63,9 @@ class Manifest:
         self.offsets: dict[int, int] = {}
         self.stages: dict[str, dict[str, Any]] = {}
 
-    def add(self, stage: str, said: dict[str, Any], assignment: Assignment) -> None:
+    def add(self, stage: str, said: dict[str, Any], assignment: Assignment, plan: Iterable[Step] = ()) -> None:
         """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
-        are. ``assignment``: that the parts belong to.
+        are. ``assignment``: that the parts belong to. ``plan``: what was to come of the migration under way.
         """
         places: dict[int, Any] = {}
         for who, answer in said.items():
@@ -74,7 +74,11 @@ class Manifest:
                 self.offsets[int(number)] = int(answer["offset"])
             else:
                 places[int(number)] = answer["places"]
-        self.stages[stage] = {"assignment": assignment.to_json(), "places": dict(sorted(places.items()))}
+        self.stages[stage] = {
+            "assignment": assignment.to_json(),
+            "plan": [step.to_json() for step in plan],
+            "places": dict(sorted(places.items())),
+        }
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:

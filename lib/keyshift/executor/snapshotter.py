@@ -101,7 +101,8 @@ class Snapshotter:
             if failed:
                 who = min(failed)
                 raise ServiceUnavailable(f"{who} of {stage.name}: {failed[who]}")
-            manifest.add(stage.name, said, stage.led().assignment_of(version))
+            coordinator = stage.led()
+            manifest.add(stage.name, said, coordinator.assignment_of(version), coordinator.to_come.get(version, ()))
             written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
         self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)

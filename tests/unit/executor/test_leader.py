@@ -308,3 +308,20 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
     assert seen == [START.version + 4 * n for n in range(4)]
     assert coordinator.assignment.owner == START.owner
     assert not coordinator.troubles
+
+
+def test_what_is_to_come_of_a_plan_is_known_for_a_snapshot_in_its_middle(migrate):
+    def hook(nodes, coordinator, path, value):
+        if path == "steps":
+            if value["version"] == START.version + 1:
+                coordinator.snapshot("in-the-middle")
+            for step in value["steps"]:
+                nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
+        if path == "assignment":
+            nodes.acknowledge(value["version"], *(("captured-0", "captured-1") if value["snapshot"] else ENDS))
+
+    coordinator = migrate(hook)
+    version = coordinator.snapshots["in-the-middle"]
+    assert START.version < version < coordinator.assignment.version
+    assert coordinator.to_come == {version: (SECOND,)}
+    assert not coordinator.late_snapshots

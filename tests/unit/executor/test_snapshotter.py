@@ -11,10 +11,12 @@ from small_job import CONFIG
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import snapshotter as module
 from keyshift.executor.snapshotter import Snapshotter
-from keyshift.keys import Assignment
+from keyshift.keys import Assignment, Move, SlotId, Step
 from keyshift.waiting import wait_until
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
+
+STEP = Step((Move(1, SlotId(0), SlotId(1)),))
 
 
 class Job:
@@ -23,6 +25,7 @@ class Job:
     def __init__(self, store):
         self.store, self.assignment = store, Assignment.contiguous(4, 2)
         self.snapshots, self.late_snapshots, self.answers, self.withdrawn = {}, set(), {}, []
+        self.to_come = dict.fromkeys(range(10, 1000), (STEP,))  # every one comes in the middle of a plan
         self.silent, self.failing = set(), {}  # who does not answer, and what who cannot write says
         self.said_by = {0, 1}
 
@@ -92,12 +95,9 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     assert len(made.taken) == len(made.complete) and 0 < first.begun_us <= first.completed_us
     assert first.written == first.state == {"counter": snapshot.bytes}
     manifest = made.store.manifest(made.complete[-1].name)
-    assert manifest["workload"] == CONFIG.workload and manifest["stages"]["counter"]["assignment"]["owner"] == [
-        0,
-        0,
-        1,
-        1,
-    ]
+    assert manifest["workload"] == CONFIG.workload
+    assert manifest["stages"]["counter"]["assignment"]["owner"] == [0, 0, 1, 1]
+    assert [Step.from_json(step) for step in manifest["stages"]["counter"]["plan"]] == [STEP]
     assert sorted(made.store.places(made.complete[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.troubles == []
 
