@@ -9,7 +9,7 @@ A key of which an event has no result, or whose ``seq`` cannot be, is counted fo
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,11 +103,12 @@ def wrong(
     unsure = set(offered.index[given != offered]) | set(told.loc[impossible, "key"])
 
     exchanges: dict[int, Exchange] = defaultdict(Exchange)
-    for row in told[~told["key"].isin(unsure)].sort_values(["key", "seq"]).to_dict("records"):
-        expected = exchanges[row["key"]].tell(*(row[name] for name in _ASKED))
-        found = _answer(row)
+    told = told[~told["key"].isin(unsure)].sort_values(["key", "seq"])
+    keys, rows = told["key"].to_list(), [_rows(told, names) for names in (_ASKED, _TOLD[1:])]
+    for place, (key, event, answer) in enumerate(zip(keys, *rows, strict=True)):
+        expected, found = exchanges[key].tell(*event), _answer(*answer)
         if found != expected:
-            yield text.format_map(row) + f"{found}, expected {expected}"
+            yield text.format_map(told.iloc[place]) + f"{found}, expected {expected}"
     seen: dict[int, int] = defaultdict(int)
     for part in final:
         for key in part["key"].to_list():
@@ -118,11 +119,14 @@ def wrong(
             yield f"final state of key {key}: in {seen[key]} places, expected 1"
 
 
-def _answer(row: Mapping[Any, Any]) -> Answer:
+def _rows(table: pd.DataFrame, names: list[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(table[name].to_list() for name in names), strict=True)
+
+
+def _answer(removed: int, rest: int, *trades: Iterable[int]) -> Answer:
     """What a result says. Of a trade that is not told whole, -1 is what is missing."""
-    parts = [[int(number) for number in row[name]] for name in ("makers", "prices", "volumes")]
-    trades = list(zip_longest(*parts, fillvalue=-1))
-    return Answer(row["removed"], row["rest"], trades)
+    makers, prices, volumes = ([int(number) for number in part] for part in trades)
+    return Answer(removed, rest, list(zip_longest(makers, prices, volumes, fillvalue=-1)))
 
 
 def _impossible(told: pd.DataFrame, offered: pd.Series) -> Any:
