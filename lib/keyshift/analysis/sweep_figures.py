@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from keyshift.analysis.figures import plain_log
+from keyshift.analysis.figures import PHASE_COLOURS, plain_log
 from keyshift.analysis.style import Look, columns_for, finish, heading, look, looks, panel_grid
 from keyshift.analysis.sweeps import MEASURES, Measure, Row, in_order, phase_name, sweep
 from keyshift.analysis.tables import enumerated
@@ -27,13 +27,9 @@ from keyshift.errors import BadInput
 MEASURED = ("P99 spike (ms)", "completion (s)")
 LOG_SPAN = 8.0  # a parameter, or a measure, that varies by this factor is drawn on a log axis
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--")
-PHASE_LOOKS = {  # light to dark in the order they happen, so that they also read in grey
+PHASE_LOOKS = {  # colour and hatch, in the order they happen
     "plan": ("#FFFFFF", "..."),
-    "prepare": ("#E0E0E0", ""),
-    "align": ("#F0C75E", ""),
-    "transfer": ("#56B4E9", ""),
-    "install": ("#0072B2", ""),
-    "catch_up": ("#332244", ""),
+    **{name.replace(" ", "_"): (colour, "") for name, colour in PHASE_COLOURS.items()},
 }
 _ASIDE = ("#FFFFFF", "////")  # replication, which runs beside the phases
 _TOTAL = "total"
