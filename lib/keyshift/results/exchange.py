@@ -10,6 +10,7 @@ Texts and parameters have passed ``anonymous``. Executed notebooks and protocol 
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -87,6 +88,8 @@ class Exported(NamedTuple):
 def read_export(folder: Path) -> Exported:
     """What is in an exported ``folder``, checked against the schemas. Raises BadInput that names what is wrong."""
     found = Exported(folder, _kind(folder), list(_manifests(folder)))
+    if again := [run_id for run_id, times in Counter(m.run_id for m in found.manifests).items() if times > 1]:
+        raise BadInput(f"manifests.jsonl has run {again[0]} more than once")
     for name in TABLES:
         having = {manifest.run_id for manifest in found.manifests if name in _tables_of(manifest)}
         if having and (others := set(_run_ids(found, name)) - having):
@@ -253,7 +256,8 @@ def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run
             return pq.read_table(path, columns=columns, filters=run_id and [("run_id", "=", run_id)])
         types = {field.name: field.type for field in TABLES[name].insert(0, RUN_ID)}
         options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns)
-        return pyarrow.csv.read_csv(path, convert_options=options)
+        lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        return pyarrow.csv.read_csv(path, convert_options=options, parse_options=lines)
     except FileNotFoundError:
         raise BadInput(f"{path} is not there: an export has it") from None
     except (pa.ArrowException, OSError, KeyError) as error:
