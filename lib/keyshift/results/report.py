@@ -20,7 +20,7 @@ from keyshift.analysis.figures import ccdf_figure, panels, pareto, steps_gantt
 from keyshift.analysis.style import theme
 from keyshift.analysis.sweeps import MEASURES
 from keyshift.analysis.tables import comparison_table, sentences, tradeoff_sentences, tradeoffs
-from keyshift.analysis.timelines import tail
+from keyshift.analysis.timelines import faults, tail
 from keyshift.errors import BadInput
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.manifest import Manifest, describe_versions
@@ -105,7 +105,8 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
 def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[Figure]:
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
-        yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second")
+        struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
+        yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second", faults=struck)
         yield run_figures.throughput_panels({strategy: tables})
         yield _figure(ccdf_figure({strategy: metrics.ccdf(latency)}).figure)
     if len(migration):
