@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
-from keyshift.results.manifest import SCHEMA_VERSION, Manifest, describe_versions, validate
+from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate
 from keyshift.results.store import HEAD, ResultStore
 from keyshift.results.tables import TABLES, check_table
 
@@ -72,7 +73,7 @@ def export_runs(
     pd.DataFrame(described + columns).to_csv(folder / "dictionary.csv", index=False)
     lines = [json.dumps(_told(manifest)) for manifest in manifests]
     (folder / "manifests.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "keyshift": describe_versions()["keyshift"]}
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "keyshift": metadata.version("keyshift")}
     (folder / "export.json").write_text(json.dumps(head | {"kind": kind, "runs": len(manifests)}, indent=2) + "\n")
     return [manifest.run_id for manifest in manifests]
 
@@ -181,7 +182,7 @@ def _kind(folder: Path) -> Kind:
     for name, newest in (("format", FORMAT), ("schema_version", SCHEMA_VERSION)):
         if not isinstance(head[name], int) or head[name] > newest:
             raise BadInput(
-                f"the export has {name} {head[name]!r}, this keyshift ({describe_versions()['keyshift']}) reads up to "
+                f"the export has {name} {head[name]!r}, this keyshift ({metadata.version('keyshift')}) reads up to "
                 f"{newest}: upgrade keyshift to import it"
             )
     if head["kind"] not in ("parquet", "csv"):
