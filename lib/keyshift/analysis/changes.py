@@ -8,6 +8,7 @@ import pandas as pd
 
 from keyshift.analysis.sweeps import MEASURES
 
+_OF_RUN = ("workload", "strategy", "status", "error")
 COLUMNS = ["kind", "name", "one", "other", "ratio"]
 Manifest = Mapping[str, Any]
 
@@ -29,10 +30,10 @@ def changes(one: Manifest, other: Manifest) -> pd.DataFrame:
 
 
 def _pairs(one: Manifest, other: Manifest) -> Iterator[tuple[str, str, Any, Any]]:
-    for name in ("workload", "strategy", "status", "error"):
+    for name in _OF_RUN:
         yield "run", name, one.get(name), other.get(name)
     for kind, part in (("parameter", "parameters"), ("version", "versions"), ("machine", "machine")):
-        for name in sorted({*one[part], *other[part]}):
+        for name in sorted({*one[part], *other[part]} - set(_OF_RUN)):  # parameters have some of them, too
             yield kind, name, one[part].get(name), other[part].get(name)
     for name, measure in MEASURES.items():
         left, right = (_known(measure(run.get("summary") or {})) for run in (one, other))

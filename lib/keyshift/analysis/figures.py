@@ -3,7 +3,7 @@
 How a strategy looks, in every figure, is in ``style``.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from keyshift.analysis.marks import handles, mark, migration_spans
 from keyshift.analysis.metrics import need
 from keyshift.analysis.style import (
     LEGEND_COLUMNS,
@@ -38,7 +39,6 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
 }
 _PHASE_ENDS = ("prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
 
-_PAUSE_S = 1.0  # shorter pauses are those between steps, and not to be seen beside latency per second
 
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
 
@@ -50,13 +50,15 @@ def latency_timeline(
     ax: Axes | None = None,
     strategy: str | None = None,
     objective_ms: float | None = None,
+    faults: Sequence[float] = (),
     legend: bool = True,
 ) -> Axes:
-    """Per-second P50 and P99 of one strategy on a log axis, the trigger at 0, the migration shaded.
+    """Per-second P50 and P99 of one strategy on a log axis, the trigger at 0, the migration shaded, faults dotted.
 
     ``seconds`` is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99
     over the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where
     nothing is on its way for a second, there is none.
+    ``faults``: their moments (s).
     """
     need(seconds, ["second", "p50_ms", "p99_ms"], "latency_timeline")
     ax = new_axes((7.5, 4.0)) if ax is None else ax
@@ -80,9 +82,7 @@ def latency_timeline(
         low, high = every["p99_low_ms"], every["p99_high_ms"]
         ax.fill_between(middle, low, high, step="mid", color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
     spans = migration_spans(migration)
-    for span in spans:  # with an edge, so that a short one is seen
-        ax.axvspan(*span, color="#BBBBBB", alpha=0.45, linewidth=1.2, zorder=0)
-    ax.axvline(0, color="black", linewidth=1, linestyle="--", zorder=1)
+    mark(ax, migration, faults)
     if objective_ms is not None:
         ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
     if len(every):
@@ -92,8 +92,8 @@ def latency_timeline(
     ax.set_ylabel("latency (ms)")
     heading(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
     if legend:
-        handles = _timeline_handles(drawn.colour, bool(spans), objective_ms, "p99_low_ms" in seconds)
-        legend_below(ax, handles)
+        marks = handles(bool(spans), bool(faults))
+        legend_below(ax, _timeline_handles(drawn.colour, marks, objective_ms, "p99_low_ms" in seconds))
     return ax
 
 
@@ -103,15 +103,22 @@ def panels(
     title: str = "Latency while state moves",
     notes: Mapping[str, str] | None = None,
     objective_ms: float | None = None,
+    faults: Mapping[str, Sequence[float]] | None = None,
 ) -> Figure:
-    """One ``latency_timeline`` per strategy, all with the same axes; ``notes`` (strategy to text) go below titles."""
+    """One ``latency_timeline`` per strategy, all with the same axes; ``notes`` (strategy to text) go below titles.
+
+    ``faults``: strategy to their moments (s).
+    """
     if not runs:
         raise BadInput("panels: no run given")
     columns = columns_for(len(runs))
     figure, axes = panel_grid(len(runs), columns, (4.3, 3.0), sharex=True, sharey=True)
     limits = []
     for ax, (strategy, (seconds, migration)) in zip(axes, runs.items(), strict=True):
-        latency_timeline(seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, legend=False)
+        struck = (faults or {}).get(strategy, ())
+        latency_timeline(
+            seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, faults=struck, legend=False
+        )
         limits.append(ax.get_xlim())
         note = (notes or {}).get(strategy)
         heading(ax, look(strategy).label, pad=18 if note else 6)
@@ -125,7 +132,8 @@ def panels(
     label_lowest(axes, columns, "time since the trigger (s)")
     moved = any(migration_spans(migration) for _, migration in runs.values())
     ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
-    return finish(figure, title, _timeline_handles("#444444", moved, objective_ms, ranged))
+    marks = handles(moved, any((faults or {}).values()))
+    return finish(figure, title, _timeline_handles("#444444", marks, objective_ms, ranged))
 
 
 def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -> Axes:
@@ -136,11 +144,11 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
     if not curves:
         raise BadInput("ccdf_figure: no curve given")
     ax = new_axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS)) if ax is None else ax
-    handles: list[Line2D] = []
+    drawn_lines: list[Line2D] = []
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
         drawn = look(strategy)
-        handles += ax.plot(
+        drawn_lines += ax.plot(
             curve["latency_ms"],
             curve["fraction"],
             color=drawn.colour,
@@ -170,7 +178,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
     ax.set_xlabel("latency (ms)")
     ax.set_ylabel("fraction of results at least as slow")
     heading(ax, "Latency distribution")
-    legend_below(ax, handles)
+    legend_below(ax, drawn_lines)
     return ax
 
 
@@ -224,7 +232,7 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs)))) if ax is None else ax
     drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     front = drawn[drawn["front"]]
-    handles: list[Artist] = [_cost(ax, row) for row in drawn.to_dict("records")]
+    signs: list[Artist] = [_cost(ax, row) for row in drawn.to_dict("records")]
     for column, line, dashes, text in (
         ("p99_before_ms", ax.axhline, ":", "P99 before: {:.3g} ms"),
         ("floor_s", ax.axvline, "--", "floor, a bare copy: {:.2g} s"),
@@ -233,22 +241,22 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         if pd.notna(value):
             style: dict[str, Any] = {"color": "#444444", "linestyle": dashes, "linewidth": 1.2}
             line(value, zorder=1, **style)
-            handles.append(Line2D([], [], label=text.format(value), **style))
+            signs.append(Line2D([], [], label=text.format(value), **style))
     if len(front) > 1:
         ribbon: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.5, "linewidth": 6, "solid_capstyle": "round"}
         ax.plot(front["completion_s"], front["spike_ms"], zorder=1, **ribbon)
-        handles.append(Line2D([], [], label="nobody is better in both", **ribbon))
+        signs.append(Line2D([], [], label="nobody is better in both", **ribbon))
     if drawn["stays"].any():
-        handles.append(Line2D([], [], linestyle="", label="* part of the state stays behind"))
+        signs.append(Line2D([], [], linestyle="", label="* part of the state stays behind"))
     for row in tradeoffs[~tradeoffs.index.isin(drawn.index)].to_dict("records"):
         reason = "not correct" if row["verdict"] != "ok" else "spike or completion not known"
-        handles.append(Line2D([], [], linestyle="", label=f"{_name(row)}: {reason}"))
+        signs.append(Line2D([], [], linestyle="", label=f"{_name(row)}: {reason}"))
     plain_log(ax, "x")
     plain_log(ax, "y")
     ax.set_xlabel("completion: first switch to last unit in place (s)")
     ax.set_ylabel("P99 spike (ms)")
     heading(ax, "What a migration costs")
-    ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
+    ax.legend(handles=signs, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
     return ax
 
 
@@ -275,18 +283,6 @@ def _name(row: dict[Hashable, Any]) -> str:
     return look(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
 
 
-def migration_spans(migration: pd.DataFrame | None) -> list[tuple[float, float]]:
-    """From a first switch to a last install, without the pauses between migrations; none if there is none to draw."""
-    if migration is None:
-        return []
-    need(migration, ["switched_s", "installed_s"], "latency_timeline")
-    known = migration.dropna(subset=["switched_s", "installed_s"]).sort_values("switched_s")
-    reached = known["installed_s"].cummax()
-    fresh = known["switched_s"] - reached.shift() > _PAUSE_S
-    of = known.assign(reached=reached).groupby(fresh.cumsum())
-    return list(zip(of["switched_s"].min(), of["reached"].max(), strict=True))
-
-
 def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     """A log axis with plain numbers, which spans at least a decade so that it has labels to read."""
     axis = ax.xaxis if which == "x" else ax.yaxis
@@ -302,17 +298,15 @@ def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _timeline_handles(colour: str, moved: bool, objective_ms: float | None, ranged: bool) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = [
+def _timeline_handles(colour: str, marks: list[Artist], objective_ms: float | None, ranged: bool) -> list[Artist]:
+    found: list[Artist] = [
         Line2D([], [], color=colour, linewidth=2.0, label="P99"),
         Line2D([], [], color=colour, linewidth=1.2, linestyle=(0, (1, 1)), label="P50"),
     ]
     if ranged:
-        handles.append(Patch(color=colour, alpha=0.25, label="P99, range of repetitions"))
-    handles.append(Line2D([], [], color="black", linewidth=1, linestyle="--", label="trigger"))
-    if moved:
-        handles.append(Patch(color="#BBBBBB", alpha=0.45, label="migration"))
+        found.append(Patch(color=colour, alpha=0.25, label="P99, range of repetitions"))
+    found += marks
     if objective_ms is not None:
         text = f"objective ({objective_ms:.3g} ms)"
-        handles.append(Line2D([], [], color="#444444", linewidth=1, linestyle="-.", label=text))
-    return handles
+        found.append(Line2D([], [], color="#444444", linewidth=1, linestyle="-.", label=text))
+    return found

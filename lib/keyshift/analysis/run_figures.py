@@ -11,10 +11,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from keyshift.analysis.figures import migration_spans
+from keyshift.analysis.marks import handles, mark, migration_spans
 from keyshift.analysis.style import columns_for, finish, heading, label_lowest, look, panel_grid
 from keyshift.analysis.timelines import faults, resources, throughput
 from keyshift.errors import BadInput
@@ -27,9 +26,6 @@ _LINES = {  # by process
     "total": ("#000000", (0, (1, 1)), "together"),
 }
 _RESOURCES = (("cpu_cores", "CPU (%)", 100.0), ("rss_mib", "RSS (MiB)", 1.0))  # metric, axis, factor
-_MIGRATION: dict[str, Any] = {"color": "#BBBBBB", "alpha": 0.45, "linewidth": 0}
-_TRIGGER: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": "--"}
-_FAULT: dict[str, Any] = {"color": "#D55E00", "linewidth": 1.6, "linestyle": ":"}
 
 
 def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while state moves") -> Figure:
@@ -51,7 +47,7 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
     _require(runs)
     columns = len(runs)
     figure, axes = panel_grid(2 * columns, columns, _SIZE, sharex=True, sharey="row")
-    handles: dict[str, Artist] = {}
+    lines: dict[str, Artist] = {}
     for column, (name, tables) in enumerate(runs.items()):
         for ax, (metric, label, factor) in zip(axes[column::columns], _RESOURCES, strict=True):
             frame = resources(tables["metrics"], metric) * factor
@@ -59,10 +55,10 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
                 colour, dashes, text = _LINES.get(instance, ("#777777", "-.", instance))
                 how: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
                 ax.plot(frame.index + 0.5, frame[instance], zorder=3, **how)
-                handles[instance] = Line2D([], [], label=text, **how)
+                lines[instance] = Line2D([], [], label=text, **how)
             ax.set_ylabel(label)
         heading(axes[column], look(name).label)
-    return finish(figure, title, [*handles.values(), *_happened(axes, list(runs.values()) * 2, columns)])
+    return finish(figure, title, [*lines.values(), *_happened(axes, list(runs.values()) * 2, columns)])
 
 
 def _require(runs: Mapping[str, Tables]) -> None:
@@ -71,20 +67,14 @@ def _require(runs: Mapping[str, Tables]) -> None:
 
 
 def _happened(axes: list[Axes], tables: list[Tables], columns: int) -> list[Artist]:
-    """Draws when what happened, in the panel of each run; gives the handles for it."""
-    handles: dict[str, Artist] = {"trigger": Line2D([], [], label="trigger", **_TRIGGER)}
-    for ax, of_run in zip(axes, tables, strict=True):
-        ax.axvline(0, zorder=1, **_TRIGGER)
-        for span in migration_spans(of_run["migration"]):
-            ax.axvspan(*span, zorder=0, **_MIGRATION)
-            handles["migration"] = Patch(label="migration", **_MIGRATION)
-        for at_s, _ in faults(of_run["metrics"]):
-            ax.axvline(at_s, zorder=2, **_FAULT)
-            handles["fault"] = Line2D([], [], label="fault", **_FAULT)
+    """Marks when what happened, in the panel of each run; gives the handles for it."""
+    struck = [[at_s for at_s, _ in faults(of_run["metrics"])] for of_run in tables]
+    for ax, of_run, moments in zip(axes, tables, struck, strict=True):
+        mark(ax, of_run["migration"], moments)
         ax.autoscale(axis="y")  # the first panels fixed the axis that all of a row share
         ax.margins(y=0.08)
         ax.set_ylim(bottom=0)
         ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.label_outer()
     label_lowest(axes, columns, "time since the trigger (s)")
-    return list(handles.values())
+    return handles(any(migration_spans(of_run["migration"]) for of_run in tables), any(struck))

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from keyshift.analysis.figures import plain_log
+from keyshift.analysis.figures import PHASE_COLOURS, plain_log
 from keyshift.analysis.style import Look, columns_for, finish, heading, look, looks, panel_grid
 from keyshift.analysis.sweeps import MEASURES, Measure, Row, in_order, phase_name, sweep
 from keyshift.analysis.tables import enumerated
@@ -26,14 +26,11 @@ from keyshift.errors import BadInput
 
 MEASURED = ("P99 spike (ms)", "completion (s)")
 LOG_SPAN = 8.0  # a parameter, or a measure, that varies by this factor is drawn on a log axis
+DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # so that lines stay apart in grey, too
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--")
-PHASE_LOOKS = {  # light to dark in the order they happen, so that they also read in grey
+PHASE_LOOKS = {  # colour and hatch, in the order they happen
     "plan": ("#FFFFFF", "..."),
-    "prepare": ("#E0E0E0", ""),
-    "align": ("#F0C75E", ""),
-    "transfer": ("#56B4E9", ""),
-    "install": ("#0072B2", ""),
-    "catch_up": ("#332244", ""),
+    **{name.replace(" ", "_"): (colour, "") for name, colour in PHASE_COLOURS.items()},
 }
 _ASIDE = ("#FFFFFF", "////")  # replication, which runs beside the phases
 _TOTAL = "total"
@@ -60,28 +57,18 @@ def sweep_lines(
     numeric = all(isinstance(value, (int, float, np.number)) for value in values)
     panels = points["measure"].nunique()
     figure, axes = panel_grid(panels, columns_for(panels), (4.6, 3.4))
+    drawn_as: dict[Hashable, dict[str, Any]] = {
+        name: {"color": how.colour, "marker": how.marker, "markersize": 7, "linestyle": DASHES[number % len(DASHES)]}
+        for number, (name, how) in enumerate(drawn.items())
+    }
     for ax, (measure, of_measure) in zip(axes, points.groupby("measure", sort=False), strict=True):
         for name, line in of_measure.groupby("group", sort=False):
             where = line["value"].astype("float64") if numeric else line["value"].map(values.index)
-            how = drawn[name]
-            ax.errorbar(
-                where,
-                line["mean"],
-                yerr=_reach(line),
-                color=how.colour,
-                linestyle=how.line,
-                marker=how.marker,
-                markersize=6,
-                linewidth=1.6,
-                elinewidth=1.1,
-                capsize=3,
-            )
+            more: dict[str, Any] = {"linewidth": 1.6, "elinewidth": 1.1, "capsize": 3}
+            ax.errorbar(where, line["mean"], yerr=_reach(line), **drawn_as[name], **more)
         _value_axis(ax, values, numeric, parameter, label)
         _measure_axis(ax, of_measure, str(measure))
-    handles: list[Artist] = []
-    for how in drawn.values():
-        how_drawn: dict[str, Any] = {"color": how.colour, "linestyle": how.line, "marker": how.marker}
-        handles.append(Line2D([], [], label=how.label, **how_drawn))
+    handles = [Line2D([], [], label=drawn[name].label, **drawn_as[name]) for name in drawn]
     return finish(figure, title or _title(points, label or parameter), handles, _notes(points))
 
 

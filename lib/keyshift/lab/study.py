@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from keyshift.analysis import metrics
+from keyshift.analysis.timelines import faults
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.lab import notebook
 from keyshift.lab.connect import open_lab
@@ -70,6 +71,10 @@ class Study:
     def tables(self, table: str) -> dict[str, list[pd.DataFrame]]:
         """The table ``table`` (latency, migration or metrics) of each good run, by point."""
         return {name: [tables[table] for _, tables in some] for name, some in self.good().items()}
+
+    def faults(self) -> dict[str, list[float]]:
+        """For ``panels``: when faults happened in the first good run of each point, in seconds from the trigger."""
+        return {name: [at_s for at_s, _ in faults(tables["metrics"])] for name, tables in self.first().items()}
 
     def first(self) -> dict[str, Tables]:
         """For ``throughput_panels`` and ``resource_panels``: all tables of the first good run of each point."""

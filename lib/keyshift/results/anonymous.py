@@ -20,7 +20,7 @@ _RULES = (
     (rf"(?<![\w./<])~/{_NAME}", "<path>"),
     (r"\b[A-Za-z]:\\[^\s\"']+", "<path>"),
     (r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.]*\d)", "<address>"),
-    (r"\b[A-Za-z][\w-]*(?:\.[\w-]+)*:\d{4,5}\b", "<address>"),
+    (r"\b[A-Za-z][\w-]*(?:\.[\w-]+)*(?<!\.py)(?<!\.java)(?<!\.scala):\d{4,5}\b", "<address>"),
     (r"\bip(?:-\d{1,3}){4}(?:\.[\w-]+)*\b", "<address>"),
     (r"\b[\w-]+(?:\.[\w-]+)*\.(?:internal|local|localdomain|lan)\b", "<address>"),
 )

@@ -10,8 +10,10 @@ Texts and parameters have passed ``anonymous``. Executed notebooks and protocol 
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -24,7 +26,7 @@ import pyarrow.parquet as pq
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
-from keyshift.results.manifest import SCHEMA_VERSION, Manifest, describe_versions, validate
+from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate
 from keyshift.results.store import HEAD, ResultStore
 from keyshift.results.tables import TABLES, check_table
 
@@ -71,7 +73,7 @@ def export_runs(
     pd.DataFrame(described + columns).to_csv(folder / "dictionary.csv", index=False)
     lines = [json.dumps(_told(manifest)) for manifest in manifests]
     (folder / "manifests.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "keyshift": describe_versions()["keyshift"]}
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "keyshift": metadata.version("keyshift")}
     (folder / "export.json").write_text(json.dumps(head | {"kind": kind, "runs": len(manifests)}, indent=2) + "\n")
     return [manifest.run_id for manifest in manifests]
 
@@ -87,6 +89,8 @@ class Exported(NamedTuple):
 def read_export(folder: Path) -> Exported:
     """What is in an exported ``folder``, checked against the schemas. Raises BadInput that names what is wrong."""
     found = Exported(folder, _kind(folder), list(_manifests(folder)))
+    if again := [run_id for run_id, times in Counter(m.run_id for m in found.manifests).items() if times > 1]:
+        raise BadInput(f"manifests.jsonl has run {again[0]} more than once")
     for name in TABLES:
         having = {manifest.run_id for manifest in found.manifests if name in _tables_of(manifest)}
         if having and (others := set(_run_ids(found, name)) - having):
@@ -178,7 +182,7 @@ def _kind(folder: Path) -> Kind:
     for name, newest in (("format", FORMAT), ("schema_version", SCHEMA_VERSION)):
         if not isinstance(head[name], int) or head[name] > newest:
             raise BadInput(
-                f"the export has {name} {head[name]!r}, this keyshift ({describe_versions()['keyshift']}) reads up to "
+                f"the export has {name} {head[name]!r}, this keyshift ({metadata.version('keyshift')}) reads up to "
                 f"{newest}: upgrade keyshift to import it"
             )
     if head["kind"] not in ("parquet", "csv"):
@@ -253,7 +257,8 @@ def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run
             return pq.read_table(path, columns=columns, filters=run_id and [("run_id", "=", run_id)])
         types = {field.name: field.type for field in TABLES[name].insert(0, RUN_ID)}
         options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns)
-        return pyarrow.csv.read_csv(path, convert_options=options)
+        lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+        return pyarrow.csv.read_csv(path, convert_options=options, parse_options=lines)
     except FileNotFoundError:
         raise BadInput(f"{path} is not there: an export has it") from None
     except (pa.ArrowException, OSError, KeyError) as error:

@@ -7,6 +7,7 @@ passed ``anonymous``.
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import metadata
 from typing import Any
 
 import jinja2
@@ -20,10 +21,10 @@ from keyshift.analysis.figures import ccdf_figure, panels, pareto, steps_gantt
 from keyshift.analysis.style import theme
 from keyshift.analysis.sweeps import MEASURES
 from keyshift.analysis.tables import comparison_table, sentences, tradeoff_sentences, tradeoffs
-from keyshift.analysis.timelines import tail
+from keyshift.analysis.timelines import faults, tail
 from keyshift.errors import BadInput
 from keyshift.results.anonymous import anonymous_all
-from keyshift.results.manifest import Manifest, describe_versions
+from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
 Row = dict[str, Any]
@@ -40,7 +41,7 @@ def report(store: ResultStore, run_ids: Sequence[str]) -> str:
     )
     return environment.get_template("report.html.jinja").render(
         title=f"{len(manifests)} runs" if len(manifests) > 1 else manifests[0].run_id,
-        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {describe_versions()['keyshift']}",
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, keyshift {metadata.version('keyshift')}",
         index=[_index_row(manifest) for manifest in manifests],
         together=list(_together(manifests)),
         runs=(_run(store, manifest) for manifest in manifests),
@@ -105,7 +106,8 @@ def _facts(told: Mapping[str, Any]) -> dict[str, str]:
 def _drawn(strategy: str, tables: Mapping[str, pd.DataFrame]) -> Iterator[Figure]:
     latency, migration = tables["latency"], tables["migration"]
     if len(latency):
-        yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second")
+        struck = {strategy: [at_s for at_s, _ in faults(tables["metrics"])]}
+        yield panels({strategy: (metrics.per_second(latency), migration)}, title="Latency per second", faults=struck)
         yield run_figures.throughput_panels({strategy: tables})
         yield _figure(ccdf_figure({strategy: metrics.ccdf(latency)}).figure)
     if len(migration):

@@ -12,7 +12,9 @@ def rows(one, other):
 
 
 def test_parameters_versions_and_machine_are_told_if_they_differ_and_figures_always():
-    other = run(1, "matched", parameters={"rate": 4000.0, "size": 4}, spike_ms=30.0, recover_s=2.0)
+    other = run(
+        1, "matched", parameters={"rate": 4000.0, "size": 4, "strategy": "matched"}, spike_ms=30.0, recover_s=2.0
+    )
     other = other.model_copy(update={"versions": {"python": "3.12", "pyspark": "4.3.0"}})
     found = rows(run(0), other)
     assert [name for kind, name in found if kind != "figure"] == ["strategy", "rate", "seed", "size", "python"]

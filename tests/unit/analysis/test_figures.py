@@ -103,6 +103,17 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
 
 
+def test_faults_are_marked_in_timelines_and_panels(seconds, migration):
+    ax = figures.latency_timeline(seconds, migration, faults=[1.5])
+    assert 1.5 in [line.get_xdata()[0] for line in ax.lines]
+    assert "fault" in [text.get_text() for text in ax.get_legend().get_texts()]
+    runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
+    figure = figures.panels(runs, faults={"lazy": [2.5]})
+    marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
+    assert marked == [0, 1]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-3:] == ["trigger", "migration", "fault"]
+
+
 def test_a_second_without_results_breaks_the_line(seconds):
     ax = figures.latency_timeline(seconds[seconds["second"] != 1])
     assert np.isnan(ax.lines[1].get_ydata()).sum() == 1

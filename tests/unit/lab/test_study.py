@@ -14,7 +14,7 @@ from keyshift.lab.study import measure, named
 TABLES = {
     "latency": pd.DataFrame({"created_s": [-1.0, 0.5, 1.5], "latency_ms": [10.0, 20.0, 40.0]}),
     "migration": pd.DataFrame({"switched_s": [0.1], "installed_s": [0.2]}),
-    "metrics": pd.DataFrame(),
+    "metrics": pd.DataFrame({"t_s": [3.0], "metric": ["fault"], "instance": ["kill:slot"], "value": [1.0]}),
 }
 VERDICT = SimpleNamespace(lost=0, duplicated=0, reordered=0, wrong=0, ownership_violations=0)
 
@@ -108,6 +108,7 @@ def test_latency_after_the_trigger_is_what_the_tail_is_of(lab):
     study = measure(named(["fluid"]))
     assert list(study.after()["fluid"]["latency_ms"]) == [20.0, 40.0]
     assert study.curves()["fluid"]["latency_ms"].max() == 40.0
+    assert study.faults() == {"fluid": [3.0]}
 
 
 def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_points(lab):

@@ -41,6 +41,7 @@ def test_addresses_paths_and_credentials_go(text, expected):
         "<td>1</td></tr> https://www.w3.org/2000/svg text/html",
         "key 17 of unit 3; keys: 500; a token of 5",
         "numpy/core and data/moving.txt",
+        "at Executor.scala:1234, slot_task.py:1023",
     ],
 )
 def test_other_texts_stay_as_they_are(text):

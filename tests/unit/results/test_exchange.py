@@ -23,7 +23,9 @@ def store():
     store = result_store()
     unknown = tables()["migration"].to_pandas().assign(drained_s=np.nan)
     second = tables(seconds=10) | {"migration": make_table("migration", unknown.to_dict("list"))}
-    store.put_run(run(0, parameters={"text": "/home/ada/moby.txt"}, notes=["at 10.0.0.1"]), tables())
+    reasons = {"migration": [0], "unit": [3], "step": [0], "reason": ['first, "hot"\nand then']}
+    first = tables() | {"decisions": make_table("decisions", reasons)}
+    store.put_run(run(0, parameters={"text": "/home/ada/moby.txt"}, notes=["at 10.0.0.1"]), first)
     store.put_run(run(1, "matched", "bad"), second)
     store.put_run(run(2, "lazy", "died"), {})
     store.put_file(run(0).run_id, "page.html", b"stays at home")
@@ -129,6 +131,7 @@ def spoil(folder, name, content):
         (lambda f: spoil(f, "export.json", lambda c: b"{}"), "needs format, schema_version and kind"),
         (lambda f: spoil(f, "export.json", lambda c: c.replace(b'"format": 1', b'"format": 9')), "format 9.*upgrade"),
         (lambda f: spoil(f, "manifests.jsonl", lambda c: b""), "the export has no run"),
+        (lambda f: spoil(f, "manifests.jsonl", lambda c: c + c), "has run 2026.* more than once"),
         (lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'"lost": 0', b'"lost": -1', 1)), r"line 1: .*lost"),
         (
             lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 2', b'version": 3')),

@@ -1,12 +1,16 @@
 """The index of a store: a list of runs is right whatever became of the index, and reads manifests only once."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_bucket import Bucket
 from small_store import result_store, run, tables
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.results.index import MOST
 from keyshift.results.manifest import new_run_id
+
+TABLES = tables(seconds=2, per_s=2)
 
 
 class Counting(Bucket):
@@ -150,3 +154,37 @@ def test_files_without_a_manifest_are_no_run(store, client):
     client.objects[f"runs/{new_run_id('keycount', 'fluid')}/latency.parquet"] = b""
     assert store.list_runs().empty
     assert "spike_ms" in store.list_runs().columns
+
+
+ACTS = st.sampled_from(["put", "delete", "half", "list", "lose", "page", "files"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(ACTS, st.integers(0, 3)), max_size=25))
+def test_whatever_is_done_the_list_has_the_runs_that_have_a_manifest(acts):
+    client = Counting()
+    store, spikes = result_store(client), {}
+    for number, (act, which) in enumerate(acts):
+        run_id, there = run(which).run_id, which in spikes
+        if act == "put" and not there:
+            store.put_run(run(which, spike_ms=float(number)), TABLES)
+            spikes[which] = float(number)
+        elif act == "delete" and there:
+            store.delete_run(run_id)
+            del spikes[which]
+        elif act == "half" and there:  # killed behind the manifest
+            store._index.forget(run_id)
+            del client.objects[f"runs/{run_id}/manifest.json"], spikes[which]
+        elif act == "files" and not there:  # killed before it
+            client.objects[f"runs/{run_id}/latency.parquet"] = b""
+        elif act == "lose":
+            for name in client.index():
+                del client.objects[name]
+        elif act == "page":
+            store._index._write({run_id: (0, known) for run_id, known in store._index.rows([run_id]).items()})
+        else:
+            store.list_runs()
+    listed = store.list_runs()
+    expected = sorted(spikes, reverse=True)
+    assert listed["run_id"].tolist() == [run(which).run_id for which in expected]
+    assert listed["spike_ms"].tolist() == [spikes[which] for which in expected]
