@@ -26,7 +26,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def executed(execute_small):
-    return execute_small(NOTEBOOK.name, SMALL, 400)
+    return execute_small("start/00_quickstart.ipynb", SMALL, 400)
 
 
 def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(executed):
