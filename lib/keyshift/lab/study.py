@@ -96,6 +96,11 @@ class Study:
         same = table.eq(default.reindex(table.index), axis=0) | table.isna()
         return table[~same.all(axis=1)]
 
+    def versions(self) -> pd.DataFrame:
+        """Of the software that the runs were made with; more than one column only if it changed meanwhile."""
+        found = {repr(sorted(m.versions.items())): m.versions for m in self.manifests}
+        return pd.DataFrame([*found.values()]).T.set_axis([f"version {n + 1}" for n in range(len(found))], axis=1)
+
     def publish(self) -> None:
         """The last cell: see ``notebook.publish``. Raises KeyshiftError if points died, after the others are there."""
         notebook.publish(self.manifests)

@@ -41,7 +41,12 @@ class Lab:
             model_dump=lambda mode: {"strategy": name, "verdict": status, "seed": spec.workload.seed}
         )
         return SimpleNamespace(
-            run_id=f"run-{self.made}", status=status, verdict=VERDICT, summary=summary, parameters=spec.parameters()
+            run_id=f"run-{self.made}",
+            status=status,
+            verdict=VERDICT,
+            summary=summary,
+            parameters=spec.parameters(),
+            versions={"keyshift": "1"} if self.made < 3 else {"keyshift": "2"},
         )
 
 
@@ -115,3 +120,11 @@ def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_p
     table = measure(named(["fluid", "lazy"]), {"rate": 10.0, "keys": 20_000}).effective()
     assert set(table.index) == {"rate", "strategy"}, "keys are as many as by default"
     assert list(table.loc["strategy"]) == ["fluid", "lazy"]
+
+
+def test_versions_are_one_column_unless_they_changed_meanwhile(lab):
+    assert measure(named(["fluid", "lazy"])).versions().to_dict() == {"version 1": {"keyshift": "1"}}
+    table = measure(named(["matched", "meces"])).versions()
+    assert list(table.loc["keyshift"]) == ["2"]
+    lab.made = 1
+    assert list(measure(named(["fluid", "lazy"])).versions().loc["keyshift"]) == ["1", "2"]
