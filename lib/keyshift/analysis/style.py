@@ -73,9 +73,16 @@ def looks(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Look]:
         return {name: look(str(name)) for name in names}
     shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
     return {
-        name: Look(shades[number], _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)], f"{of} = {name}")
+        name: Look(
+            shades[number], _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)], f"{of} = {shown(name)}"
+        )
         for number, name in enumerate(names)
     }
+
+
+def shown(value: Hashable) -> str:
+    """A value of a parameter, numbers without a point that says nothing."""
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
 @contextmanager

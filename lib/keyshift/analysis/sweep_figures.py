@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from keyshift.analysis.figures import PHASE_COLOURS, plain_log
-from keyshift.analysis.style import Look, columns_for, finish, heading, look, looks, panel_grid
+from keyshift.analysis.style import Look, columns_for, finish, heading, look, looks, panel_grid, shown
 from keyshift.analysis.sweeps import MEASURES, Measure, Row, in_order, phase_name, sweep
 from keyshift.analysis.tables import enumerated
 from keyshift.errors import BadInput
@@ -227,7 +227,7 @@ def _value_axis(ax: Axes, values: Sequence[Hashable], numeric: bool, parameter: 
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
         return
-    names = [look(str(value)).label if parameter == "strategy" else str(value) for value in values]
+    names = [look(str(value)).label if parameter == "strategy" else shown(value) for value in values]
     ax.set_xticks(range(len(values)), names)
     if max(len(name) for name in names) * len(names) > 40:
         ax.tick_params(axis="x", rotation=30)

@@ -113,6 +113,8 @@ def test_bars_stand_side_by_side_and_a_star_marks_what_differs():
 def test_groups_by_a_parameter_are_named_with_it_and_each_looks_different():
     figure = sweep_figures.sweep_bars(ROWS, "strategy", ["completion (s)"], group="rate")
     assert legend(figure)[:2] == ["rate = 1000", "rate = 8000"]
+    (first, *_) = style.looks([2000.0, 0.5], "rate").values()
+    assert first.label == "rate = 2000"
     drawn = style.looks([1, 2, 3, 4, 5, 6], "size").values()
     assert len({(look.colour, look.marker) for look in drawn}) == 6
 
