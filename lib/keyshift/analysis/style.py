@@ -54,7 +54,7 @@ _LOOKS = {
 }
 _EXTRA_COLOURS = ("#999933", "#117733", "#AA4499", "#661100", "#6699CC")
 _LINES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
-_EXTRA_MARKERS = ("1", "2", "3", "4", "+", "|", "_")
+_EXTRA_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
 def look(strategy: str) -> Look:

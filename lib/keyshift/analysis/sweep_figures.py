@@ -240,6 +240,7 @@ def _measure_axis(ax: Axes, points: pd.DataFrame, measure: str) -> None:
     if len(means) and means.min() > 0 and means.max() / means.min() >= LOG_SPAN:
         plain_log(ax, "y")
     else:
+        ax.margins(y=0.08)
         ax.set_ylim(bottom=0)
     heading(ax, measure)
 
