@@ -30,7 +30,7 @@ def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
     rows = summaries(nbformat.read(copy, as_version=4))
     assert [row["strategy"] for row in rows] == PRESETS
     assert {row["verdict"] for row in rows} == {"ok"}
-    assert {row["events"] for row in rows} == {10_000}
+    assert all(row["events"] >= 5000 for row in rows), "at least three seconds before, and two behind the request"
     assert {row["units_moved"] for row in rows} == {4}
     assert [row["steps"] for row in rows] == [4, 1, 1]
 
@@ -43,7 +43,7 @@ def test_there_are_a_pareto_figure_and_the_timelines(copy):
 
 def test_table_and_conclusion_come_from_the_runs(copy):
     outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
-    table = next(data["text/html"] for data in outputs if "text/html" in data)
+    [table] = (data["text/html"] for data in outputs if "had to move" in data.get("text/html", ""))
     for name in (*PRESETS, "P99 spike (× before)", "had to move (MiB)", "silence (ms)", "verdict"):
         assert name in table
     said = "\n".join(data.get("text/markdown", "") for data in outputs)

@@ -28,7 +28,14 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"no browser: none of {', '.join(NAMES)} is on the PATH")
 
-READY = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+# The notebook is there, with a kernel, and is what commands are for: nobody clicks on it here.
+READY = """(() => {
+  const shell = window.jupyterapp?.shell;
+  const page = shell && [...shell.widgets('main')].find(widget => widget.sessionContext);
+  if (page?.sessionContext.session?.kernel?.status !== 'idle') return false;
+  shell.activateById(page.id);
+  return shell.currentWidget === page;
+})()"""
 # Dark pixels in the row of the third slot, the lowest one of the map; -1: there is no picture yet.
 THIRD_ROW = """(() => {
   const picture = document.querySelector('img.widget-image');
@@ -138,6 +145,7 @@ def lab(tmp_path):
 def test_the_map_changes_when_scale_is_pressed_and_stop_tells_the_verdict(lab, tmp_path):
     browser = Browser(tmp_path / "browser")
     try:
+        browser.ask("Emulation.setFocusEmulationEnabled", enabled=True)
         browser.ask("Page.navigate", url=lab)
         browser.wait(READY)
         browser.value("jupyterapp.commands.execute('notebook:run-all-cells')")
