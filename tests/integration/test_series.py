@@ -37,6 +37,9 @@ def runs(lab):
 def test_each_is_a_run_with_a_verdict_and_says_that_it_shares_a_job(runs):
     assert {manifest.status for manifest, _ in runs.values()} == {"ok"}
     assert all(OF_A_SERIES in manifest.notes for manifest, _ in runs.values())
+    begun = [manifest.started_at for manifest, _ in runs.values()]
+    assert begun == sorted(begun)
+    assert all(5 < (m.finished_at - m.started_at).total_seconds() < 40 for m, _ in runs.values())
     assert runs["at once"][0].summary.strategy == "all_at_once"
     assert runs["at once"][0].parameters["to_slots"] == 3
 

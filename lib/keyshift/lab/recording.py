@@ -19,7 +19,10 @@ PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
 
 
 class Recording:
-    """Of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare copy."""
+    """Of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare copy.
+
+    ``took``: when it began and ended, if it is over.
+    """
 
     def __init__(
         self,
@@ -29,9 +32,10 @@ class Recording:
         run_id: str,
         parameters: dict[str, Any],
         copy_bytes_per_s: float,
+        took: tuple[datetime, datetime] | None = None,
     ) -> None:
         self._store, self._say, self._spec, self.run_id = store, say, spec, run_id
-        self._copy_bytes_per_s = copy_bytes_per_s
+        self._copy_bytes_per_s, self._took = copy_bytes_per_s, took
         self._known: dict[str, Any] = {
             "run_id": run_id,
             "workload": spec.workload.name,
@@ -39,7 +43,7 @@ class Recording:
             "parameters": parameters,
         }
         self._common: dict[str, Any] = self._known | {
-            "started_at": datetime.now(UTC),
+            "started_at": took[0] if took else datetime.now(UTC),
             "stages": [Stage(name=s.name, due="workload" if s.due else "event") for s in spec.workload.stages],
             "versions": describe_versions(),
             "machine": describe_machine(),
@@ -71,7 +75,7 @@ class Recording:
         manifest = Manifest(
             **self._common,
             status=summary.verdict,
-            finished_at=datetime.now(UTC),
+            finished_at=self._took[1] if self._took else datetime.now(UTC),
             verdict=judged,
             summary=summary,
             notes=[*notes, *behind],

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -183,15 +184,18 @@ class Lab:
         results = [*job.tasks.values()][-1]
         with self._prepared(job, name, log, Series, results) as series:
             assert isinstance(series, Series)
-            outcomes = series.execute_laps(specs)
+            laps = series.execute_laps(specs)
         stored = []
-        for spec, outcome in zip(specs, outcomes, strict=True):
-            run_id = new_run_id(spec.workload.name, spec.strategy.name)
-            stored.append(self._recording(spec, run_id, spec.parameters()).ended(outcome, log))
+        for spec, (span, outcome) in zip(specs, laps, strict=True):
+            begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
+            run_id = new_run_id(spec.workload.name, spec.strategy.name, begun)
+            stored.append(self._recording(spec, run_id, spec.parameters(), (begun, ended)).ended(outcome, log))
         return stored
 
-    def _recording(self, spec: RunSpec, run_id: str, parameters: dict[str, Any]) -> Recording:
-        return Recording(self.store, self.say, spec, run_id, parameters, self._copy_bytes_per_s)
+    def _recording(
+        self, spec: RunSpec, run_id: str, parameters: dict[str, Any], took: tuple[datetime, datetime] | None = None
+    ) -> Recording:
+        return Recording(self.store, self.say, spec, run_id, parameters, self._copy_bytes_per_s, took)
 
     @contextlib.contextmanager
     def _prepared(

@@ -87,8 +87,11 @@ class Series(Course):
         super().__init__(spec, system, traffic, display, ready)
         self.system = system
 
-    def execute_laps(self, specs: Sequence[RunSpec]) -> list[Outcome]:
-        """A lap for each of ``specs``, in this order. Raises KeyshiftError if the job dies, or a migration hangs."""
+    def execute_laps(self, specs: Sequence[RunSpec]) -> list[tuple[Span, Outcome]]:
+        """A lap for each of ``specs``, in this order: when it was, and what came of it.
+
+        Raises KeyshiftError if the job dies, or a migration hangs.
+        """
         feed = self._open()
         laps = []
         with Sampler(ignore=self._traffic.pids) as sampler:
@@ -108,7 +111,7 @@ class Series(Course):
         ended = Ended(self._spec.workload, self._traffic, feed, self.system.final_state(), sampler.rows)
         self._display.say("comparing every result and the final state with the oracle")
         verdict = ended.verdict()
-        return [_outcome(ended, lap, verdict) for lap in laps]
+        return [(lap.span, _outcome(ended, lap, verdict)) for lap in laps]
 
     def _practise(self, spec: RunSpec) -> None:
         self._migrate(spec, self._spec.point())

@@ -214,10 +214,12 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def new_run_id(workload: str, strategy: str) -> str:
-    """A new name for a run: UTC time, workload, strategy and six random hex digits, so ids sort by time."""
+def new_run_id(workload: str, strategy: str, begun: datetime | None = None) -> str:
+    """A new name for a run: UTC time (now, or when it has ``begun``), workload, strategy and six random hex digits, so
+    ids sort by time.
+    """
     names = "-".join(re.sub(r"[^a-z0-9_]", "_", name.lower()) for name in (workload, strategy))
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{names}-{secrets.token_hex(3)}"
+    return f"{begun or datetime.now(UTC):%Y%m%dT%H%M%S}-{names}-{secrets.token_hex(3)}"
 
 
 def describe_machine() -> Machine:
