@@ -69,6 +69,13 @@ def test_each_has_a_quiet_time_before_its_trigger_and_latencies_of_its_own_time(
         assert manifest.summary.events == len(created)
 
 
+def test_bytes_that_went_key_by_key_are_those_of_one_migration(runs):
+    whole = {name: tables["migration"]["bytes"].sum() for name, (_, tables) in runs.items()}
+    by_key = {name: manifest.summary.bytes_moved - whole[name] for name, (manifest, _) in runs.items()}
+    assert by_key.pop("lazy") > 0
+    assert set(by_key.values()) == {0}, "also after a restart, with which slots begin to count anew"
+
+
 def test_copies_are_those_that_the_strategy_ordered(runs):
     copied = {name: manifest.summary.bytes_copied for name, (manifest, _) in runs.items()}
     assert copied.pop("rhino") > 2000 * 256 / 2

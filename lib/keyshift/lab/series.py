@@ -123,12 +123,13 @@ class Series(Course):
         begin, told = time.time(), len(system.status()["troubles"])
         system.announce(spec.changes[0], point)
         self._pass_until(begin + max(QUIET_S, spec.scenario.trigger_s))
-        sent = bytes_by_key(system.measure().values())
+        attempt, sent = system.status()["attempt"], bytes_by_key(system.measure().values())
         trigger = time.time()
         planned_s, numbers = self._migrate(spec, point)
         self._await_calm(trigger, trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
         span = Span(begin, begin, time.time(), trigger)
-        sent = bytes_by_key(system.measure().values()) - sent
+        restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
+        sent = bytes_by_key(system.measure().values()) - (0 if restarted else sent)
         copied, notes = system.copied(), system.status()["troubles"][told:]
         system.end_copies()
         self._go_back()
