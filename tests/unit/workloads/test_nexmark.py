@@ -121,6 +121,7 @@ def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router):
         ({"query": "q9"}, "unknown query 'q9'"),
         ({"window_ms": 0}, "greater than or equal to 1"),
         ({"gap_ms": 0}, "greater than or equal to 1"),
+        ({"dilation": 0.5}, "greater than or equal to 1"),
         ({"slide_ms": 21}, "slide_ms = 21: must be at most window_ms = 20"),
         ({"slide_ms": 1, "window_ms": 1001}, "a thousandth at least"),
     ],
@@ -377,3 +378,13 @@ def test_a_job_that_has_told_all_may_be_left_without_state(query):
         assert list(workload.wrong(*nothing, iter(last), times)) == []
         first = [part for part in made.final if (part["stage"] == 0).all()]
         assert list(workload.wrong(made.events, made.results, iter(first), made.times)), "the last stage has nothing"
+
+
+@pytest.mark.parametrize("query", ["q5", "q8", "q11"])
+def test_long_windows_close_where_event_time_runs_faster_than_the_clock(query):
+    """With 79 times as long windows in time that runs 79 times as fast, a query gives the same."""
+    names = ("window_ms", "slide_ms", "gap_ms", "auction_ms")
+    long = {name: SMALL[name] * 79 for name in names} | {"dilation": 79.0}
+    for name in ("window_us", "slide_us", "gap_us", "auction_us"):
+        assert getattr(make(query=query, **long), name) == getattr(make(query=query), name)
+    assert taken(500, **long).equals(taken(500))

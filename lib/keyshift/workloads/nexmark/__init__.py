@@ -35,6 +35,9 @@ class Nexmark(Grouped):
         default=100, ge=0, description="largest delay of an event, in milliseconds; so long windows wait"
     )
     auction_ms: int = Field(default=2000, ge=1, description="how long an auction is open on average, in milliseconds")
+    dilation: float = Field(
+        default=1.0, ge=1, le=1e6, description="event time runs so many times as fast as the clock: long windows close"
+    )
 
     @field_validator("query")
     @classmethod
@@ -53,18 +56,26 @@ class Nexmark(Grouped):
 
     @property
     def window_us(self) -> int:
-        """Length of a window."""
-        return self.window_ms * 1000
+        """Length of a window, in microseconds of the clock, as all times here."""
+        return self._on_the_clock(self.window_ms)
 
     @property
     def slide_us(self) -> int:
         """From one window of q5 to the next."""
-        return self.slide_ms * 1000
+        return self._on_the_clock(self.slide_ms)
 
     @property
     def gap_us(self) -> int:
         """What ends a session."""
-        return self.gap_ms * 1000
+        return self._on_the_clock(self.gap_ms)
+
+    @property
+    def auction_us(self) -> int:
+        """How long an auction is open on average."""
+        return self._on_the_clock(self.auction_ms)
+
+    def _on_the_clock(self, event_time_ms: int) -> int:
+        return max(1, round(event_time_ms * 1000 / self.dilation))
 
     @property
     def delay_us(self) -> int:

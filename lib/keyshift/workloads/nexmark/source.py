@@ -70,7 +70,7 @@ class NexmarkPartition:
 
     def __init__(self, workload: "Nexmark", router: int) -> None:
         self._router, self._next = router, 0
-        self._delay_us, self._auction_us = workload.delay_ms * 1000, workload.auction_ms * 1000
+        self._delay_us, self._auction_us = workload.delay_us, workload.auction_us
         self._random = np.random.default_rng((workload.seed, router))
 
     def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
