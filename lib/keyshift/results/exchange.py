@@ -28,7 +28,7 @@ from keyshift.results.anonymous import anonymous_all
 from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
 from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate
 from keyshift.results.store import HEAD, ResultStore
-from keyshift.results.tables import TABLES, check_table
+from keyshift.results.tables import LATER, TABLES, check_table
 
 FORMAT = 1  # grows when a file is renamed, removed or means something else
 Kind = Literal["parquet", "csv"]
@@ -228,6 +228,8 @@ def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:
         except BadInput as error:
             raise BadInput(f"{name}.{exported.kind}: {error}") from None
         tables[name] = table
+    if manifest.status != "died":  # one that was stored before there were these tables
+        tables |= {name: TABLES[name].empty_table() for name in LATER if name not in tables}
     if manifest.status != "died" and (missing := TABLES.keys() - tables.keys()):
         raise BadInput(f"run {manifest.run_id} has no table {', '.join(sorted(missing))}: the export is not whole")
     return tables

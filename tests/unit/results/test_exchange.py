@@ -154,3 +154,14 @@ def test_a_folder_with_files_is_left_alone(store, tmp_path, kind):
     with pytest.raises(BadInput, match="unknown run"):
         export_runs(store, ["1999"], tmp_path / "new", kind)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_runs_that_were_stored_before_there_was_a_table_come_without_rows_of_it(exported):
+    lines = [json.loads(line) for line in (exported / "manifests.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["files"] = [file for file in line["files"] if file != "scaling.parquet"]
+    (exported / "manifests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    next(exported.glob("scaling.*")).unlink()
+    other = result_store()
+    stored, _ = import_runs(other, read_export(exported))
+    assert other.get_table(stored[0], "scaling").empty
