@@ -38,8 +38,8 @@ down: $(READY) ## stop them
 test: lint ## lint, then every test, those with real services too; two files at a time (one after the other: ARGS="-n 0")
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-nightly: $(READY) ## the property and contract tests with many more examples, thousands of threaded runs
-	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract $(ARGS)
+nightly: $(READY) ## property and contract tests with many more examples, thousands of threaded runs, every notebook
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract tests/notebooks $(ARGS)
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/harness -o timeout=1800 -o session_timeout=9000 $(ARGS)
 
 lint: $(READY) ## style, types, layers, and no output left in notebooks

@@ -20,6 +20,10 @@ SETS = sorted(
     path for path in (ROOT / "data").rglob("*-smoke.yaml") if path.stem.removesuffix("-smoke") not in OF_THEIR_OWN
 )
 
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+# The others are executed with runs that were made up: test_made_up_runs.
+ALWAYS = ("02_chunk_and_copies-smoke", "01_queries-smoke")
+
 
 def keyshift(home, *arguments):
     return subprocess.run(
@@ -41,7 +45,12 @@ def home(tmp_path_factory):
     keyshift(place, "down")
 
 
-@pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def _param(file):
+    quick = pytest.mark.skipif(not NIGHTLY and file.stem not in ALWAYS, reason="a minute each: `make nightly` has it")
+    return pytest.param(file, marks=quick, id=f"{file.parent.name}-{file.stem}")
+
+
+@pytest.mark.parametrize("file", map(_param, SETS))
 def test_its_runs_are_correct_and_its_figures_are_drawn(file, home):
     done = keyshift(home, "batch", file, "--json")
     assert done.returncode == 0, done.stderr[-3000:]

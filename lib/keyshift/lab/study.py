@@ -121,13 +121,8 @@ def measure(
     otherwise each run has a job of its own. A point that dies does not stop the others.
     Raises BadInput, before anything is started, for a point that is not possible, and KeyshiftError if all died.
     """
-    specs = {name: make_spec({**(common or {}), **given}) for name, given in points.items()}
-    if not specs:
-        raise BadInput("measure: no point given")
+    specs = specs_of(points, common or {})
     names = {_key(spec.parameters()): name for name, spec in specs.items()}
-    if len(names) < len(specs):
-        alike = [name for name, spec in specs.items() if names[_key(spec.parameters())] != name]
-        raise BadInput(f"measure: {', '.join(alike)} has the same parameters as another point")
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
@@ -140,6 +135,17 @@ def measure(
     if len(study.died) == len(specs):
         raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
     return study
+
+
+def specs_of(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, RunSpec]:
+    """The specs of ``points``, by their names; see ``measure``. Raises BadInput."""
+    specs = {name: make_spec({**common, **given}) for name, given in points.items()}
+    if not specs:
+        raise BadInput("measure: no point given")
+    names = {_key(spec.parameters()): name for name, spec in specs.items()}
+    if alike := [name for name, spec in specs.items() if names[_key(spec.parameters())] != name]:
+        raise BadInput(f"measure: {', '.join(alike)} has the same parameters as another point")
+    return specs
 
 
 def _key(parameters: Mapping[str, Any]) -> str:
