@@ -9,7 +9,7 @@ from keyshift.analysis.timelines import FAULT
 from keyshift.errors import QueryDied
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
-from keyshift.lab.outcome import Ended, Outcome, Span, outcome
+from keyshift.lab.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sample
 from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
@@ -92,9 +92,8 @@ class Course:
         self._traffic.stop()
         final, span = self._system.final_state(), Span(start, measured, end, self._trigger)
         deaths = [(at, FAULT, "query died", 1.0) for at in self._deaths]
-        samples = [*samples, *deaths]
-        ended = Ended(self._spec.workload, self._traffic, self._feed, final, samples, self._overloaded)
-        return outcome(ended, span, self._display.say, self.scalings)
+        given = self._spec.workload, span, self._traffic, self._feed, final, [*samples, *deaths]
+        return outcome(*given, self._overloaded, self._display.say, self.scalings)
 
     # -- a backlog ----------------------------------------------------------------------------------------------------
 

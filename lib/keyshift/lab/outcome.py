@@ -126,11 +126,21 @@ def bytes_by_key(measures: Iterable[Mapping[int, Mapping[str, Any]]]) -> int:
     return sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values())
 
 
-def outcome(ended: Ended, span: Span, say: Say, scalings: Sequence[Scaling] = ()) -> Outcome:
-    """Of a run that has ended."""
+def outcome(
+    workload: Workload,
+    span: Span,
+    traffic: Traffic,
+    feed: Feed,
+    final: FinalState,
+    samples: Iterable[Sample],
+    overloaded: bool,
+    say: Say,
+    scalings: Sequence[Scaling] = (),
+) -> Outcome:
+    """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
     say("comparing every result and the final state with the oracle")
+    ended = Ended(workload, traffic, feed, final, samples, overloaded)
     verdict, tables = ended.verdict(), ended.tables(span, scalings=scalings)
-    final, feed = ended.final, ended.feed
     stages = final.stages
     measures = [stage.measures for stage in stages]
     nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), tables["migration"].to_pandas())

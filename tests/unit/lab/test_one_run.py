@@ -285,6 +285,6 @@ def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(mad
     run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
     run._autoscaler = Stub()
     run._surviving(lambda: run._pass_until(BEGIN + 10))
-    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * one_run.LOOK_S)
-    assert len(run._autoscaler.seen) == pytest.approx(10 / one_run.LOOK_S, abs=2)
+    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * course.LOOK_S)
+    assert len(run._autoscaler.seen) == pytest.approx(10 / course.LOOK_S, abs=2)
     assert [call for _, *call in run.system.calls] == [["recover"]]
