@@ -185,7 +185,8 @@ class Coordinator:
         plan = (self._coordination.read("plan") or {"steps": []})["steps"]  # none if it was only a snapshot
         rest = [Step.from_json(step) for step in plan[len(plan) - raw["rest"] :]]
         effects = self._machine.recover(version, steps, rest, [], _ms())
-        self._begin(steps)  # what was acknowledged is heard again
+        self._hear(steps)  # what was acknowledged is heard again
+        self._note(steps, rest, now_us())
         return effects
 
     def _carry_out_all(self, effects: Iterable[protocol.Effect]) -> None:
@@ -205,9 +206,9 @@ class Coordinator:
                     self._ended(of, "cancelled")
                     if steps:  # it was ahead of them, and had not begun
                         self.records.pop(of, None)
-                self._begin(steps)
-                self.to_come |= {of: tuple(rest) for of, step in steps if step.snapshot}
+                self._hear(steps)
                 self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
+                self._note(steps, rest, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(f"step {len(self.records)} preparing, {len(rest)} to come")
                     self._at_phase("prepare")
@@ -241,15 +242,24 @@ class Coordinator:
                 )
                 say(record.outcome)
 
-    def _begin(self, steps: Iterable[tuple[int, Step]]) -> None:
-        for version, step in steps:
+    def _hear(self, steps: Iterable[tuple[int, Step]]) -> None:
+        for version, _ in steps:
             if version not in self._under_way:
-                if step.snapshot:
-                    self.snapshots[step.snapshot] = version
-                elif version not in self.records:
-                    self.records[version] = StepRecord(version, step, now_us())
                 self._under_way.add(version)
                 self._listen(version)
+
+    def _note(self, steps: Iterable[tuple[int, Step]], rest: Sequence[Step], at_us: int) -> None:
+        """What was published, and only then: the version of what was not is another step's when another one leads.
+
+        ``rest``: what comes behind ``steps``.
+        """
+        for version, step in steps:
+            if step.snapshot:
+                self.snapshots[step.snapshot] = version
+                if rest:
+                    self.to_come[version] = tuple(rest)
+            elif version not in self.records:
+                self.records[version] = StepRecord(version, step, at_us)
 
     def _ended(self, version: int, outcome: str) -> None:
         self._under_way.discard(version)

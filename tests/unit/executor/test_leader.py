@@ -325,3 +325,46 @@ def test_what_is_to_come_of_a_plan_is_known_for_a_snapshot_in_its_middle(migrate
     assert START.version < version < coordinator.assignment.version
     assert coordinator.to_come == {version: (SECOND,)}
     assert not coordinator.late_snapshots
+
+
+def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instead():
+    """Its version is a snapshot's then, in which nothing moves."""
+
+    def hook(path, value):
+        if path == "steps":
+            prepared(nodes, value)
+        if path == "assignment":
+            nodes.acknowledge(value["version"], "captured-0", "captured-1")
+
+    def die(path, value):
+        if path == "steps":
+            raise Died
+        publish(path, value)
+
+    nodes = Nodes(hook)
+    nodes.values["assignment"] = START.to_json()
+    publish, nodes.publish = nodes.publish, die
+    first = Coordinator(nodes, "first", START, 30.0, 2)
+    with pytest.raises(Died):
+        lead(first, (FIRST,))
+    nodes.publish = publish
+    second = Coordinator(nodes, "second", START, 30.0, 2)
+    second.inherit(first)
+    second.snapshot("instead")
+    lead(second)
+    assert second.snapshots == {"instead": START.version + 1}
+    assert not second.records
+
+
+def test_a_snapshot_that_a_leader_did_not_live_to_publish_may_be_asked_for_again():
+    def die(path, value):
+        if path == "steps":
+            raise Died
+
+    nodes = Nodes(lambda path, value: None)
+    nodes.publish = die
+    first = Coordinator(nodes, "first", START, 30.0, 2)
+    first.snapshot("lost")
+    with pytest.raises(Died):
+        lead(first)
+    assert not first.snapshots, "whoever wants it sees by this that nobody has begun it"

@@ -72,4 +72,4 @@ def test_credentials_of_the_environment_go_wherever_they_are(monkeypatch):
 
 
 def test_a_path_behind_a_colour_goes():
-    assert anonymous("File \x1b[0;32m/work/main/x.py:12\x1b[0m") == "File \x1b[0;32m<path>:12\x1b[0m"
+    assert anonymous("File \x1b[0;32m/srv/main/x.py:12\x1b[0m") == "File \x1b[0;32m<path>:12\x1b[0m"
