@@ -8,11 +8,14 @@ To repeat a seed, or to look for seeds that fail:
 
 import argparse
 import atexit
+import faulthandler
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, TimeoutError
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, TimeoutError
+from pathlib import Path
 from typing import Any
 
 import one_run
@@ -26,8 +29,12 @@ class Pool:
     """Processes that make runs; to be used with ``with``."""
 
     def __init__(self, processes: int | None = None) -> None:
+        self._crashes = tempfile.TemporaryDirectory()
         self._pool = ProcessPoolExecutor(
-            processes or 2 * (os.cpu_count() or 1), multiprocessing.get_context("spawn"), _begin_process
+            processes or 2 * (os.cpu_count() or 1),
+            multiprocessing.get_context("spawn"),
+            _begin_process,
+            (self._crashes.name,),
         )
 
     def __enter__(self) -> "Pool":
@@ -35,6 +42,7 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._crashes.cleanup()
 
     def submit(self, function: Any, *arguments: Any, **named: Any) -> "Future[Any]":
         """A function of a module, in one of the processes."""
@@ -48,10 +56,20 @@ class Pool:
                 yield future.result(RUN_S * len(asked))
             except TimeoutError:
                 yield Outcome(seed, draw(seed, **pinned), pinned, {"hangs": "no outcome"})
+            except BrokenExecutor as error:
+                raise RuntimeError(f"a process crashed: {self.crashes() or 'it left no trace'}") from error
+
+    def crashes(self) -> str:
+        """Where each process was that a signal ended."""
+        return "\n".join(file.read_text() for file in sorted(Path(self._crashes.name).iterdir()))
 
 
-def _begin_process() -> None:
-    """What is tried again says so, and in these runs much is; and Flight's threads do not survive an orderly end."""
+def _begin_process(crashes: str) -> None:
+    """What is tried again says so, and in these runs much is; and Flight's threads do not survive an orderly end.
+
+    ``crashes``: the folder for where it was when it crashed.
+    """
+    faulthandler.enable(Path(crashes, str(os.getpid())).open("w"))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     atexit.register(os._exit, 0)
 

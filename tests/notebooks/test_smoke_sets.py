@@ -50,7 +50,7 @@ def _param(file):
     return pytest.param(file, marks=quick, id=f"{file.parent.name}-{file.stem}")
 
 
-@pytest.mark.parametrize("file", map(_param, SETS))
+@pytest.mark.parametrize("file", [_param(file) for file in SETS])
 def test_its_runs_are_correct_and_its_figures_are_drawn(file, home):
     done = keyshift(home, "batch", file, "--json")
     assert done.returncode == 0, done.stderr[-3000:]

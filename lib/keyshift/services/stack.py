@@ -38,6 +38,7 @@ from keyshift.services.users import Users
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.waiting import wait_until
 
+PORT_ATTEMPTS = 5
 DEFAULT_PORTS = Kafka.default_ports | ZooKeeper.default_ports | MinIO.default_ports
 ROOM_BYTES = 1024 * MIB
 LOCK_DEADLINE_S = 3600.0  # the other ``up`` may be building MinIO on a slow machine
@@ -229,13 +230,17 @@ class Stack:
         if unwell := processes.find(service.pid_file):
             say(f"{service.title}: process {unwell.pid} does not answer as it should, restarting it")
             processes.stop([unwell], deadline_s=5.0)  # it may not even hear the signal
-        ports = self._choose_ports(service, say)
-        command, env = service.configure(program, ports, cancel)
         started = time.monotonic()
-        processes.launch(command, env, self._home, service.log, service.pid_file)
-        problem = self._problem(service, service.deadline_s, cancel)
-        if cancel.is_set():
-            raise Cancelled
+        for _ in range(PORT_ATTEMPTS):
+            ports = self._choose_ports(service, say)
+            command, env = service.configure(program, ports, cancel)
+            processes.launch(command, env, self._home, service.log, service.pid_file)
+            problem = self._problem(service, service.deadline_s, cancel)
+            if cancel.is_set():
+                raise Cancelled
+            lost = processes.find(service.pid_file) is None and not all(map(_is_free, ports.values()))
+            if not lost:  # else somebody took one between our choice and its start: another stack that starts as well
+                break
         if problem:
             raise ServiceUnavailable(
                 f"{service.title} did not start: {problem}. Last lines of {service.log}:\n{processes.tail(service.log)}"

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -25,6 +27,7 @@ from keyshift.folders import Cancelled, silent
 from keyshift.services import go_programs, jars, processes
 from keyshift.services.go_programs import go_program
 from keyshift.services.minio import PROGRAM
+from keyshift.services.service import HOST, Command, Env, Service
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 
 DEADLINE_S = 60.0
@@ -498,6 +501,47 @@ def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(
         assert run.wait(DEADLINE_S) == -number
     assert not stack.running()
     assert not _alive(int(server.read_text()))
+
+
+class Listener(Service):
+    """A process that listens, and ends where it may not."""
+
+    name, title, deadline_s = "listener", "Listener", DEADLINE_S
+    default_ports: ClassVar = {"zookeeper": 19992}
+
+    def __init__(self, home: Path, rivals: list[socket.socket]) -> None:
+        super().__init__(home)
+        self.rivals = rivals
+
+    def fetch(self, say: folders.Say, cancel: threading.Event) -> Command:
+        return [sys.executable, "-c"]
+
+    def configure(self, program: Command, ports: Mapping[str, int], cancel: threading.Event) -> tuple[Command, Env]:
+        if self.rivals:  # somebody else is quicker
+            rival = self.rivals.pop()
+            rival.bind((HOST, ports["zookeeper"]))
+            rival.listen()
+        serve = f"import socket; s = socket.create_server(('{HOST}', {ports['zookeeper']})); s.accept(); s.accept()"
+        return [*program, serve], dict(os.environ)
+
+    def check(self, port: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path: Path, times: int) -> None:
+    with ExitStack() as stack:
+        rivals = [stack.enter_context(socket.socket()) for _ in range(times)]
+        quicker, said = list(rivals), []
+        embedded = Stack(tmp_path)
+        service = Listener(tmp_path, quicker)
+        stack.callback(embedded._stop, [service], silent)
+        embedded._start([service], said.append)
+        ours = int(embedded._address(service).split(":")[1])
+        assert not quicker
+        assert ours not in {rival.getsockname()[1] for rival in rivals}
+        assert processes.listens(processes.find(service.pid_file), ours)
+        assert sum("is taken" in line for line in said) == times
 
 
 # Who uses it
