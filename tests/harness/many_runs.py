@@ -69,7 +69,7 @@ def _begin_process(crashes: str) -> None:
 
     ``crashes``: the folder for where it was when it crashed.
     """
-    faulthandler.enable(Path(crashes, str(os.getpid())).open("w"))
+    faulthandler.enable(Path(crashes, str(os.getpid())).open("w"))  # noqa: SIM115 - for as long as the process lives
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     atexit.register(os._exit, 0)
 
