@@ -184,7 +184,7 @@ class Run:
             threading.Timer(shape.dies_at_s, self._kill_query).start()
         if (ahead := shape.point.phase(0)).replicas == "periodic":
             stage = self._job.stages[0]
-            self._first = self._draw_target(stage.assignment)
+            self._first = self._draw_target(stage, stage.assignment)
             copies = make_plan(ahead, stage.assignment, self._first).copies
             self._surviving(lambda: self._copy(stage, copies, ahead))
         now = time.monotonic()
@@ -237,7 +237,7 @@ class Run:
         if self._rng.random() < 0.3:
             self.seen["measured"] += len(stage.measure())
         heat = [self._rng.random() for _ in current.owner]
-        target, known = self._first or self._draw_target(current), self._first is not None
+        target, known = self._first or self._draw_target(stage, current), self._first is not None
         self._targets[stage.name], self._first = target, None
         plan = make_plan(point, current, target, heat, self.seed)
         if plan.copies and not known:
@@ -254,8 +254,8 @@ class Run:
                 answers = stage.await_copies() or {}
                 self.seen["copied"] += sum(answer["units"] for answer in answers.values())
 
-    def _draw_target(self, current: Assignment) -> Assignment:
-        slots, bins, rng = self._job.config.slots, self.shape.point.bins, self._rng
+    def _draw_target(self, stage: MortalStage, current: Assignment) -> Assignment:
+        slots, bins, rng = stage.config.slots, self.shape.point.bins, self._rng
         groups = len(current.owner) // bins
         one, some = rng.randrange(slots), rng.randint(1, slots)
         owners = {
