@@ -8,6 +8,7 @@ from typing import Any
 
 _PLACES = {
     "keyshift.analysis.changes": ("changes",),
+    "keyshift.analysis.conclusions": ("sentences", "tradeoff_sentences"),
     "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
     "keyshift.analysis.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
@@ -15,7 +16,7 @@ _PLACES = {
     "keyshift.analysis.run_figures": ("resource_panels", "throughput_panels"),
     "keyshift.analysis.sweep_figures": ("phase_bars", "sweep_bars", "sweep_lines"),
     "keyshift.analysis.sweeps": ("ranking", "ranking_sentences", "sweep"),
-    "keyshift.analysis.tables": ("comparison_table", "sentences", "tradeoff_sentences", "tradeoffs"),
+    "keyshift.analysis.tables": ("comparison_table", "tradeoffs"),
     "keyshift.analysis.rescaling": ("rescaling_figure", "rescalings"),
     "keyshift.analysis.scaling": (
         "scaling_costs",

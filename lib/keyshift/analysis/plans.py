@@ -6,8 +6,9 @@ from math import isfinite
 
 import pandas as pd
 
+from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
-from keyshift.analysis.tables import MIB, digits, enumerated
+from keyshift.analysis.tables import MIB
 from keyshift.errors import BadInput
 from keyshift.keys import Move, Step
 

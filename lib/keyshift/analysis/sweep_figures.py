@@ -18,10 +18,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
+from keyshift.analysis.conclusions import enumerated
 from keyshift.analysis.figures import PHASE_COLOURS, plain_log
 from keyshift.analysis.style import Look, columns_for, finish, heading, look, looks, panel_grid, shown
 from keyshift.analysis.sweeps import MEASURES, Measure, Row, in_order, phase_name, sweep
-from keyshift.analysis.tables import enumerated
 from keyshift.errors import BadInput
 
 MEASURED = ("P99 spike (ms)", "completion (s)")

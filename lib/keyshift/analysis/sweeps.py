@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis import tables
+from keyshift.analysis.conclusions import enumerated
 from keyshift.analysis.metrics import PHASES
 from keyshift.analysis.statistics import differ, interval
+from keyshift.analysis.tables import MEASURES as OF_A_COMPARISON
 from keyshift.analysis.tables import Row, points
 from keyshift.errors import BadInput
 
@@ -27,7 +28,7 @@ def _phase(name: str, row: Row) -> float | None:
 
 Measure = Callable[[Row], float | None]
 MEASURES: dict[str, Measure] = {  # by name, with the unit
-    **tables.MEASURES,
+    **OF_A_COMPARISON,
     "offered (events/s)": lambda row: row.get("offered_per_s"),
     "sustained (events/s)": lambda row: row.get("sustained_per_s"),
     "backlog (events)": lambda row: row.get("backlog"),
@@ -118,9 +119,9 @@ def ranking_sentences(summaries: Sequence[Row], measure: str = "P99 spike (ms)")
         close = [row["label"] for row in others if row["first"] is True]
         unclear = [row["label"] for row in others if row["first"] is None]
         if close:
-            line += f"; the difference to {tables.enumerated(close)} may be chance"
+            line += f"; the difference to {enumerated(close)} may be chance"
         if unclear:
-            line += f"; {tables.enumerated(unclear)}: too few repetitions to tell"
+            line += f"; {enumerated(unclear)}: too few repetitions to tell"
         said.append(line + ".")
     return said
 

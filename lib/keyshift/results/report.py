@@ -17,10 +17,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from keyshift.analysis import metrics, run_figures
+from keyshift.analysis.conclusions import sentences, tradeoff_sentences
 from keyshift.analysis.figures import ccdf_figure, panels, pareto, steps_gantt
 from keyshift.analysis.style import theme
 from keyshift.analysis.sweeps import MEASURES
-from keyshift.analysis.tables import comparison_table, sentences, tradeoff_sentences, tradeoffs
+from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
 from keyshift.errors import BadInput
 from keyshift.results.anonymous import anonymous_all

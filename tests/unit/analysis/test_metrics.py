@@ -1,10 +1,10 @@
-"""The measures, on frames small enough to compute by hand; and the comparisons made of them."""
+"""The measures, on frames small enough to compute by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from keyshift.analysis import metrics, tables
+from keyshift.analysis import metrics
 from keyshift.errors import BadInput
 
 NAN = float("nan")
@@ -206,112 +206,3 @@ def test_what_was_not_measured_is_none_not_zero():
     unknown = {name for name, value in found.items() if value is None}
     assert unknown == set(found) - {"events", "phases", "bytes_moved", "units_moved", "steps"}
     assert set(found["phases"].values()) == {None}
-
-
-def row(strategy: str, **changes: object) -> dict[str, object]:
-    usual = {
-        "run_id": "r",
-        "workload": "keycount",
-        "strategy": strategy,
-        "verdict": "ok",
-        "lost": 0,
-        "duplicated": 0,
-        "reordered": 0,
-        "wrong": 0,
-        "parameters": {"seed": 1, "rate": 100},
-        "p99_ms": 20.0,
-        "spike_ms": 30.0,
-        "silence_ms": 40.0,
-        "completion_s": 3.0,
-        "recover_s": 1.0,
-        "bytes_moved": 3 * 2**20,
-        "bytes_minimum": 2 * 2**20,
-        "floor_s": None,
-    }
-    return usual | changes
-
-
-def test_the_conclusion_follows_from_the_numbers():
-    slow = row("stop_restart", spike_ms=1220.0, silence_ms=6000.0, completion_s=1.5)
-    assert tables.sentences([slow, row("fluid")]) == [
-        "Both runs are correct: nothing lost, duplicated, reordered or wrong.",
-        "fluid kept the P99 spike at 30 ms, 1.5 × its value before; stop_restart reached 1.2 s, 61 ×: "
-        "41 times as much.",
-        "fluid left at most 40 ms without a result; stop_restart up to 6.0 s: 150 times as long.",
-        "stop_restart completed first, in 1.5 s; fluid took 3.0 s: 2.0 times as long.",
-    ]
-
-
-def test_a_fast_but_wrong_run_wins_nothing():
-    said = " ".join(tables.sentences([row("fluid", verdict="bad", lost=3, wrong=1, spike_ms=1.0), row("matched")]))
-    assert "fluid is not correct (3 lost, 1 wrong)" in said
-    assert "matched kept the P99 spike at 30 ms, 1.5 ×" in said
-    assert "fluid kept" not in said and "fluid completed" not in said
-    only_bad = tables.sentences([row("fluid", verdict="bad", duplicated=2)])
-    assert len(only_bad) == 1 and "2 duplicated" in only_bad[0]
-
-
-def test_ties_are_called_ties():
-    said = tables.sentences([row("fluid"), row("matched", spike_ms=31.0)])
-    assert "The P99 spike is about the same everywhere, 1.6 × its value before." in said
-    assert not any("times as" in sentence for sentence in said)
-
-
-def test_one_strategy_is_described_without_comparison():
-    said = tables.sentences([row("fluid")])
-    assert "fluid completed in 3.0 s." in said
-    assert not any("times as" in sentence for sentence in said)
-    assert tables.sentences([]) == ["There is no run to compare."]
-
-
-@pytest.mark.parametrize("missing", [None, NAN])
-def test_missing_values_are_said_to_be_missing(missing):
-    gap = row("lazy", spike_ms=missing, completion_s=missing, recover_s=missing)
-    said = tables.sentences([gap, row("fluid")])
-    assert "P99 before and at its spike are not both known for lazy." in said
-    assert "A completion time is missing for lazy." in said
-    assert "P99 was not seen back under its objective for good with lazy." in said
-    assert not any("nan" in sentence for sentence in said)
-
-
-def test_repetitions_that_scatter_as_far_as_they_differ_prove_nothing():
-    def runs(strategy: str, *spikes: float) -> list[dict[str, object]]:
-        return [row(strategy, spike_ms=s, parameters={"seed": i, "rate": 100}) for i, s in enumerate(spikes)]
-
-    def spike_sentence(*summaries: dict[str, object]) -> str:
-        return next(sentence for sentence in tables.sentences(summaries) if "spike" in sentence)
-
-    assert "may be chance" in spike_sentence(*runs("fluid", 20, 60, 40), *runs("matched", 30, 120, 60))
-    assert "2.0 times as much" in spike_sentence(*runs("fluid", 20, 21, 22), *runs("matched", 41, 42, 43))
-
-
-def test_the_table_has_units_and_one_row_per_point():
-    runs = [
-        row("fluid", parameters={"seed": 1, "batch": 1}),
-        row("fluid", parameters={"seed": 2, "batch": 1}, spike_ms=34.0),
-        row("fluid", parameters={"seed": 1, "batch": 4}, verdict="bad", lost=1),
-        row("matched", spike_ms=None),
-    ]
-    table = tables.comparison_table(runs)
-    assert table["strategy"].tolist() == ["fluid", "fluid", "matched"]
-    assert table["batch"].tolist()[:2] == [1, 4]
-    assert table["runs"].tolist() == [2, 1, 1]
-    assert table["verdict"].tolist() == ["ok", "bad", "ok"]
-    assert table["P99 spike (ms)"].tolist()[:2] == [32.0, 30.0]
-    assert np.isnan(table["P99 spike (ms)"].iloc[2])
-    assert table["P99 spike (ms) 95 %"].tolist() == ["6.59 to 57.4", "", ""]
-    assert table["moved (× minimum)"].tolist() == [1.5, 1.5, 1.5]
-    assert "completion (× floor)" not in table, "no run knows the floor"
-
-
-def test_a_run_without_summary_cannot_be_compared():
-    with pytest.raises(BadInput, match=r"verdict nan.*did not end"):
-        tables.comparison_table([row("fluid", verdict=NAN)])
-    with pytest.raises(BadInput, match="no lost"):
-        tables.sentences([{name: value for name, value in row("fluid").items() if name != "lost"}])
-
-
-def test_workloads_are_not_compared_with_each_other():
-    said = tables.sentences([row("fluid"), row("fluid", workload="q5", spike_ms=900.0)])
-    assert {sentence.split(":")[0] for sentence in said} == {"keycount", "q5"}
-    assert not any("times as" in sentence for sentence in said)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keyshift.analysis import tables
+from keyshift.analysis.conclusions import tradeoff_sentences
 from keyshift.errors import BadInput
 
 MIB = 2**20
@@ -99,7 +100,7 @@ def test_workloads_are_not_mixed_and_no_run_gives_an_empty_frame():
 
 
 def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
-    said = tables.tradeoff_sentences(
+    said = tradeoff_sentences(
         [
             row("fluid", 30, 4.0),
             row("all_at_once", 600, 0.5),
@@ -118,9 +119,9 @@ def test_the_sentences_name_the_front_the_beaten_the_floor_and_what_stays():
 
 
 def test_two_that_nobody_beats_are_a_matter_of_price():
-    said = tables.tradeoff_sentences([row("fluid", 30, 4.0, floor_s=None), row("all_at_once", 600, 0.5, floor_s=None)])
+    said = tradeoff_sentences([row("fluid", 30, 4.0, floor_s=None), row("all_at_once", 600, 0.5, floor_s=None)])
     assert said == ["all_at_once and fluid: each pays for a lower spike with a later completion."]
-    assert tables.tradeoff_sentences([row("fluid", None, 4.0)]) == [
+    assert tradeoff_sentences([row("fluid", None, 4.0)]) == [
         "No strategy has both a spike and a completion to compare."
     ]
 
