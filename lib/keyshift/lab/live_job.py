@@ -54,6 +54,7 @@ class LiveJob:
         self.error: BaseException | None = None  # why there is none
         self._run: LiveRun | None = None
         self._unwanted = False
+        self._ended_at: float | None = None  # seconds of the wall clock
         self._controller: threading.Thread | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -68,6 +69,7 @@ class LiveJob:
             self.error = error
             raise
         finally:
+            self._ended_at = time.time()
             if self._run:
                 self._run.state = self.state
                 self._run.refuse()
@@ -159,7 +161,7 @@ class LiveJob:
         last = run.traffic.seconds[-1] if run.traffic.seconds else {}
         status |= run.system.status() | {
             "phase": run.display.phase,
-            "running_s": round(time.time() - run.began_at, 1),
+            "running_s": round((self._ended_at or time.time()) - run.began_at, 1),
             "rate": run.rate,
             "offered": run.offered,
             "results": run.traffic.received,
