@@ -14,6 +14,7 @@ from nbconvert import HTMLExporter
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
 
 from keyshift.errors import BadInput
 from keyshift.progress import DISPLAY, tell
@@ -38,7 +39,9 @@ class _Client(PapermillNotebookClient):  # type: ignore[misc]
 class _Engine(Engine):  # type: ignore[misc]
     @classmethod
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **told: Any) -> None:
-        _Client(nb_man, kernel_name=kernel_name, stderr_file=told["stderr_file"]).execute()
+        # What goes to the kernel and back is for nobody else on this machine.
+        config = Config({"KernelManager": {"transport_encryption": "auto"}})
+        _Client(nb_man, kernel_name=kernel_name, stderr_file=told["stderr_file"], config=config).execute()
 
 
 papermill_engines.register("keyshift", _Engine)

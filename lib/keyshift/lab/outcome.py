@@ -111,13 +111,12 @@ class Ended:
             "snapshots": from_records.snapshots_table(snapshots, [stage.name for stage in stages], trigger_us),
         }
 
-    def bytes_minimum(self, migration: pa.Table) -> int:
-        """Of the units that were to change their slot, at the end of the job."""
+    def bytes_minimum(self, migration: pa.Table, whole: bool) -> int:
+        """See ``from_records.bytes_minimum``; of all stages."""
         table: pd.DataFrame = migration.to_pandas()
         return sum(
-            stage.unit_bytes[unit]
+            from_records.bytes_minimum(table[table["stage"] == number], stage.unit_bytes, whole)
             for number, stage in enumerate(self.final.stages)
-            for unit in from_records.moved_units(table[table["stage"] == number])
         )
 
 
@@ -143,13 +142,14 @@ def outcome(
     verdict, tables = ended.verdict(), ended.tables(span, scalings=scalings)
     stages = final.stages
     measures = [stage.measures for stage in stages]
+    pushed = all(record.step.mode.transfer == "push" for stage in stages for record in stage.records)
     nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), tables["migration"].to_pandas())
     for line in nothing:
         say(line)
     facts = {
         "planned_s": final.planned_s,
         "replicate_s": final.replicate_s,
-        "bytes_minimum": ended.bytes_minimum(tables["migration"]),
+        "bytes_minimum": ended.bytes_minimum(tables["migration"], whole=pushed and final.bytes_copied is None),
         "bytes_by_key": bytes_by_key(measures),
         "bytes_copied": final.bytes_copied,
         "since_s": span.measured - span.trigger,

@@ -191,9 +191,10 @@ def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
         due=int(due_in(ended.workload.stages, ended.events[within]).sum()),
         planned=events,
     )
+    whole = lap.spec.point().phase(0).mode.transfer == "push" and lap.copied["bytes_copied"] is None
     facts = {
         "planned_s": lap.planned_s,
-        "bytes_minimum": ended.bytes_minimum(tables["migration"]),
+        "bytes_minimum": ended.bytes_minimum(tables["migration"], whole),
         "bytes_by_key": lap.bytes_by_key,
         "since_s": span.measured - span.trigger,
         "load": load,

@@ -167,6 +167,16 @@ def moved_units(migration: pd.DataFrame) -> set[int]:
     return set(migration.loc[migration["source"] != migration["destination"], "unit"].tolist())
 
 
+def bytes_minimum(migration: pd.DataFrame, unit_bytes: Mapping[int, int], whole: bool) -> int:
+    """Of the units of a stage that were to change their slot, each once.
+
+    ``unit_bytes``: what each has at the end of the job. ``whole``: units were sent as a whole, without copies ahead.
+    Then what was sent of a unit is what it had when it moved, which in a young job is less.
+    """
+    sent = migration.groupby("unit")["bytes"].max().to_dict() if whole else {}
+    return sum(sent.get(unit, 0) or unit_bytes[unit] for unit in moved_units(migration))
+
+
 def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:
     """A line if so many units were to move and none is known to have arrived."""
     arrived = (migration["source"] != migration["destination"]) & migration["installed_s"].notna()

@@ -7,7 +7,7 @@ import pytest
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from keyshift.lab.notebook import MIME, shareable, summaries
+from keyshift.lab.notebook import MIME, execute, shareable, summaries
 
 PNG = base64.b64encode(bytes(range(256)) * 30).decode()
 WHERE = "/home/ada/work/keyshift"
@@ -20,7 +20,10 @@ def executed(monkeypatch):
         new_output("stream", name="stdout", text=f"log {WHERE}/spark.log on 10.1.2.3:7077, key sup3r-s3cret\n"),
         new_output("error", ename="OSError", evalue=f"{WHERE}/x", traceback=[f"File \x1b[0;32m{WHERE}/y.py\x1b[0m"]),
         new_output("display_data", data={"text/plain": f"<Figure {WHERE}/z>", "image/png": PNG}),
-        new_output("display_data", data={MIME: [{"run_id": "2026", "parameters": {"text": f"{WHERE}/a.txt"}}]}),
+        new_output(
+            "display_data",
+            data={MIME: [{"run_id": "2026", "parameters": {"text": f"{WHERE}/a.txt"}}], "text/plain": ""},
+        ),
         new_output("display_data", data={"text/html": f'<img src="data:image/png;base64,{PNG}"> {WHERE}/b'}),
     ]
     cells = [
@@ -50,3 +53,11 @@ def test_code_figures_and_rows_stay(executed):
     assert summaries(executed) == [{"run_id": "2026", "parameters": {"text": "<path>"}}]
     assert executed.metadata.papermill.parameters.rate == 5
     nbformat.validate(executed)
+
+
+def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
+    cell = new_code_cell("from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey")
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(new_notebook(cells=[cell], metadata={"kernelspec": kernel}), tmp_path / "one.ipynb")
+    assert execute(tmp_path / "one.ipynb", {}, tmp_path).error is None
+    assert "without encryption" not in capfd.readouterr().err

@@ -9,6 +9,7 @@ from keyshift.keys import Move, SlotId, Step, UnitId
 from keyshift.planner import Decision
 from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.results.from_records import (
+    bytes_minimum,
     decisions_table,
     hosts,
     latency_table,
@@ -55,6 +56,16 @@ def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
     for nothing in (migration((0, 1, math.nan)), migration((1, 1, 0.5)), migration()):
         (line,) = nothing_moved(2, nothing)
         assert line.startswith("nothing moved: 2 units were to move")
+
+
+def test_what_had_to_move_is_what_units_had_when_they_moved():
+    moves = pd.DataFrame(
+        [(1, 0, 1, 40), (1, 1, 2, 60), (2, 0, 1, 0), (3, 0, 0, 99)], columns=["unit", "source", "destination", "bytes"]
+    )
+    at_the_end = {1: 100, 2: 30, 3: 99}
+    assert bytes_minimum(moves, at_the_end, whole=True) == 60 + 30
+    assert bytes_minimum(moves, at_the_end, whole=False) == 100 + 30
+    assert bytes_minimum(moves.iloc[:0], at_the_end, whole=True) == 0
 
 
 def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger():
