@@ -1,8 +1,8 @@
 """What the queries of ``nexmark`` have to give, in SQL over the events, written from the published semantics alone.
 
 ``events`` is the table of the first stage's events. Parameters: ``$window``, ``$slide``, ``$gap`` and ``$delay`` in
-microseconds, ``$most`` bids. Each statement of ``ROWS`` gives the rows of a query over the whole input: ``key`` and ``t``, the
-watermark at which they are due, and the columns of the rows. ``ENTRIES`` gives what has to be kept until then, with
+microseconds, ``$most`` bids. Each statement of ``ROWS`` gives the rows of a query over the whole input: ``key`` and
+``t``, the watermark at which they are due, and the columns of the rows. ``ENTRIES`` gives what has to be kept until then, with
 ``due`` instead of ``t``, 0 if it waits for no time; where it is missing, it is the rows. What is ``behind`` its time
 comes when that is over. ``LAST`` tells of the rows that were due what the last stage is left with.
 """
@@ -65,7 +65,8 @@ ROWS = {
 # Rows that are the result of an event, not of a timer, and how often each comes.
 AT_ONCE = {
     "q11": f"""
-        {_SESSIONS} SELECT key, start, last, $most::BIGINT AS count FROM sessions, LATERAL (SELECT unnest(range(bids // $most)))
+        {_SESSIONS} SELECT key, start, last, $most::BIGINT AS count
+        FROM sessions, LATERAL (SELECT unnest(range(bids // $most)))
     """,
 }
 # Those that came (``fired``), with the session of which they tell: start and last are then those that it has in the
