@@ -144,17 +144,18 @@ def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series
     need(decisions, ["stage", "migration", "unit", "step"], "migration_of")
     moved = migration[migration["source"] != migration["destination"]]
     planned = decisions[decisions["step"] >= 0]
-    numbers: dict[int, int] = {}
+    numbers: dict[Any, int] = {}
     for stage, mine in moved.groupby("stage"):
         plans = planned[planned["stage"] == stage].groupby(["migration", "step"])["unit"].agg(set)
-        steps, place, number = list(plans.items()), 0, 0
+        steps: list[Any] = list(plans.items())
+        place, number = 0, 0
         for step, units in mine.groupby("step")["unit"]:
             later = range(place, len(steps))
             likely = [place, *(n for n in later if steps[n][0][1] == 0), *later]  # the next one, or a fresh migration
             found = next((n for n in likely if n in later and steps[n][1] >= set(units)), None)
             if found is not None:
-                place, number = found + 1, steps[found][0][0]  # type: ignore[index]
-            numbers[step] = number  # type: ignore[index]
+                place, number = found + 1, steps[found][0][0]
+            numbers[step] = number
     return migration["step"].map(numbers).astype("float64")
 
 
