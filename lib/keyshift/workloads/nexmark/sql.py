@@ -1,5 +1,6 @@
 """What the queries of ``nexmark`` have to give, in SQL over the events, written from the published semantics alone.
- ``events`` is the table of the first stage's events. Parameters: ``$window``, ``$slide``, ``$gap`` and ``$delay`` in
+
+``events`` is the table of the first stage's events. Parameters: ``$window``, ``$slide``, ``$gap`` and ``$delay`` in
 microseconds, ``$most`` bids. Each statement of ``ROWS`` gives the rows of a query over the whole input: ``key`` and
 ``t``, the watermark at which they are due, and the columns of the rows. ``ENTRIES`` gives what has to be kept until
 then, with ``due`` instead of ``t``, 0 if it waits for no time; where it is missing, it is the rows. What is ``behind``
