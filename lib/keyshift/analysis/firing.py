@@ -27,7 +27,7 @@ def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
         need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
         need(migration, ["switched_s", "drained_s"], f"fired, {name}")
         begin, end = migration["switched_s"].min(), migration["drained_s"].max()
-        counts = {}
+        counts: dict[str, float] = {}
         for words, metric in (("windows", TIMER_MOMENTS), ("results", TIMER_RESULTS)):
             mine = metrics[metrics["metric"] == metric]
             early, late = mine["t_s"] + BIN_S <= begin, mine["t_s"] > end
@@ -46,14 +46,13 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
     total = table[[f"windows {part}" for part in PARTS]].sum(axis=1)
     silent = [str(name) for name in table.index[total == 0]]
     stuck = [str(name) for name in table.index[(total > 0) & (table["windows after"] == 0)]]
-    well = table[table["windows after"] > 0]
+    well = table[table["windows after"] > 0].sort_values("windows after")
     said = []
     if len(well):
-        least = well["windows after"].idxmin()
         said.append(
             f"Windows fired in {len(well)} of {len(table)} runs, behind the migration, too: at the least "
-            f"{well.loc[least, 'windows after']} ({least}), with {well['results per window'].min():.3g} results or more "
-            "on average."
+            f"{well['windows after'].iloc[0]} ({well.index[0]}), with {well['results per window'].min():.3g} results or "
+            "more on average."
         )
     if stuck:
         said.append(f"No window closed behind the migration of {', '.join(stuck)}.")
