@@ -130,8 +130,8 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
 def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbformat.NotebookNode:
     """An executed notebook without what tells whose machine it was (``results.anonymous``); changes and returns it.
 
-    Code stays as its author wrote it, but for the values of parameters and the cell that papermill adds; images are left
-    alone. A file of the folder ``data`` above ``path``, the notebook that was executed, is named from the notebook.
+    Code stays as its author wrote it, but for the values of parameters and the cell that papermill adds; images are
+    left alone. A file of the folder ``data`` above ``path``, the notebook that was executed, is named from there.
     """
     told = notebook.metadata.get("papermill", {})
     if "parameters" in told:
@@ -166,10 +166,11 @@ def _shown(text: str, path: Path | None) -> str:
     """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
     if not text.startswith(("/", "~", "../")):
         return anonymous(text)
-    for above in path.resolve().parents if path else ():
-        file = Path(os.path.abspath(path.resolve().parent / Path(text).expanduser()))
-        if (above / "data").is_dir() and file.is_relative_to(above / "data"):
-            return Path(os.path.relpath(file, path.resolve().parent)).as_posix()
+    if path is not None:
+        folder = path.resolve().parent
+        file = Path(os.path.abspath(folder / Path(text).expanduser()))
+        if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
+            return Path(os.path.relpath(file, folder)).as_posix()
     return "<path>"
 
 

@@ -390,8 +390,11 @@ def _made(model: Any, values: dict[str, Any]) -> Any:
         return model(**values)
     except ValidationError as error:
         first = error.errors()[0]
+        own = first["ctx"]["error"] if first["type"] == "value_error" else None  # of a validator, whose words are whole
         if not first["loc"]:
-            raise BadInput(f"{model.__name__}: {first['msg']}") from None
+            raise BadInput(str(own or first["msg"])) from None
         name = str(first["loc"][0])
+        if own:
+            raise BadInput(f"{name} = {first['input']!r}: {own}") from None
         meaning = model.model_fields[name].description
         raise BadInput(f"{name} = {first['input']!r}: {first['msg'].lower()} ({meaning})") from None
