@@ -6,6 +6,7 @@ from the data is None (in a frame NaN), never 0.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from math import ceil, floor, isfinite, nan
 from typing import Any, NamedTuple
 
@@ -148,11 +149,13 @@ def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series
     for stage, mine in moved.groupby("stage"):
         plans = planned[planned["stage"] == stage].groupby(["migration", "step"])["unit"].agg(set)
         steps: list[Any] = list(plans.items())
+        first = [n for n, ((_, step), _) in enumerate(steps) if step == 0]
         place, number = 0, 0
-        for step, units in mine.groupby("step")["unit"]:
+        for step, units in mine.groupby("step")["unit"].agg(set).items():
+            # Most often the next one; else the first of a later migration.
             later = range(place, len(steps))
-            likely = [place, *(n for n in later if steps[n][0][1] == 0), *later]  # the next one, or a fresh migration
-            found = next((n for n in likely if n in later and steps[n][1] >= set(units)), None)
+            likely = chain(later[:1], (n for n in first if n >= place), later)
+            found = next((n for n in likely if steps[n][1] >= units), None)
             if found is not None:
                 place, number = found + 1, steps[found][0][0]
             numbers[step] = number
