@@ -51,8 +51,8 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
     if len(well):
         said.append(
             f"Windows fired in {len(well)} of {len(table)} runs, behind the migration, too: at the least "
-            f"{well['windows after'].iloc[0]} ({well.index[0]}), with {well['results per window'].min():.3g} results "
-            "or more on average."
+            f"{well['windows after'].iloc[0]} ({well.index[0]}). Results per window: "
+            f"{well['results per window'].min():.3g} to {well['results per window'].max():.3g} on average."
         )
     if stuck:
         said.append(f"No window closed behind the migration of {', '.join(stuck)}.")

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import AutoscalerPart, Change, ScenarioPart, Text, target_of
+from keyshift.lab.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -222,9 +222,11 @@ class RunSpec:
         """The stages that migrate. Raises BadInput."""
         known = [stage.name for stage in self.workload.stages]
         wanted = [name.strip() for name in self.scenario.stage.split(",") if name.strip()]
+        if wanted == [ALL]:
+            wanted = known
         for name in wanted:
             if name not in known:
-                raise unknown("stage", name, known)
+                raise unknown("stage", name, [*known, ALL])
         if self.scenario.trigger == "auto":
             if wanted:
                 raise BadInput(f"stage = {self.scenario.stage}: trigger = auto scales all stages; leave it out")
