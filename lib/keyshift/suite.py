@@ -10,6 +10,7 @@ _PLACES = {
     "keyshift.analysis.changes": ("changes",),
     "keyshift.analysis.conclusions": ("sentences", "tradeoff_sentences"),
     "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
+    "keyshift.analysis.firing": ("fired", "fired_sentences"),
     "keyshift.analysis.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),

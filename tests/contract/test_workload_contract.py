@@ -32,8 +32,8 @@ PARAMETERS: dict[str, dict] = {
     "chain": {"chain": "counter,map,counter"},
     "windowcount": {"window_ms": 20, "delay_ms": 10, "late_share": 0.1, "idle_ms": 15},
     "wordcount": {"words": 40, "window_ms": 20},
-    "stock": {"securities": 40, "open_orders": 30},
-    "nexmark": {"query": "q11", "window_ms": 20, "slide_ms": 10, "gap_ms": 15, "delay_ms": 5},
+    "stock": {"securities": 40, "open_orders": 30, "resting": 4},
+    "nexmark": {"query": "q11", "gap_ms": 15, "delay_ms": 5, "session_bids": 3},
 }
 ASSIGNMENTS = [Assignment.contiguous(16, 2), Assignment.contiguous(16, 4, 2), Assignment.contiguous(16, 3, 3)]
 

@@ -93,6 +93,10 @@ def test_help_names_every_command(tmp_path):
         (["tape", "write", "a", "--form", "wide"], "'full', 'short'"),
         (["tape", "write", "a", "--seconds", "0"], "not '0'"),
         (["tape", "write", "/", "--set", "securities=0"], "securities = 0"),
+        (
+            ["tape", "write", "a", "--set", "resting=100000"],
+            "resting = 100000: with securities = 200 that are 20000000",
+        ),
         (["tape", "write", "/"], "cannot be written"),
         (["run", "--workload", "stock", "--set", "on_bad_line=ignore"], "should be 'stop' or 'skip'"),
         (["run", "--workload", "stock", "--set", "keyed_by=order"], "should be 'security' or 'account'"),
@@ -193,12 +197,15 @@ def test_workloads_show_a_person_what_an_event_costs_and_a_script_their_paramete
 
 def test_a_tape_can_be_written_and_checked(tmp_path):
     file = tmp_path / "a.tape"
-    done = keyshift("tape", "write", str(file), "--seconds", "1", "--set", "securities=7", home=tmp_path)
+    settings = ("--set", "securities=7", "--set", "resting=100")
+    done = keyshift("tape", "write", str(file), "--seconds", "1", *settings, home=tmp_path)
     assert done.returncode == 0, done.stderr
     checked = keyshift("tape", "check", str(file), "--json", home=tmp_path)
     facts = json.loads(checked.stdout)
-    assert (checked.returncode, facts["form"], facts["securities"], facts["seconds"]) == (0, "full", 7, 1.0)
-    assert facts["lines"] == facts["orders"] + facts["deletions"] + facts["dropped"] + 20
+    assert (checked.returncode, facts["form"], facts["securities"]) == (0, "full", 7)
+    assert facts["seconds"] > 1, "the orders that rest come before"
+    assert facts["lines"] == facts["orders"] + facts["deletions"] + facts["dropped"] + round(facts["seconds"] * 20)
+    assert 600 < facts["waiting"] < facts["orders"]
     with file.open("a") as more:
         more.write("1|A\n")
     bad = keyshift("tape", "check", str(file), home=tmp_path)

@@ -66,6 +66,13 @@ def test_a_function_of_a_cell_is_a_strategy_with_its_name_and_its_settings():
     check_strategy(made)
 
 
+def test_the_decorator_needs_no_parentheses():
+    made = strategy(thirds)
+    assert strategies.get("thirds") is made
+    assert (made.source, made.bins) == ("a notebook", 1)
+    check_strategy(made)
+
+
 def test_a_cell_may_run_again_but_not_take_a_name_of_the_library():
     first, second = strategy()(thirds), strategy(source="again")(thirds)
     assert first != second and strategies.get("thirds") is second

@@ -6,6 +6,7 @@ from the data is None (in a frame NaN), never 0.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from math import ceil, floor, isfinite, nan
 from typing import Any, NamedTuple
 
@@ -134,12 +135,47 @@ def silence_ms(latency: pd.DataFrame) -> float | None:
     return float(gaps.max()) if len(gaps) else None
 
 
-def completion_s(migration: pd.DataFrame) -> float | None:
-    """First routing switch to last installed unit; None if nothing moved, or a unit was never installed."""
+def migration_of(migration: pd.DataFrame, decisions: pd.DataFrame) -> "pd.Series[float]":
+    """The number of the migration that each row of ``migration`` is of, from 0; NaN where no unit of a step moved.
+
+    Steps come in the order of the plans, each with the units that were planned for it. The last ones of a migration may
+    have been left out, if it was cancelled.
+    """
+    need(migration, ["stage", "step", "unit", "source", "destination"], "migration_of")
+    need(decisions, ["stage", "migration", "unit", "step"], "migration_of")
+    moved = migration[migration["source"] != migration["destination"]]
+    planned = decisions[decisions["step"] >= 0]
+    numbers: dict[Any, int] = {}
+    for stage, mine in moved.groupby("stage"):
+        plans = planned[planned["stage"] == stage].groupby(["migration", "step"])["unit"].agg(set)
+        steps: list[Any] = list(plans.items())
+        first = [n for n, ((_, step), _) in enumerate(steps) if step == 0]
+        place, number = 0, 0
+        for step, units in mine.groupby("step")["unit"].agg(set).items():
+            # Most often the next one; else the first of a later migration.
+            later = range(place, len(steps))
+            likely = chain(later[:1], (n for n in first if n >= place), later)
+            found = next((n for n in likely if steps[n][1] >= units), None)
+            if found is not None:
+                place, number = found + 1, steps[found][0][0]
+            numbers[step] = number
+    return migration["step"].map(numbers).astype("float64")
+
+
+def completion_s(migration: pd.DataFrame, decisions: pd.DataFrame | None = None) -> float | None:
+    """First routing switch to last installed unit; None if nothing moved, or a unit was never installed.
+
+    With ``decisions``, which tell one migration from the next, that of each migration, added up: the pauses between
+    migrations are in none of them, and time in which two go on at once (in two stages) counts once.
+    """
     need(migration, ["switched_s", "installed_s"], "completion_s")
-    if migration.empty or migration["installed_s"].isna().any() or migration["switched_s"].isna().all():
+    if migration.empty or migration["installed_s"].isna().any():
         return None
-    return float(migration["installed_s"].max() - migration["switched_s"].min())
+    by = pd.Series(0, migration.index) if decisions is None else migration_of(migration, decisions).fillna(-1)
+    of = migration.groupby([by, migration["stage"]] if "stage" in migration else by)
+    spans = pd.DataFrame({"begin": of["switched_s"].min(), "end": of["installed_s"].max()}).sort_values("begin")
+    reached = spans["end"].cummax().shift(fill_value=-np.inf)
+    return _known((spans["end"] - np.maximum(spans["begin"], reached)).clip(lower=0).sum(skipna=False))
 
 
 def phases(
@@ -154,8 +190,9 @@ def phases(
     was ready), or from the trigger if that was not measured; *plan* is ``planned_s``.
 
     So plan + prepare + align + transfer + install + catch_up is exactly the time from the trigger to the last drained
-    unit; ``completion_s`` is that without what precedes the first switch and without the last step's catch_up (equal as
-    long as the units of a step switch together). *replicate* happens beside the others and is passed through. A phase
+    unit; ``completion_s`` of one migration is that without what precedes the first switch and without the last step's
+    catch_up (equal as long as the units of a step switch together). With several migrations the pauses between them are
+    in *prepare*. *replicate* happens beside the others and is passed through. A phase
     that begins or ends at a moment unknown for some unit is None.
     """
     need(migration, ["step", *MOMENTS], "phases")
@@ -223,6 +260,7 @@ def summarise(
     migration: pd.DataFrame,
     metrics: pd.DataFrame,
     *,
+    decisions: pd.DataFrame | None = None,
     since_s: float,
     objective: float | None = None,
     planned_s: float | None = None,
@@ -236,7 +274,7 @@ def summarise(
     """The figures of a summary row that follow from the tables, under the names of ``results.manifest.Summary``.
 
     ``since_s``: the end of the warm-up (negative). ``objective``: P99 in ms, by default ``objective_ms`` of the one
-    before. ``bytes_by_key`` were sent beside whole units.
+    before. ``decisions``: of its migrations, for ``completion_s``. ``bytes_by_key`` were sent beside whole units.
     ``copy_bytes_per_s``: measured bandwidth of a bare copy, for ``floor_s``. ``load``: for ``pace``; without it,
     ``events`` counts results, as ``rate_per_s`` does: a workload with other than one result per event has to set it.
     """
@@ -256,7 +294,7 @@ def summarise(
         "p99_ms": p99,
         "spike_ms": spike_ms(seconds, until),
         "silence_ms": silence_ms(latency),
-        "completion_s": completion_s(migration),
+        "completion_s": completion_s(migration, decisions),
         "phases": phases(migration, planned_s, replicate_s),
         "recover_s": recovered,
         "bytes_moved": int(migration["bytes"].sum()) + bytes_by_key,

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from keyshift.analysis.figures import plain_log
-from keyshift.analysis.metrics import completion_s, need, spike_ms
+from keyshift.analysis.metrics import completion_s, migration_of, need, spike_ms
 from keyshift.analysis.style import heading, look, theme
 from keyshift.errors import BadInput
 
@@ -28,13 +28,8 @@ def rescalings(
     was requested, relative to the first one. The spike is the highest P99 of a second from there to the next request,
     at which a migration that takes longer still goes on: so that is in the next one's spike. What is not known is NaN.
     """
-    need(migration, ["step", "unit", "bytes", "switched_s", "installed_s"], "rescalings")
-    need(decisions, ["migration", "unit", "step"], "rescalings")
-    planned = decisions[decisions["step"] >= 0].sort_values(["migration", "step"])
-    # The n-th move of a unit is that of the n-th migration that has one.
-    planned = planned.assign(time=planned.groupby("unit").cumcount())[["unit", "time", "migration"]]
-    moved = migration.sort_values("step")
-    moved = moved.assign(time=moved.groupby("unit").cumcount()).merge(planned, on=["unit", "time"], how="left")
+    need(migration, ["bytes", "switched_s", "installed_s"], "rescalings")
+    moved = migration.assign(migration=migration_of(migration, decisions))
     rows = []
     for number, (begin, end) in enumerate(zip(requested_s, [*requested_s[1:], np.inf], strict=True)):
         mine = moved[moved["migration"] == number]

@@ -58,9 +58,14 @@ _EXTRA_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
 def look(strategy: str) -> Look:
-    """How ``strategy`` is drawn; a name that is not known gets a look of its own that depends on the name only."""
+    """How ``strategy`` is drawn; a name that is not known gets a look of its own that depends on the name only.
+
+    A point such as "q5, fluid" is drawn as its strategy.
+    """
     if strategy in _LOOKS:
         return _LOOKS[strategy]
+    if (last := strategy.rpartition(", ")[2]) in _LOOKS:
+        return _LOOKS[last]._replace(label=strategy)
     code = crc32(strategy.encode())
     colour = _EXTRA_COLOURS[code % len(_EXTRA_COLOURS)]
     marker = _EXTRA_MARKERS[code // len(_EXTRA_COLOURS) % len(_EXTRA_MARKERS)]

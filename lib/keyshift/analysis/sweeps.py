@@ -3,8 +3,10 @@
 Runs whose verdict is not ok never count: ``left_out`` says how many, and who draws the frame says so, too.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import pandas as pd
@@ -139,14 +141,22 @@ def value_of(row: Row, name: str) -> Hashable:
 
 
 def in_order(name: str, values: Iterable[Any]) -> list[Any]:
-    """Different values of a parameter: numbers ascending, then others by their text (a sweep may end in "all").
+    """Different values of a parameter: numbers ascending, then others by their text (a sweep may end in "all"), in
+    which numbers are numbers.
 
     Strategies and workloads stay in the order of the runs.
     """
     different = list(dict.fromkeys(values))
     if name in _NAMES:
         return different
-    return sorted(different, key=lambda v: (0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, str(v)))
+    return sorted(
+        different, key=lambda v: (0, float(v), []) if isinstance(v, (int, float)) else (1, 0.0, _parts(str(v)))
+    )
+
+
+def _parts(text: str) -> list[tuple[float, str]]:
+    """For sorting: the numbers in a text, and what is between them."""
+    return [(float(part), "") if part.isdecimal() else (inf, part) for part in re.split(r"(\d+)", text) if part]
 
 
 def _measure(name: str) -> Measure:

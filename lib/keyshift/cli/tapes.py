@@ -24,7 +24,10 @@ def write(
     form: Annotated[Columns, typer.Option(help="All columns, or eight.")] = Columns.full,
     settings: Settings = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Write a tape as the workload draws it; --set takes its parameters, such as securities."""
+    """Write a tape as the workload draws it; --set takes its parameters, such as securities.
+
+    It begins with the orders that rest (resting for each security), told at the same rate; the seconds come behind.
+    """
     from keyshift.lab.spec import make_spec
     from keyshift.progress import tell
     from keyshift.registry import named_values
@@ -47,11 +50,15 @@ def check(
     file: Annotated[Path, typer.Argument(help="The tape.")],
     as_json: Json = False,
 ) -> None:
-    """What is in a tape, and which lines cannot be read (the first ten of them). Exit status 1 if there are any."""
+    """What is in a tape, and which lines cannot be read (the first ten of them). Exit status 1 if there are any.
+
+    waiting: orders in the books at its end, of 32 bytes of state each.
+    """
     import pyarrow.compute as pc
 
     from keyshift.progress import tell
     from keyshift.workloads.stock.tape import read
+    from keyshift.workloads.stock.writing import waiting
 
     tape = read(str(file))
     orders = tape.orders
@@ -66,6 +73,7 @@ def check(
         "securities": pc.count_distinct(orders["security"]).as_py(),
         "accounts": pc.count_distinct(orders["account"]).as_py() if tape.form == "full" else None,
         "seconds": tape.seconds,
+        "waiting": waiting(orders),
         "events_per_s": round(orders.num_rows / tape.seconds, 1) if tape.seconds else None,
     }
     for example in tape.examples:

@@ -269,6 +269,12 @@ class LedStage:
         name, owners = self._copying
         return self.by_slot(f"copied/{name}", owners, "copying")
 
+    def close_copies(self) -> dict[int, dict[str, Any]]:
+        """Of the copies ordered last, what those owners measured whose are close by now."""
+        if self._copying is None:
+            return {}
+        return {int(slot): said for slot, said in self.participant.read_below(f"copied/{self._copying[0]}").items()}
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def measure(self) -> dict[int, dict[str, Any]]:

@@ -130,7 +130,8 @@ def load_batch(file: Path) -> Batch:
 
 
 def _in_one_line(file: Path, error: ValidationError) -> BadInput:
-    first = error.errors()[0]
+    # A key that is misspelt is also missing: the first error that somebody made comes first.
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     fields = {field.alias or name: field for name, field in Batch.model_fields.items()}
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":

@@ -1,6 +1,8 @@
 """Execute a notebook with papermill, keep the copy and its HTML locally and with the runs it made."""
 
 import base64
+import os
+import re
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from keyshift.results.anonymous import anonymous, anonymous_all
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
+_TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n]|\\.)*)\1""")  # in Python
 MIME = "application/vnd.keyshift.summaries+json"
 
 
@@ -112,7 +115,7 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
         )
     except PapermillExecutionError as failed:
         error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"
-    executed = shareable(nbformat.read(copy, as_version=4))
+    executed = shareable(nbformat.read(copy, as_version=4), path)
     nbformat.write(executed, copy)
     html.write_text(HTMLExporter().from_notebook_node(executed)[0])
     images = [
@@ -127,14 +130,21 @@ def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
     return Executed(copy, html, figures, summaries(executed), error)
 
 
-def shareable(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbformat.NotebookNode:
     """An executed notebook without what tells whose machine it was (``results.anonymous``); changes and returns it.
 
-    Code stays as its author wrote it, but for the cell that papermill adds; images are left alone.
+    Code stays as its author wrote it, but for the values of parameters and the cell that papermill adds; images are
+    left alone. A file of the folder ``data`` above ``path``, the notebook that was executed, is named from there.
     """
+    told = notebook.metadata.get("papermill", {})
+    if "parameters" in told:
+        told.parameters = nbformat.from_dict(_without_folders(told.parameters, path))
     notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
     for cell in notebook.cells:
-        if "injected-parameters" in cell.metadata.get("tags", []):
+        tags = cell.metadata.get("tags", [])
+        if "parameters" in tags or "injected-parameters" in tags:
+            cell.source = _TEXT.sub(lambda found: f"{found[1]}{_shown(found[2], path)}{found[1]}", cell.source)
+        if "injected-parameters" in tags:
             cell.source = anonymous(cell.source)
         for output in cell.get("outputs", []):
             for name in ("text", "ename", "evalue", "traceback"):
@@ -144,6 +154,27 @@ def shareable(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
                 if not kind.startswith("image/"):
                     output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind]))
     return notebook
+
+
+def _without_folders(value: Any, path: Path | None) -> Any:
+    """The value of a parameter, in which every text is ``_shown``."""
+    if isinstance(value, str):
+        return _shown(value, path)
+    if isinstance(value, dict):
+        return {name: _without_folders(each, path) for name, each in value.items()}
+    return [_without_folders(each, path) for each in value] if isinstance(value, list) else value
+
+
+def _shown(text: str, path: Path | None) -> str:
+    """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
+    if not text.startswith(("/", "~", "../")):
+        return anonymous(text)
+    if path is not None:
+        folder = path.resolve().parent
+        file = Path(os.path.abspath(folder / Path(text).expanduser()))
+        if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
+            return Path(os.path.relpath(file, folder)).as_posix()
+    return "<path>"
 
 
 def keep(executed: Executed, store: ResultStore) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 
-from keyshift.lab.course import LEAD_S, Course
+from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.outcome import Outcome
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.scenario import Action, Cancel, Hit, Migrate
@@ -42,12 +42,27 @@ class OneRun(Course):
 
     def _play(self, to_come: deque[Action], measured: float) -> None:
         """Request what is ``to_come``, and take it from there. ``measured``: the beginning of the measured time."""
+        migrated = False
         while to_come:
+            if migrated:
+                self._announce(to_come[0], measured)
             self._pass_until(measured + to_come[0].at_s)
             match to_come.popleft():
                 case Migrate(_, change, replace):
                     self._system.request(change, replace)
+                    migrated = True
                 case Cancel():
                     self._system.cancel()
                 case Hit(_, fault):
                     self._system.hit(fault)
+
+    def _announce(self, action: Action, measured: float) -> None:
+        """Another migration, as soon as the one before is over: what is copied ahead goes from where the state is."""
+        if not isinstance(action, Migrate):
+            return
+        while (left := measured + action.at_s - time.time()) > 0:
+            if not self._system.busy:
+                self._system.announce(action.change)
+                return
+            self._look()
+            time.sleep(min(left, LOOK_S))

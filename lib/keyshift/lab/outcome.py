@@ -100,6 +100,8 @@ class Ended:
             decisions = [[d for d in some if d[0] == n] for some, n in zip(decisions, chosen, strict=True)]
             snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
             measures = []
+        counted = results[~results["version"].isin(list(self.final.revoked))]
+        samples = [*samples, *from_records.fired(counted)]
         return {
             "latency": from_records.latency_table(
                 results, trigger_us, first_only=bool(self.final.revoked), stage=len(stages) - 1

@@ -58,6 +58,7 @@ class Recording:
             tables["latency"].to_pandas(),
             tables["migration"].to_pandas(),
             tables["metrics"].to_pandas(),
+            decisions=tables["decisions"].to_pandas(),
             copy_bytes_per_s=self._copy_bytes_per_s,
             **facts,
         )

@@ -12,6 +12,8 @@ from keyshift.executor.faults import Fault
 from keyshift.keys import Assignment
 from keyshift.planner import targets
 
+ALL = "all"  # stages migrate
+
 # --set then_slots=4 is a number
 Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 
@@ -119,7 +121,8 @@ class ScenarioPart(BaseModel):
         default="queue", description="what a trigger does while the migration before is under way"
     )
     stage: Text = Field(
-        default="", description="keyed stages that migrate, at the same time if there are commas; empty: the last one"
+        default="",
+        description="keyed stages that migrate, at the same time if there are commas, or all; empty: the last one",
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from keyshift.errors import BadInput
 from keyshift.keys import Assignment
-from keyshift.lab.scenario import AutoscalerPart, Change, ScenarioPart, Text, target_of
+from keyshift.lab.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
@@ -222,9 +222,11 @@ class RunSpec:
         """The stages that migrate. Raises BadInput."""
         known = [stage.name for stage in self.workload.stages]
         wanted = [name.strip() for name in self.scenario.stage.split(",") if name.strip()]
+        if wanted == [ALL]:
+            wanted = known
         for name in wanted:
             if name not in known:
-                raise unknown("stage", name, known)
+                raise unknown("stage", name, [*known, ALL])
         if self.scenario.trigger == "auto":
             if wanted:
                 raise BadInput(f"stage = {self.scenario.stage}: trigger = auto scales all stages; leave it out")
@@ -390,8 +392,11 @@ def _made(model: Any, values: dict[str, Any]) -> Any:
         return model(**values)
     except ValidationError as error:
         first = error.errors()[0]
+        own = first["ctx"]["error"] if first["type"] == "value_error" else None  # of a validator, whose words are whole
         if not first["loc"]:
-            raise BadInput(f"{model.__name__}: {first['msg']}") from None
+            raise BadInput(str(own or first["msg"])) from None
         name = str(first["loc"][0])
+        if own:
+            raise BadInput(f"{name} = {first['input']!r}: {own}") from None
         meaning = model.model_fields[name].description
         raise BadInput(f"{name} = {first['input']!r}: {first['msg'].lower()} ({meaning})") from None

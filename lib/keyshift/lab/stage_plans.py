@@ -70,6 +70,7 @@ class StagePlans:
         self.to_move: set[int] | None = None  # None: nobody has planned yet
         self.planned_s: float | None = None  # how long the first plan took
         self.replicate_s: float | None = None  # waited for copies
+        self._copied: list[Copied] = []  # by orders before the last one
 
     def next_number(self, change: Change) -> int:
         """Of the migration that is being requested."""
@@ -138,16 +139,15 @@ class StagePlans:
             self.wants(self._spec.start(), self._spec.target(self._spec.start(), self._wanted))
 
     def copied(self) -> Copied | None:
-        """Waits until copies are close; None if nothing was copied."""
-        if (answers := self.led.await_copies()) is None:
-            return None
-        took_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
-        return Copied(sum(answer["bytes"] for answer in answers.values()), took_s)
+        """For all migrations so far; waits until copies are close. None if nothing was copied."""
+        answers = self.led.await_copies()
+        copied = [*self._copied, *([] if answers is None else [_copied(answers)])]
+        return Copied(sum(each.bytes for each in copied), sum(each.seconds for each in copied)) if copied else None
 
     def end_copies(self) -> None:
         """None are kept for what comes now."""
         self.led.end_copies()
-        self.replicate_s = None
+        self.replicate_s, self._copied = None, []
 
     def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
@@ -201,4 +201,11 @@ class StagePlans:
     def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
+            if answers := self.led.close_copies():  # by now those of the migration before are, or never will be
+                self._copied.append(_copied(answers))
             self.led.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
+
+
+def _copied(answers: Mapping[int, Mapping[str, Any]]) -> Copied:
+    took_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
+    return Copied(sum(answer["bytes"] for answer in answers.values()), took_s)

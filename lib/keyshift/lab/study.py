@@ -69,7 +69,7 @@ class Study:
         return timelines
 
     def tables(self, table: str) -> dict[str, list[pd.DataFrame]]:
-        """The table ``table`` (latency, migration or metrics) of each good run, by point."""
+        """The table ``table`` (one of ``results.tables.TABLES``) of each good run, by point."""
         return {name: [tables[table] for _, tables in some] for name, some in self.good().items()}
 
     def faults(self) -> dict[str, list[float]]:

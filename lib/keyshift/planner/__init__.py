@@ -4,7 +4,7 @@ A new strategy is one file in ``strategies`` and one line here. One of a noteboo
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from keyshift.planner.check import MEANINGS, change, check, settings
 from keyshift.planner.model import Decision, Plan, Propose, Snapshot, Strategy
@@ -63,16 +63,24 @@ strategies.register("spacker_dynamic", spacker_dynamic.STRATEGY)
 strategies.register("drrs", drrs.STRATEGY)
 
 
-def strategy(source: str = "a notebook", **settings: Any) -> Callable[[Propose], Strategy]:
+@overload
+def strategy(source: Propose) -> Strategy: ...
+@overload
+def strategy(source: str = ..., **settings: Any) -> Callable[[Propose], Strategy]: ...
+def strategy(source: str | Propose = "a notebook", **settings: Any) -> Strategy | Callable[[Propose], Strategy]:
     """A decorator: a function of a notebook's cell becomes a strategy, known by the function's name from now on.
 
     The function gets the strategy, a ``Snapshot`` and a log, and yields steps; ``make_plan`` says what a plan must be.
-    The first line of its text is the summary. ``settings``: those of ``change``, such as ``unit`` and ``bins``.
+    The first line of its text is the summary. ``settings``: those of ``change``, such as ``unit`` and ``bins``; without
+    any, ``@strategy`` alone will do.
     Raises BadInput for settings that are refused, or a name that is no word or belongs to the library.
     """
+    if callable(source):
+        return strategy()(source)
+    of = source
 
     def defined(propose: Propose) -> Strategy:
         summary = (propose.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-        return strategies.define(propose.__name__, change(Strategy(summary, source, propose=propose), settings))
+        return strategies.define(propose.__name__, change(Strategy(summary, of, propose=propose), settings))
 
     return defined

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from keyshift.analysis.firing import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
 from keyshift.planner import Decision
@@ -68,6 +69,22 @@ def metrics_table(
     relative = np.asarray(moments, "f8") - trigger_us / SECOND_US
     columns = {"t_s": relative, "metric": names, "instance": instances, "value": values, "stage": stages}
     return make_table("metrics", {name: list(column) for name, column in columns.items()})
+
+
+def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
+    """Samples for ``metrics_table`` of what timers gave, by the tenth of a second in which they were *due*.
+
+    How many results, and how many different moments (at which windows closed) they were due at. Event time that runs
+    faster than the clock is on the clock here.
+    """
+    due = results.loc[results["position"] < 0, "t"]
+    moments = due.groupby(np.floor(due / SECOND_US / BIN_S)).agg(["size", "nunique"])
+    rows = zip((moments.index * BIN_S).tolist(), moments["size"], moments["nunique"], strict=True)
+    return [
+        (at, name, "timers", float(value))
+        for at, many, distinct in rows
+        for name, value in ((TIMER_RESULTS, many), (TIMER_MOMENTS, distinct))
+    ]
 
 
 def latencies(measures: Mapping[int, Mapping[str, Any]]) -> Counter[int]:

@@ -126,7 +126,10 @@ class Summary(_Record):
         description="largest per-second P99 from the trigger to the end of migration and recovery"
     )
     silence_ms: Measure = Field(description="longest time without any result, from the trigger on")
-    completion_s: Measure = Field(description="first routing switch to last installed unit; null if it never completed")
+    completion_s: Measure = Field(
+        description="first routing switch to last installed unit, of several migrations added up without the pauses "
+        "between them; null if a unit never was installed"
+    )
     phases: dict[str, Measure] = Field(description="phase to seconds, see docs/results.md")
     recover_s: Measure = Field(description="trigger until the per-second P99 stays under the objective; null if never")
     bytes_moved: Count = Field(description="bytes of state sent, in whole units and key by key, without copies")

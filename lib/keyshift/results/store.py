@@ -138,8 +138,8 @@ class ResultStore:
         check_table(name, table)
         return table
 
-    def get_tables(self, run_id: str, names: Sequence[str] = ("latency", "migration", "metrics")) -> dict[str, Any]:
-        """Several tables of a run, by name, as frames; see ``get_table``."""
+    def get_tables(self, run_id: str, names: Sequence[str] = tuple(TABLES)) -> dict[str, Any]:
+        """Tables of a run, all or some of them, by name, as frames; see ``get_table``."""
         return {name: self.get_table(run_id, name) for name in names}
 
     def get_file(self, run_id: str, name: str) -> bytes:

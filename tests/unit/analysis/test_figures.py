@@ -59,6 +59,12 @@ def migration():
     return frame
 
 
+def test_a_point_of_a_strategy_looks_like_the_strategy():
+    point, plain = style.look("q5, fluid"), style.look("fluid")
+    assert point[:3] == plain[:3] and point.label == "q5, fluid"
+    assert style.look("fluid, q5") == style.look("fluid, q5") != plain
+
+
 def test_every_preset_has_a_look_of_its_own():
     looks = [style.look(name) for name in PRESETS]
     assert len({look.marker for look in looks}) == len({look.label for look in looks}) == len(PRESETS)

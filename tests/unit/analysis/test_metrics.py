@@ -206,3 +206,59 @@ def test_what_was_not_measured_is_none_not_zero():
     unknown = {name for name, value in found.items() if value is None}
     assert unknown == set(found) - {"events", "phases", "bytes_moved", "units_moved", "steps"}
     assert set(found["phases"].values()) == {None}
+
+
+# -- several migrations of one run -------------------------------------------------------------------------------------
+
+
+def moves(*rows: tuple[int, int, float, float]) -> pd.DataFrame:
+    """Rows of step, unit, switched, installed; of stage 0."""
+    frame = pd.DataFrame(rows, columns=["step", "unit", "switched_s", "installed_s"])
+    return frame.assign(stage=0, source=0, destination=1, drained_s=frame["installed_s"], bytes=1)
+
+
+def planned(*rows: tuple[int, int, int]) -> pd.DataFrame:
+    """Rows of migration, step, unit; of stage 0."""
+    return pd.DataFrame(rows, columns=["migration", "step", "unit"]).assign(stage=0)
+
+
+TWICE = moves((0, 7, 1.0, 2.0), (1, 8, 2.5, 3.0), (2, 8, 11.0, 11.5), (2, 7, 11.0, 12.0))
+PLANNED_TWICE = planned((0, 0, 7), (0, 1, 8), (1, 0, 7), (1, 0, 8))
+
+
+def test_the_completion_of_several_migrations_is_the_sum_of_theirs_without_the_pauses_between():
+    assert metrics.completion_s(TWICE) == 11.0
+    assert metrics.completion_s(TWICE, PLANNED_TWICE) == 2.0 + 1.0
+    assert metrics.completion_s(TWICE, planned((0, 0, 7), (0, 1, 8), (0, 2, 7), (0, 2, 8))) == 11.0, "all of one"
+    assert metrics.completion_s(TWICE[:0], PLANNED_TWICE[:0]) is None
+    assert metrics.completion_s(TWICE.assign(installed_s=[2, 3, NAN, 12]), PLANNED_TWICE) is None
+
+
+def test_migrations_of_two_stages_at_once_are_counted_once():
+    there = TWICE.assign(stage=1, switched_s=TWICE["switched_s"] + 1, installed_s=TWICE["installed_s"] + 1)
+    both = pd.concat([TWICE, there.assign(step=there["step"] + 10)])
+    decisions = pd.concat([PLANNED_TWICE, PLANNED_TWICE.assign(stage=1)])
+    assert metrics.completion_s(both, decisions) == 3.0 + 2.0
+
+
+def test_steps_of_a_cancelled_migration_are_not_mistaken_for_those_of_the_next():
+    """A migration is cancelled behind its first step, and the next one moves the others."""
+    made = moves((0, 7, 1.0, 2.0), (1, 9, 10.0, 11.0), (2, 8, 12.0, 13.0))
+    decisions = planned((0, 0, 7), (0, 1, 8), (0, 2, 9), (1, 0, 9), (1, 1, 8), (1, -1, 7))
+    assert metrics.migration_of(made, decisions).tolist() == [0, 1, 1]
+    assert metrics.completion_s(made, decisions) == 1.0 + 3.0
+
+
+def test_units_that_are_written_and_read_again_where_they_are_belong_to_the_migration_of_their_step():
+    stayed = moves((0, 5, 1.0, 4.0), (2, 5, 11.0, 14.0)).assign(destination=0)
+    made = pd.concat([TWICE, stayed], ignore_index=True)
+    assert metrics.migration_of(made, PLANNED_TWICE).tolist() == [0, 0, 1, 1, 0, 1]
+    assert metrics.completion_s(made, PLANNED_TWICE) == 3.0 + 3.0
+
+
+def test_a_summary_has_the_completion_without_pauses():
+    columns = {"aligned_s": TWICE["switched_s"], "received_s": TWICE["installed_s"]}
+    found = metrics.summarise(
+        latency((0.5, 10)), TWICE.assign(**columns), NO_METRICS, decisions=PLANNED_TWICE, since_s=-4
+    )
+    assert found["completion_s"] == 3.0

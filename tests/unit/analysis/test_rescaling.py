@@ -36,7 +36,7 @@ def run():
         }
     )
     decisions = pd.DataFrame({"migration": [0, 0, 0, 1, 1, 2], "unit": [0, 1, 7, 1, 2, 0], "step": [0, 1, -1, 0, 0, 0]})
-    return seconds, migration, decisions
+    return seconds, migration.assign(stage=0, source=0, destination=1), decisions.assign(stage=0)
 
 
 def test_units_belong_to_the_migration_that_was_to_move_them(run):

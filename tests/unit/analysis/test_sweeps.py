@@ -200,3 +200,9 @@ def test_the_ranking_says_who_is_first_and_who_may_be_as_good():
         "drrs: too few repetitions to tell."
     ]
     assert sweeps.ranking([]).empty
+
+
+def test_names_with_numbers_are_in_the_order_of_their_numbers():
+    assert sweeps.in_order("query", ["q11", "q5", "q8"]) == ["q5", "q8", "q11"]
+    assert sweeps.in_order("size", ["all", 16, 4.0, "4x"]) == [4.0, 16, "4x", "all"]
+    assert sweeps.in_order("strategy", ["b", "a", "b"]) == ["b", "a"]

@@ -337,6 +337,7 @@ def test_a_bad_verdict_without_a_failure_is_exit_status_1(folder, bench):
         ("name: My batch\nnotebook: load.ipynb", "name = 'My batch': .*lower-case letters, digits and '-'"),
         ("name: ../a\nnotebook: load.ipynb", "name = '../a'"),
         ("notebook: load.ipynb", "batch.yaml: name: field required"),
+        ("name: a\nnotebok: load.ipynb", "unknown key of batch.yaml 'notebok': did you mean 'notebook'"),
         ("- a", "expected `name: …`, `notebook: …`"),
         ("", "expected `name: …`, `notebook: …`"),
         ("a: [", "is not YAML: .*line 1"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import nbformat
+import pandas as pd
 import pytest
 import small_store
 import yaml
@@ -16,6 +17,7 @@ from keyshift import suite
 from keyshift.lab import notebook
 from keyshift.lab.batch import prepare
 from keyshift.lab.study import Study, specs_of
+from keyshift.results.tables import TABLES
 
 ROOT = Path(__file__).parents[3]
 STUDIES = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if "study = measure(" in p.read_text())
@@ -23,6 +25,11 @@ SETS = sorted(
     path
     for path in (ROOT / "data").rglob("*.yaml")
     if ROOT / "notebooks" / yaml.safe_load(path.read_text())["notebook"] in STUDIES
+)
+
+
+LOOKS = pd.DataFrame(dict.fromkeys(TABLES["scaling"].names, 2.0), index=range(4)).assign(
+    t_s=[0.5, 1.5, 2.5, 3.5], slots=[1, 1, 2, 2], target=[1, 2, 2, 2], migrating=False, reason="as it was", stage=0
 )
 
 
@@ -37,7 +44,7 @@ def made_up(points, common=None, profile="", one_job=True):
     for number, (name, spec) in enumerate(specs.items()):
         told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
         one, two = (small_store.run(2 * number + each, spec.strategy.name, **told) for each in (0, 1))
-        tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
+        tables = {table: content.to_pandas() for table, content in small_store.tables().items()} | {"scaling": LOOKS}
         runs[name] = [(one, tables), (two, tables)]
     return Study(runs, specs)
 

@@ -30,6 +30,10 @@ def executed(monkeypatch):
         new_markdown_cell("# events/s"),
         new_code_cell(f'profile = "{WHERE}/p.yaml"', metadata={"tags": ["injected-parameters"]}),
         new_code_cell("print(1 / 2)  # as a/b/c", outputs=outputs),
+        new_code_cell(
+            f'tape: str = "{WHERE}/a.tape"  # whose path is in /full or not\nrate: float = 5.0',
+            metadata={"tags": ["parameters"]},
+        ),
     ]
     told = {"input_path": f"{WHERE}/in.ipynb", "output_path": f"{WHERE}/out.ipynb", "parameters": {"rate": 5}}
     return shareable(
@@ -46,7 +50,7 @@ def test_neither_the_copy_nor_its_html_says_where_it_was_executed(executed):
 
 
 def test_code_figures_and_rows_stay(executed):
-    _, _, code = executed.cells
+    _, _, code, _ = executed.cells
     assert code.source == "print(1 / 2)  # as a/b/c"
     assert code.outputs[2].data["image/png"] == PNG
     assert PNG in code.outputs[4].data["text/html"]
@@ -61,3 +65,28 @@ def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
     nbformat.write(new_notebook(cells=[cell], metadata={"kernelspec": kernel}), tmp_path / "one.ipynb")
     assert execute(tmp_path / "one.ipynb", {}, tmp_path).error is None
     assert "without encryption" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("tag", ["parameters", "injected-parameters"])
+def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(tmp_path, tag):
+    folder, data = tmp_path / "lab" / "notebooks" / "stock", tmp_path / "lab" / "data"
+    for each in (folder, data):
+        each.mkdir(parents=True)
+    given = {
+        f"{data}/my.tape": "../../data/my.tape",
+        "../../data/my.tape": "../../data/my.tape",
+        "../../../ada/my.tape": "<path>",
+        f"{tmp_path}/ada.tape": "<path>",
+        "~/my.tape": "<path>",
+        "/my.tape": "<path>",
+        "my.tape": "my.tape",
+        "tapes/my.tape": "tapes/my.tape",
+        "8:1000,16:500": "8:1000,16:500",
+    }
+    for path, shown in given.items():
+        source = f"tapes = ['{path}', \"{path}\"]  # 5 events/s or more"
+        cells = [new_code_cell(source, metadata={"tags": [tag]})]
+        made = new_notebook(cells=cells, metadata={"papermill": {"parameters": {"tapes": [path], "rate": 5}}})
+        made = shareable(made, folder / "01_exchange.ipynb")
+        assert made.cells[0].source == f"tapes = ['{shown}', \"{shown}\"]  # 5 events/s or more"
+        assert made.metadata.papermill.parameters == {"tapes": [shown], "rate": 5}

@@ -23,8 +23,11 @@ BEGIN = 1000.0
 class System:
     """Keeps what it is asked for, with the time since the beginning; ``dies`` at some of these moments."""
 
+    takes = 0.0  # of a migration
+
     def __init__(self, clock):
         self.clock, self.calls, self.notes, self.dies, self.busy_until = clock, [], [], [], 0.0
+        self.announced = []
 
     def _called(self, *what):
         self.calls.append((self.clock.now - BEGIN, *what))
@@ -39,8 +42,13 @@ class System:
         self.check()
         return "beginning"
 
+    def announce(self, change):
+        assert not self.busy
+        self.announced.append((round(self.clock.now - BEGIN, 1), change))
+
     def request(self, change, replace):
         self._called("request", change, replace)
+        self.busy_until = self.clock.now - BEGIN + self.takes
 
     def hit(self, fault):
         self._called("hit")
@@ -151,6 +159,21 @@ def test_requests_are_made_when_the_scenario_says(made, on_overlap, second):
     assert [call[0] for call in calls] == pytest.approx([2.0, 7.0])
     kind = "request" if second else "cancel"
     assert [call[1:] for call in calls] == [("request", Scale(4), on_overlap == "replace"), (kind, *second)]
+
+
+@pytest.mark.parametrize(
+    ("takes", "on_overlap", "announced"),
+    [(2.0, "queue", [(4.0, Scale(3)), (9.0, Scale(2))]), (5.0, "queue", []), (2.0, "cancel", [])],
+    ids=["in time", "too late", "none to come"],
+)
+def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_before_is_over(
+    made, takes, on_overlap, announced
+):
+    run = made(trigger_s=2.0, to_slots=4, then_slots="3,2", gap_s=5.0, on_overlap=on_overlap)
+    run.system.takes = takes
+    assert [at for at, *_ in play(run)] == pytest.approx([2.0, 7.0, 12.0], abs=0.1)
+    assert [change for _, change in run.system.announced] == [change for _, change in announced]
+    assert [at for at, _ in run.system.announced] == pytest.approx([at for at, _ in announced], abs=0.3)
 
 
 def test_after_a_death_only_what_is_still_to_come_is_requested(made):

@@ -345,6 +345,16 @@ def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
         make_spec({"shelves": 4})
 
 
+def test_all_stages_of_a_chain_may_migrate():
+    chain = {"workload": "chain", "chain": "map,counter,counter", "to_slots": 4}
+    assert make_spec(chain).moving == ["counter-2"]
+    everything = make_spec(chain | {"stage": "all"})
+    assert everything.moving == ["map", "counter-1", "counter-2"]
+    assert everything.cores == everything.job.routers + 3 * 4
+    with pytest.raises(BadInput, match=r"unknown stage 'al': .*map, counter-1, counter-2, all"):
+        make_spec(chain | {"stage": "al"})
+
+
 def test_only_one_stage_of_a_chain_may_use_time():
     class Twice(WindowCount):
         name: ClassVar[str] = "twice"

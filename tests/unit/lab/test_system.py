@@ -38,6 +38,12 @@ class Job:
     def copy(self, *order):
         self.copied.append(order)
 
+    def close_copies(self):
+        return self.await_copies() or {}
+
+    def end_copies(self):
+        self.copied.clear()
+
     def await_copies(self):
         return {0: {"bytes": 10, "began_us": 1_000_000, "at_us": 3_000_000}} if self.copied else None
 
@@ -115,6 +121,22 @@ def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads()
     nothing = system_of(strategy="fluid")
     nothing.system.announce(nothing.spec.changes[0])
     assert not nothing.job.copied
+
+
+@pytest.mark.parametrize("replicas", ["periodic", "warm_up"])
+def test_the_copies_of_all_migrations_are_counted(replicas):
+    made = system_of(strategy="replicated", replicas=replicas, slots=4, to_slots=1, then_slots="3")
+    assert made.system.copied()["bytes_copied"] is None
+    for number, change in enumerate(made.spec.changes):
+        made.system.announce(change)
+        made.system.request(change)
+        make_steps, _ = made.job.requests[number]
+        for step in make_steps(made.job.assignment):
+            made.job.assignment = made.job.assignment.after(step)
+    assert len(made.job.copied) == 2
+    assert made.system.copied()["bytes_copied"] == 2 * 10
+    made.system.end_copies()
+    assert made.system.copied()["bytes_copied"] is None, "those of the next lap count from the beginning"
 
 
 def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():

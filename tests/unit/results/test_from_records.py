@@ -11,6 +11,7 @@ from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.results.from_records import (
     bytes_minimum,
     decisions_table,
+    fired,
     hosts,
     latency_table,
     metrics_table,
@@ -122,6 +123,21 @@ def test_latency_is_of_events_and_after_a_death_of_the_first_result_of_each():
     assert every["latency_ms"].tolist() == pytest.approx([1009.0, 1000.0, 2.5])
     first = latency_table(results, TRIGGER_US, first_only=True).to_pandas()
     assert first[["created_s", "latency_ms", "slot"]].to_numpy().tolist() == [[-1.0, 1000.0, 0], [0.5, 2.5, 1]]
+
+
+def test_what_timers_gave_is_counted_by_when_they_were_due():
+    due = [1_700_000_000_000_000 + us for us in (50_000, 50_000, 80_000, 450_000, 460_000)]
+    results = pd.DataFrame({"position": [-1, -1, -1, -1, 3], "t": due})
+    rows = fired(results)
+    assert [(round(at - 1_700_000_000, 3), *row) for at, *row in rows] == [
+        (0.0, "timer_results", "timers", 3.0),
+        (0.0, "timer_moments", "timers", 2.0),
+        (0.4, "timer_results", "timers", 1.0),
+        (0.4, "timer_moments", "timers", 1.0),
+    ]
+    assert fired(results[4:]) == []
+    table = metrics_table(rows, [], 0.0, [], 1_700_000_000_000_000).to_pandas()
+    assert table["t_s"].tolist() == pytest.approx([0.0, 0.0, 0.4, 0.4], abs=1e-5)
 
 
 def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():

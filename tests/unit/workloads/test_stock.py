@@ -1,12 +1,15 @@
 """Order books: what must hold whatever comes, and that the verdict sees what does not."""
 
+import struct
 from collections import defaultdict
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from keyshift.checks import check_workload
 from keyshift.keys import Assignment, units_of
@@ -34,7 +37,7 @@ def answered(told):
     events = pa.RecordBatch.from_pylist(rows, schema=EVENTS)
     for name, kind in (("position", pa.int32()), ("unit", pa.int32())):
         events = events.append_column(name, pa.array(range(len(rows)), kind))
-    results = StockOperator().process(events, lambda unit: state).to_pylist()
+    results = StockOperator(Stock()).process(events, lambda unit: state).to_pylist()
     _, bids, asks = state.values[4] or (0, b"", b"")
     left = [
         [tuple(memoryview(side).cast("q")[i : i + 4]) for i in range(0, len(side) // 8, 4)] for side in (bids, asks)
@@ -130,9 +133,76 @@ def test_a_worked_example():
     assert (bids, asks) == ([], [(1, 103, 10, 42), (2, 100, 13, 99)])
 
 
+# -- books with which the exchange opens -------------------------------------------------------------------------------
+
+
+def opened(workload):
+    """Of each key its sides as rows of security, rank, number and volume, and the unit it is in."""
+    operator, found = StockOperator(workload), {}
+    for unit in range(workload.key_groups * workload.bins):
+        state = MemoryState(operator.state_schema)
+        operator.initial(unit, state)
+        for key in sorted(state.keys()):
+            seq, *sides = state.values[key]
+            assert seq == 0 and key not in found
+            found[key] = unit, [list(struct.iter_unpack("<4q", side)) for side in sides]
+    return found
+
+
+@pytest.mark.parametrize("keyed_by", ["security", "account"])
+@given(securities=st.integers(1, 8), resting=st.integers(0, 30), accounts=st.integers(1, 9), seed=st.integers(0, 99))
+def test_books_open_deep_uncrossed_and_in_the_order_in_which_they_trade(keyed_by, securities, resting, accounts, seed):
+    given_ = {"securities": securities, "resting": resting, "accounts": accounts, "seed": seed, "keyed_by": keyed_by}
+    workload = Stock(key_groups=4, bins=2, **given_)
+    books, drawn = opened(workload), workload.opening()
+    assert sum(len(side) for _, sides in books.values() for side in sides) == securities * resting == drawn.num_rows
+    keys = np.array(sorted(books))
+    assert units_of(keys, 4, 2).tolist() == [books[key][0] for key in keys.tolist()]
+    volumes = [volume for _, sides in books.values() for side in sides for *_, volume in side]
+    assert sum(volumes) == sum(drawn["volume"].to_pylist()) and all(volume > 0 for volume in volumes)
+    best: dict[int, list[int]] = defaultdict(lambda: [0, 10**9])  # of a security over all books: bid and ask
+    for _, (bids, asks) in books.values():
+        for side in (bids, asks):
+            assert side == sorted(side, key=lambda row: (row[0], row[1], -row[2])), "best first, then oldest"
+        for security, rank, *_ in bids:
+            best[security][0] = max(best[security][0], -rank)
+        for security, rank, *_ in asks:
+            best[security][1] = min(best[security][1], rank)
+    assert all(bid < ask for bid, ask in best.values())
+
+
+def test_new_orders_meet_those_that_rest_and_every_router_leaves_them_alone():
+    workload = Stock(securities=3, open_orders=10, resting=1000, key_groups=4)
+    made = run_sequentially(workload, [Assignment.contiguous(4, 2)], frames=40, events_per_frame=50)
+    assert verdict(workload, made).ok, verdict(workload, made).examples
+    makers = [maker for row in made.results["makers"] for maker in row]
+    assert sum(maker < 0 for maker in makers) > 20, "numbers below 0 rest"
+    assert not (made.events["order"] < 0).any()
+
+
+@pytest.mark.parametrize("keyed_by", ["security", "account"])
+def test_a_book_that_nobody_touched_must_be_there_in_the_end(keyed_by):
+    workload, made = run(securities=200, accounts=500, keyed_by=keyed_by, resting=3)
+    assert verdict(workload, made).ok, verdict(workload, made).examples
+    silent = next(part for part in made.final if (part["seq"] == 0).any())
+    key = silent.index[silent["seq"] == 0][0]
+    missing = [part.drop(index=key) if part is silent else part for part in made.final]
+    found = verdict(workload, made, final=missing)
+    assert found.wrong == 1 and "in 0 places, expected 1" in found.examples[0]
+    side = "bids" if silent.at[key, "bids"] else "asks"
+    silent.at[key, side] = silent.at[key, side][32:]
+    found = verdict(workload, made)
+    assert found.wrong == 1 and side in found.examples[0]
+
+
+def test_more_resting_orders_than_memory_has_room_for_are_refused():
+    with pytest.raises(ValidationError, match="resting = 100000: with securities = 200 that are 20000000 orders, at"):
+        Stock(resting=100_000)
+
+
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
-SMALL = {"key_groups": 8, "securities": 30, "open_orders": 40, "accounts": 20, "seed": 3}
+SMALL = {"key_groups": 8, "securities": 30, "open_orders": 40, "accounts": 20, "resting": 4, "seed": 3}
 
 
 def run(**changes):

@@ -11,9 +11,11 @@ from keyshift.checks import check_workload
 from keyshift.errors import BadInput
 from keyshift.lab.spec import make_spec
 from keyshift.workloads.stock import Stock
+from keyshift.workloads.stock.opening import resting
+from keyshift.workloads.stock.oracle import Exchange
 from keyshift.workloads.stock.source import ROUTERS, Played, laps
 from keyshift.workloads.stock.tape import FORMS, ORDERS, read
-from keyshift.workloads.stock.writing import write
+from keyshift.workloads.stock.writing import waiting, write
 
 SHORT = "7|A|20260105 09:30:00|10.25|100|400|600001|B"
 DELETION = "7|D|||||600001|"
@@ -212,7 +214,7 @@ def test_routers_have_orders_of_their_own_around_the_same_prices():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_tape_that_was_written_has_the_orders_that_were_drawn(tmp_path, form):
-    workload = Stock(securities=20, open_orders=100, seed=5)
+    workload = Stock(securities=20, open_orders=100, resting=0, seed=5)
     lines = list(write(workload, form, rate=2000, seconds=2))
     file = tmp_path / "a.tape"
     file.write_text("\n".join(lines))
@@ -230,7 +232,11 @@ def test_a_tape_that_was_written_has_the_orders_that_were_drawn(tmp_path, form):
 
 def test_the_lines_of_a_tape_tell_what_was_executed():
     places = FORMS["short"].places
-    rows = [line.split("|") for line in write(Stock(securities=5, open_orders=50), "short", 2000, 2) if line != "end"]
+    rows = [
+        line.split("|")
+        for line in write(Stock(securities=5, open_orders=50, resting=0), "short", 2000, 2)
+        if line != "end"
+    ]
     executed: Counter[str] = Counter()
     codes: Counter[str] = Counter()
     for row in rows:
@@ -246,8 +252,33 @@ def test_the_lines_of_a_tape_tell_what_was_executed():
     assert codes["X"] % 2 == 0
 
 
+def test_a_tape_begins_with_the_orders_that_rest_and_they_still_do_at_its_end(tmp_path):
+    workload = Stock(securities=10, open_orders=50, resting=60, accounts=300, seed=5)
+    file = tmp_path / "a.tape"
+    file.write_text("\n".join(write(workload, "full", 2000, 0.5)))
+    found = read(str(file))
+    assert found.bad == 0 and found.slices > 10 + 600 / 2000 * 20 * 0.5
+    first = found.orders.slice(0, 600).to_pandas()
+    assert first[["buys", "price", "volume", "security", "account"]].equals(
+        resting(workload).to_pandas()[["buys", "price", "volume", "security", "account"]]
+    )
+    assert first["account"].nunique() > 200 and not first["deletes"].any()
+    assert waiting(found.orders.slice(0, 600)) == 600
+    assert 500 < waiting(found.orders) < 750
+    assert waiting(found.orders) == len(still_open(found.orders.to_pandas()))
+
+
+def still_open(orders):
+    """By the oracle's books, which are others."""
+    books = {security: Exchange() for security in orders["security"].unique()}
+    for row in orders.itertuples():
+        books[row.security].tell(0, row.order, row.deletes, row.buys, row.price, row.volume)
+    return [order for book in books.values() for buys in (True, False) for order in book.left(buys)]
+
+
 @pytest.mark.parametrize("keyed_by", ["security", "account"])
 def test_a_tape_keeps_the_contract(tmp_path, keyed_by):
     file = Path(tmp_path) / "a.tape"
-    file.write_text("\n".join(write(Stock(securities=20, open_orders=30, accounts=40), "full", 1000, 1)))
+    orders = Stock(securities=20, open_orders=30, accounts=40, resting=2)
+    file.write_text("\n".join(write(orders, "full", 1000, 1)))
     check_workload(Stock(tape=str(file), keyed_by=keyed_by, key_groups=8))

@@ -31,6 +31,12 @@ class Nexmark(Grouped):
     window_ms: int = Field(default=2000, ge=1, description="length of the windows of q5, q7 and q8, in milliseconds")
     slide_ms: int = Field(default=500, ge=1, description="milliseconds from one window of q5 to the next")
     gap_ms: int = Field(default=500, ge=1, description="milliseconds without a bid that end a session of q11")
+    session_bids: int = Field(
+        default=100_000,
+        ge=1,
+        le=10**9,
+        description="bids of a session of q11 that are told as soon as there are so many; others when it ends",
+    )
     delay_ms: int = Field(
         default=100, ge=0, description="largest delay of an event, in milliseconds; so long windows wait"
     )

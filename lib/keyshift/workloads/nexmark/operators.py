@@ -25,12 +25,15 @@ class Rule:
     Entries begin with the watermark at which they are due; the fields say what is behind that. ``add``: the entries of
     a key with one event more, from the entries and the event's columns (those of the stage's events, in their order).
     ``close``: the rows (values of ``row_fields``) that entries give which are due, and entries that stay of them.
+    ``at_once``: behind an event, the row that its result is then, if any, and the entries that stay. None: there never
+    is one.
     """
 
     entry_fields: tuple[pa.Field, ...]
     row_fields: tuple[pa.Field, ...]
     add: Callable[[list[Entry], Sequence[Any]], list[Entry]]
     close: Callable[[list[Entry]], tuple[list[Entry], list[Entry]]]
+    at_once: Callable[[list[Entry]], tuple[Entry | None, list[Entry]]] | None = None
 
 
 def without_due(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
@@ -57,15 +60,19 @@ class EntriesOperator:
         """No key is known in advance."""
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
-        """One result per event, that it was taken in."""
-        units = events["unit"].to_pylist()
-        rows = zip(*(events[name].to_pylist() for name in self._events), strict=True)
-        for unit, event in zip(units, rows, strict=True):
+        """One result per event: that it was taken in, or the row that it gives at once."""
+        units, at_once = events["unit"].to_pylist(), self._rule.at_once
+        columns = zip(*(events[name].to_pylist() for name in self._events), strict=True)
+        results = []
+        for unit, event in zip(units, columns, strict=True):
             state, key = state_of(unit), event[0]
             before = self._entries(state, key)
-            self._set(state, key, before, self._rule.add(before, event))
-        taken = [self._taken] * events.num_rows
-        return made_of(self._result_schema, [events[name] for name in ("key", "t", "position")], taken)
+            row, after = None, self._rule.add(before, event)
+            if at_once is not None:
+                row, after = at_once(after)
+            self._set(state, key, before, after)
+            results.append(self._taken if row is None else (ROW, *row))
+        return made_of(self._result_schema, [events[name] for name in ("key", "t", "position")], results)
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
         """The rows of all entries that are due."""

@@ -170,8 +170,15 @@ def _q7(workload: "Nexmark") -> tuple[KeyedStage, ...]:
 
 
 def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
-    """An entry for each session: bids of which each is less than the gap behind another one."""
-    gap_us, delay_us = workload.gap_us, workload.delay_us
+    """An entry for each session: bids of which each is less than the gap behind another one, and which were not told.
+
+    Published is a trigger that fires again and again once a session has ``session_bids`` bids that were not told, and
+    discards them; what is left is told when the session ends. There it may tell more at once, if a bid joins two
+    sessions, which depends on the order in which bids come. Here each row that is told at once has exactly so many, as
+    the query is "limit the session to at most" that. So how many rows a session gives, and with how many bids each,
+    depends on the input alone. Only how far the session had come (``start``, ``last``) does not, until it has ended.
+    """
+    gap_us, delay_us, most = workload.gap_us, workload.delay_us, workload.session_bids
 
     def add(entries: list[Entry], event: Sequence[Any]) -> list[Entry]:
         first = last = event[2]
@@ -184,8 +191,17 @@ def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
                 kept.append(entry)
         return [*kept, (last + gap_us + delay_us, first, last, count)]
 
+    def at_once(entries: list[Entry]) -> tuple[Entry | None, list[Entry]]:
+        *others, (due, start, last, count) = entries  # that of the bid; fewer than twice as many, if it joined two
+        if count < most:
+            return None, entries
+        return (start, last, most), [*others, (due, start, last, count - most)]
+
+    def close(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+        return [entry[1:] for entry in entries if entry[-1]], []
+
     fields = ints("start", "last", "count")
-    rule = Rule(fields, fields, add, without_due)
+    rule = Rule(fields, fields, add, close, at_once)
     return (entries_stage("bidders", BIDS_BY_BIDDER, rule, partial(bids, ("bidder", "at"))),)
 
 
@@ -198,5 +214,5 @@ QUERIES = {
     "q6": Query("the average price of the last ten auctions of each seller", q6),
     "q7": Query("the highest bid of a tumbling window", _q7),
     "q8": Query("new persons who have sold something in the same tumbling window", _q8),
-    "q11": Query("bids of a bidder in each session", _q11),
+    "q11": Query("bids of a bidder in each session, and whenever there are many of them", _q11),
 }

@@ -1,10 +1,10 @@
 """What the queries of ``nexmark`` have to give, in SQL over the events, written from the published semantics alone.
 
 ``events`` is the table of the first stage's events. Parameters: ``$window``, ``$slide``, ``$gap`` and ``$delay`` in
-microseconds. Each statement of ``ROWS`` gives the rows of a query over the whole input: ``key`` and ``t``, the
-watermark at which they are due, and the columns of the rows. ``ENTRIES`` gives what has to be kept until then, with
-``due`` instead of ``t``, 0 if it waits for no time; where it is missing, it is the rows. What is ``behind`` its time
-comes when that is over. ``LAST`` tells of the rows that were due what the last stage is left with.
+microseconds, ``$most`` bids. Each statement of ``ROWS`` gives the rows of a query over the whole input: ``key`` and
+``t``, the watermark at which they are due, and the columns of the rows. ``ENTRIES`` gives what has to be kept until
+then, with ``due`` instead of ``t``, 0 if it waits for no time; where it is missing, it is the rows. What is ``behind``
+its time comes when that is over. ``LAST`` tells of the rows that were due what the last stage is left with.
 """
 
 
@@ -21,6 +21,19 @@ _PRICED = """
     WHERE a.kind = 1 GROUP BY ALL
 """
 _SOLD = _PRICED.format(kind="INNER")
+
+_SESSIONS = """
+    WITH marked AS (
+        SELECT e.key, e.at AS moment, coalesce(e.at - lag(e.at) OVER bidder >= $gap, true) AS fresh FROM events e
+        WINDOW bidder AS (PARTITION BY e.key ORDER BY e.at)
+    ), numbered AS (
+        SELECT *, sum(fresh::INT) OVER bidder AS session, row_number() OVER bidder AS number FROM marked
+        WINDOW bidder AS (PARTITION BY key ORDER BY moment, NOT fresh ROWS UNBOUNDED PRECEDING)
+    ), sessions AS (
+        SELECT key, session, min(moment) AS start, max(moment) AS last, count(*) AS bids FROM numbered
+        GROUP BY key, session
+    )
+"""
 
 ROWS = {
     "q3": """
@@ -43,16 +56,34 @@ ROWS = {
         SELECT p.key, p.start + $window + $delay AS t, p.start, a.auction, a.reserve, p.name
         FROM ({_OPEN} WHERE e.kind = 0) p JOIN ({_OPEN} WHERE e.kind = 1) a ON p.key = a.key AND p.start = a.start
     """,
-    "q11": """
-        WITH marked AS (
-            SELECT e.key, e.at AS moment, coalesce(e.at - lag(e.at) OVER bidder >= $gap, true) AS fresh FROM events e
-            WINDOW bidder AS (PARTITION BY e.key ORDER BY e.at)
-        ), numbered AS (
-            SELECT *, sum(fresh::INT) OVER (PARTITION BY key ORDER BY moment ROWS UNBOUNDED PRECEDING) AS session
-            FROM marked
+    "q11": f"""
+        {_SESSIONS} SELECT key, last + $gap + $delay AS t, start, last, bids % $most AS count FROM sessions
+        WHERE bids % $most > 0
+    """,
+}
+
+# Rows that are the result of an event, not of a timer, and how often each comes.
+AT_ONCE = {
+    "q11": f"""
+        {_SESSIONS} SELECT key, start, last, $most::BIGINT AS count
+        FROM sessions, LATERAL (SELECT unnest(range(bids // $most)))
+    """,
+}
+# Those that came (``fired``), with the session of which they tell: start and last are then those that it has in the
+# end. Both are of bids of it, as is the event, and with those between them there are as many as are told.
+OF_SESSIONS = {
+    "q11": f"""
+        {_SESSIONS}, places AS (
+            SELECT key, moment, session, min(number) AS first, max(number) AS last FROM numbered GROUP BY ALL
         )
-        SELECT key, max(moment) + $gap + $delay AS t, min(moment) AS start, max(moment) AS last, count(*) AS count
-        FROM numbered GROUP BY key, session
+        SELECT f.router, f."offset", f."position", f.key, f.start, f.last, f.count,
+               s.start AS of_start, s.last AS of_last
+        FROM fired f
+        LEFT JOIN events e ON e.router = f.router AND e."offset" = f."offset" AND e."position" = f."position"
+        LEFT JOIN places a ON a.key = f.key AND a.moment = f.start
+        LEFT JOIN places b ON b.key = f.key AND b.moment = f.last
+        LEFT JOIN sessions s ON s.key = f.key AND s.session = a.session AND s.session = b.session
+             AND f.count = $most AND b.last - a.first + 1 >= $most AND e.at BETWEEN f.start AND f.last
     """,
 }
 
@@ -80,6 +111,9 @@ ENTRIES = {
     """,
     "q8": f"""
         SELECT key, start + $window + $delay AS due, start, auction, reserve, name FROM ({_OPEN})
+    """,
+    "q11": f"""
+        {_SESSIONS} SELECT key, last + $gap + $delay AS due, start, last, bids % $most AS count FROM sessions
     """,
 }
 

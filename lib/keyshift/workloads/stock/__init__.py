@@ -1,6 +1,7 @@
 """A stock exchange: limit orders come in, are matched by price and time in an order book per key, and are deleted.
 
-Events are those of a tape (``tape``), or drawn from the seed. Routers interleave in the books as they like, and each
+Events are those of a tape (``tape``), or drawn from the seed; then the exchange opens with deep books (``resting``), as
+real ones do. Routers interleave in the books as they like, and each
 result says the place of its event among those of its key, so that the oracle can do the same once more.
 """
 
@@ -8,26 +9,30 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from keyshift.errors import BadInput
-from keyshift.frames import keys_of
+from keyshift.frames import empty, keys_of
 from keyshift.progress import tell
 from keyshift.workloads.contract import KeyedStage, Partition, Source
 from keyshift.workloads.files import InputFile
 from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.stock import oracle
+from keyshift.workloads.stock.opening import resting
 from keyshift.workloads.stock.operator import EVENTS, RESULT_FIELDS, StockOperator
 from keyshift.workloads.stock.source import EVENTS as OFFERED
 from keyshift.workloads.stock.source import Played, drawn, laps
-from keyshift.workloads.stock.tape import Tape, read, require
+from keyshift.workloads.stock.tape import ORDERS, Tape, read, require
 from keyshift.workloads.times import Times
+
+MOST_RESTING = 10**7  # orders, in all books: 320 MB
 
 
 class Stock(Grouped):
-    """Parameters of the workload. A key exists as soon as an order of it has come."""
+    """Parameters of the workload. A key exists if orders of it rest, or as soon as one has come."""
 
     name: ClassVar[str] = "stock"
     summary: ClassVar[str] = "an exchange: limit orders matched by price and time in a book per security or account"
@@ -39,7 +44,13 @@ class Stock(Grouped):
     )
     keyed_by: Literal["security", "account"] = Field(default="security", description="what has an order book")
     securities: int = Field(default=200, ge=1, le=100_000, description="securities, if there is no tape")
-    accounts: int = Field(default=2000, ge=1, le=10**6, description="accounts, if there is no tape")
+    accounts: int = Field(default=20_000, ge=1, le=10**6, description="accounts, if there is no tape")
+    resting: int = Field(
+        default=100,
+        ge=0,
+        description="orders of each security that wait in the books when the exchange opens and stay until they trade, "
+        "if there is no tape; 32 bytes of state each",
+    )
     security_skew: float = Field(
         default=1.0, ge=0, le=10, description="Zipf exponent over securities, if there is no tape; 0 is uniform"
     )
@@ -52,6 +63,21 @@ class Stock(Grouped):
     open_orders: int = Field(
         default=5000, ge=1, le=10**7, description="orders of each router that are not deleted yet, if there is no tape"
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Stock":
+        if self.resting * self.securities > MOST_RESTING:
+            raise ValueError(
+                f"resting = {self.resting}: with securities = {self.securities} that are "
+                f"{self.resting * self.securities} orders, at most {MOST_RESTING}"
+            )
+        return self
+
+    def opening(self) -> pa.RecordBatch:
+        """The orders that wait before the first event, as slots would get them (``t`` is 0); none with a tape."""
+        orders = empty(ORDERS) if self.tape else resting(self)
+        at = pa.array(np.zeros(orders.num_rows, np.int64))
+        return with_keys(self.keyed_by, pa.RecordBatch.from_arrays([at, *orders.columns], schema=OFFERED))
 
     @cached_property
     def read_tape(self) -> Tape:
@@ -81,7 +107,8 @@ class Stock(Grouped):
     @property
     def stages(self) -> tuple[KeyedStage, ...]:
         """The order books, behind routers that know the key."""
-        return (KeyedStage("books", EVENTS, RESULT_FIELDS, StockOperator, partial(with_keys, self.keyed_by)),)
+        operator, map_ = partial(StockOperator, self), partial(with_keys, self.keyed_by)
+        return (KeyedStage("books", EVENTS, RESULT_FIELDS, operator, map_),)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

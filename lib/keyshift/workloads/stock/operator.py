@@ -1,13 +1,18 @@
 """What the slots of ``stock`` compute."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from keyshift.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.stock.book import Book, Trade
+from keyshift.workloads.stock.opening import books
+
+if TYPE_CHECKING:
+    from keyshift.workloads.stock import Stock
 
 EVENTS = pa.schema(
     [
@@ -39,11 +44,20 @@ class StockOperator:
         [pa.field("seq", pa.int64()), pa.field("bids", pa.binary()), pa.field("asks", pa.binary())]
     )
 
-    def __init__(self) -> None:
+    def __init__(self, workload: "Stock") -> None:
+        self._workload = workload
         self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), *RESULT_FIELDS))
 
     def initial(self, unit: int, state: UnitState) -> None:
-        """All books are empty."""
+        """The books with which the exchange opens."""
+        if (opening := self._opening.get(unit)) is not None:
+            state.install([opening])
+
+    @cached_property
+    def _opening(self) -> dict[int, pa.RecordBatch]:
+        """By unit; drawn when the first unit is filled, since an operator is also made to look at its schema."""
+        workload = self._workload
+        return books(workload.opening(), self.state_schema, workload.key_groups, workload.bins)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event. An order whose number waits already in its book replaces that one."""

@@ -61,8 +61,7 @@ class Exchange:
             if not against[best][oldest]:
                 self._forget(security, oldest)
         if volume:
-            self._books[security, buys].setdefault(price, {})[order] = volume
-            self._known[security, order] = buys, price
+            self.rest(security, order, buys, price, volume)
         return Answer(removed, volume, trades)
 
     def _forget(self, security: int, order: int) -> int:
@@ -75,6 +74,11 @@ class Exchange:
         if not waiting[price]:
             del waiting[price]
         return volume
+
+    def rest(self, security: int, order: int, buys: bool, price: int, volume: int) -> None:
+        """An order that waits before the first event: behind those at its price that came before."""
+        self._books[security, buys].setdefault(price, {})[order] = volume
+        self._known[security, order] = buys, price
 
     def left(self, buys: bool) -> list[tuple[int, int, int, int]]:
         """Security, price, number and open volume of all that waits on a side, in the order in which it would trade."""
@@ -102,7 +106,10 @@ def wrong(
     yield from lines(told, impossible, text + more)
     unsure = set(offered.index[given != offered]) | set(told.loc[impossible, "key"])
 
-    exchanges: dict[int, Exchange] = defaultdict(Exchange)
+    exchanges = _opened(workload)
+    expected_keys = offered.index.union(list(exchanges))
+    for key in unsure:
+        exchanges.pop(key, None)
     told = told[~told["key"].isin(unsure)].sort_values(["key", "seq"])
     keys, rows = told["key"].to_list(), [_rows(told, names) for names in (_ASKED, _TOLD[1:])]
     for place, (key, event, answer) in enumerate(zip(keys, *rows, strict=True)):
@@ -114,9 +121,18 @@ def wrong(
         for key in part["key"].to_list():
             seen[key] += 1
         yield from _wrong_part(workload, part, offered, exchanges)
-    for key in offered.index.union(list(seen)):
+    for key in expected_keys.union(list(seen)):
         if seen[key] != 1:
             yield f"final state of key {key}: in {seen[key]} places, expected 1"
+
+
+def _opened(workload: "Stock") -> dict[int, Exchange]:
+    """The books with which the exchange opens, by key."""
+    exchanges: dict[int, Exchange] = defaultdict(Exchange)
+    orders = workload.opening().to_pydict()
+    for key, *order in zip(*(orders[n] for n in ("key", "security", "order", "buys", "price", "volume")), strict=True):
+        exchanges[key].rest(*order)
+    return exchanges
 
 
 def _rows(table: pd.DataFrame, names: list[str]) -> Iterator[tuple[Any, ...]]:
@@ -143,15 +159,15 @@ def _wrong_part(
         key, where = row["key"], "final state of key {key} in unit {unit}, slot {slot}: ".format_map(row)
         if row["unit"] != home:
             yield where + f"expected unit {home}"
-        if key not in offered:
-            yield where + "no event of it was offered"
-        elif key in exchanges:
-            if row["seq"] != offered[key]:
-                yield where + f"{row['seq']} events, expected {offered[key]}"
+        if key in exchanges:
+            if row["seq"] != offered.get(key, 0):
+                yield where + f"{row['seq']} events, expected {offered.get(key, 0)}"
             for name, buys in (("bids", True), ("asks", False)):
                 found, expected = _orders(row[name], buys), exchanges[key].left(buys)
                 if found != expected:
                     yield where + f"{name} {_first_other(found, expected)}"
+        elif key not in offered:
+            yield where + "no event of it was offered, and no order rested"
 
 
 def _orders(side: bytes, buys: bool) -> list[tuple[int, int, int, int]]:

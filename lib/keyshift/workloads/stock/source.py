@@ -3,7 +3,7 @@
 Drawn orders are as on a real tape in what matters to a migration. Some securities are traded much more than others; in
 a burst half of the orders are for one of them. Prices are near one that all routers agree on, and moves slowly: one
 order in five meets another one at once, and takes all or a part of it. Every order is deleted in the end, if nothing
-is left of it, too, so the books do not grow for ever.
+is left of it, too, so the books do not grow for ever. Under them are the orders with which the exchange opens.
 """
 
 from collections.abc import Iterator
@@ -75,13 +75,31 @@ def _deletions(orders: pa.RecordBatch) -> pa.RecordBatch:
     )
 
 
+def securities_of(workload: "Stock") -> pa.Array:
+    """Their names, of drawn orders."""
+    return pa.array([f"{600_000 + number}" for number in range(workload.securities)])
+
+
+def accounts_of(workload: "Stock") -> pa.Array:
+    """Their names, of drawn orders."""
+    return pa.array([f"A{number:09d}" for number in range(workload.accounts)])
+
+
+def first_prices(workload: "Stock") -> npt.NDArray[np.int64]:
+    """Of each security in ticks, before the first order."""
+    return _first_prices(np.random.default_rng(workload.seed), workload)
+
+
+def _first_prices(market: np.random.Generator, workload: "Stock") -> npt.NDArray[np.int64]:
+    return market.integers(500, 5000, workload.securities)
+
+
 def drawn(workload: "Stock", router: int) -> Iterator[pa.RecordBatch]:
     """Orders and deletions without end, in blocks."""
     market, random = np.random.default_rng(workload.seed), np.random.default_rng((workload.seed, router))
-    names = pa.array([f"{600_000 + number}" for number in range(workload.securities)])
-    accounts = pa.array([f"A{number:09d}" for number in range(workload.accounts)])
+    names, accounts = securities_of(workload), accounts_of(workload)
     cumulated = np.cumsum(1 / np.arange(1, workload.securities + 1) ** workload.security_skew)
-    price = market.integers(500, 5000, workload.securities)  # in ticks
+    price = _first_prices(market, workload)
     numbers = np.arange(BLOCK)
     waiting = np.empty((4, 0), np.int64)  # of orders that are not deleted: when they are, number, security, account
     while True:

@@ -3,16 +3,21 @@
 An order is told as ``A``, its deletion as ``D`` with the volume executed until then. Both orders of a trade are told
 once more as ``X`` with what has been executed of them: those lines are for people, since who reads the tape trades
 again.
+
+A tape begins with the orders that rest: ``seconds`` count from when the others begin.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from keyshift.workloads.stock.book import Book
+from keyshift.workloads.stock.book import BYTES, Book
+from keyshift.workloads.stock.opening import resting
+from keyshift.workloads.stock.source import BLOCK
 from keyshift.workloads.stock.tape import DELETES, END, FORMS, PRICE_UNITS, SLICE_US
 
 if TYPE_CHECKING:
@@ -38,16 +43,30 @@ class _Order:
 
 def write(workload: "Stock", form: str, rate: float, seconds: float) -> Iterator[str]:
     """The lines of a tape of router 0, without their ends. ``rate``: orders and deletions per second, on average."""
-    partition, books, known = workload.partition(0), dict[str, Book](), dict[int, _Order]()
+    books, known = dict[str, Book](), dict[int, _Order]()
     mean = rate * SLICE_US / 1e6
     random = np.random.default_rng((workload.seed, 1 << 16))  # not that of a router
-    for number in range(round(seconds * 1e6 / SLICE_US)):
-        count = int(random.negative_binomial(BURSTS, BURSTS / (BURSTS + mean)))
+
+    def drawn() -> int:
+        return int(random.negative_binomial(BURSTS, BURSTS / (BURSTS + mean)))
+
+    for number, events in enumerate(_slices(workload, round(seconds * 1e6 / SLICE_US), drawn)):
         at = OPENS + timedelta(microseconds=number * SLICE_US)
-        for event in partition.take(np.zeros(count, np.int64)).to_pylist():
+        for event in events.to_pylist():
             for code, order in _told(event, books, known):
                 yield _line(form, code, at, order)
         yield END
+
+
+def _slices(workload: "Stock", slices: int, draw: Callable[[], int]) -> Iterator[pa.RecordBatch]:
+    """What is told in each slice: the orders that rest, as many in a slice as are drawn, then ``slices`` of others."""
+    orders, partition = resting(workload), workload.partition(0)
+    while orders.num_rows:
+        count = draw()
+        yield orders.slice(0, count)
+        orders = orders.slice(count)
+    for _ in range(slices):
+        yield partition.take(np.zeros(draw(), np.int64))
 
 
 def _told(event: dict[str, object], books: dict[str, Book], known: dict[int, _Order]) -> Iterator[tuple[str, _Order]]:
@@ -69,6 +88,19 @@ def _told(event: dict[str, object], books: dict[str, Book], known: dict[int, _Or
         for each in (order, known[trade.maker]):
             each.executed += trade.volume
             yield EXECUTED, each
+
+
+def waiting(orders: pa.RecordBatch) -> int:
+    """How many ``orders`` of a tape (``ORDERS``) wait in the books at its end, of all securities."""
+    books = dict[str, Book]()
+    names = ("security", "deletes", "order", "buys", "price", "volume")
+    for first in range(0, orders.num_rows, BLOCK):
+        part = orders.slice(first, BLOCK)
+        for security, deletes, *new in zip(*(part[name].to_pylist() for name in names), strict=True):
+            books[security], _ = books.get(security, Book()).without(0, new[0])
+            if not deletes:
+                books[security], _, _ = books[security].enter(0, *new)
+    return sum(len(side) for book in books.values() for side in book) // BYTES
 
 
 def _line(form: str, code: str, at: datetime, order: _Order) -> str:

@@ -1,0 +1,61 @@
+"""Whether windows fired: what the timers of a run gave before, during and after its migration. Pure: tables in."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from keyshift.analysis.metrics import need
+
+# Rows of the table ``metrics``, by the tenth of a second in which timers were due: results, and different moments.
+TIMER_RESULTS, TIMER_MOMENTS = "timer_results", "timer_moments"
+BIN_S = 0.1
+PARTS = ("before", "during", "after")
+
+
+def fired(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
+    """A row for each run, by its name: how many windows closed, and how many results they had.
+
+    ``runs``: the tables of each run. Columns: ``windows before``, ``during`` and ``after`` the migration (first switch
+    to last drained queue), ``results before`` and so on, ``results per window`` (NaN if none closed). A window is a
+    moment at which timers were due; where each key has its own, as sessions and auctions do, that is one of them. What
+    timers gave is not counted twice if the query died in between.
+    """
+    rows = {}
+    for name, tables in runs.items():
+        metrics, migration = tables["metrics"], tables["migration"]
+        need(metrics, ["t_s", "metric", "value"], f"fired, {name}")
+        need(migration, ["switched_s", "drained_s"], f"fired, {name}")
+        begin, end = migration["switched_s"].min(), migration["drained_s"].max()
+        counts: dict[str, float] = {}
+        for words, metric in (("windows", TIMER_MOMENTS), ("results", TIMER_RESULTS)):
+            mine = metrics[metrics["metric"] == metric]
+            early, late = mine["t_s"] + BIN_S <= begin, mine["t_s"] > end
+            parts = (early, ~(early | late), late)
+            counts |= {
+                f"{words} {part}": int(mine.loc[there, "value"].sum()) for part, there in zip(PARTS, parts, strict=True)
+            }
+        windows, results = (sum(counts[f"{words} {part}"] for part in PARTS) for words in ("windows", "results"))
+        rows[name] = counts | {"results per window": results / windows if windows else np.nan}
+    columns = [f"{words} {part}" for words in ("windows", "results") for part in PARTS]
+    return pd.DataFrame([*rows.values()], index=[*rows], columns=[*columns, "results per window"])
+
+
+def fired_sentences(table: pd.DataFrame) -> list[str]:
+    """What ``fired`` found, in sentences: where windows fired behind the migration, where not, and where none are."""
+    total = table[[f"windows {part}" for part in PARTS]].sum(axis=1)
+    silent = [str(name) for name in table.index[total == 0]]
+    stuck = [str(name) for name in table.index[(total > 0) & (table["windows after"] == 0)]]
+    well = table[table["windows after"] > 0].sort_values("windows after")
+    said = []
+    if len(well):
+        said.append(
+            f"Windows fired in {len(well)} of {len(table)} runs, behind the migration, too: at the least "
+            f"{well['windows after'].iloc[0]} ({well.index[0]}). Results per window: "
+            f"{well['results per window'].min():.3g} to {well['results per window'].max():.3g} on average."
+        )
+    if stuck:
+        said.append(f"No window closed behind the migration of {', '.join(stuck)}.")
+    if silent:
+        said.append(f"No timer gave a result in {', '.join(silent)}.")
+    return said
