@@ -34,9 +34,12 @@ def model_error(validation: pd.DataFrame) -> dict[str, Off]:
     """How far completion_s and spike_ms are off, over runs that the costs are not from."""
     need(validation, ["held_out", *COMPARED], "model_error")
     apart = validation[validation["held_out"] != ""]
-    ratios = {name: (apart[name] / apart[f"simulated_{name}"]).dropna().to_numpy() for name in COMPARED}
-    three = {name: np.quantile(each, (0, 0.5, 1)).tolist() if len(each) else [1.0] * 3 for name, each in ratios.items()}
-    return {name: Off(*three[name], len(each)) for name, each in ratios.items()}
+    found = {}
+    for name in COMPARED:
+        ratio = (apart[name] / apart[f"simulated_{name}"]).dropna()
+        low, median, high = np.quantile(ratio, (0, 0.5, 1)).tolist() if len(ratio) else (1.0, 1.0, 1.0)
+        found[name] = Off(low, median, high, len(ratio))
+    return found
 
 
 def validation_figure(validation: pd.DataFrame) -> Figure:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from keyshift.errors import BadInput, PlanRejected
@@ -40,7 +40,7 @@ def make_plan(
     replicated = copies(strategy, snapshot, decisions.append)
     steps = []
     needed = {move.unit: move for move in snapshot.misplaced()}
-    slots = sorted({*current.owner, *target.owner})
+    slots = frozenset((*current.owner, *target.owner))
     done: dict[UnitId, int] = {}  # in which step
     proposed = (strategy.propose or propose)(strategy, snapshot, decisions.append)
     if not isinstance(proposed, Iterable):
@@ -81,14 +81,14 @@ def _is_step(step: object) -> bool:
 
 
 def _nonsense(
-    move: Move, units: int, slots: Sequence[SlotId], needed: Mapping[UnitId, Move], done: Mapping[UnitId, int]
+    move: Move, units: int, slots: Set[SlotId], needed: Mapping[UnitId, Move], done: Mapping[UnitId, int]
 ) -> str:
     """Why ``move`` must not be made; empty if it may. ``done``: the step of each unit that has moved."""
     if move.unit not in range(units):
         return f"there is no such unit, they are 0 to {units - 1}"
     for slot in (move.source, move.destination):
         if slot not in slots:
-            return f"there is no slot {slot}, they are {', '.join(map(str, slots))}"
+            return f"there is no slot {slot}, they are {', '.join(map(str, sorted(slots)))}"
     if move.unit in done:
         return f"it moves twice, first in step {done[move.unit]}"
     if move.unit not in needed:

@@ -112,7 +112,7 @@ class _Run:
         self._free: defaultdict[int, float] = defaultdict(float)  # when each slot's part of the step before ends
         self._copies: frozenset[tuple[int, int]] = frozenset()
         self.waits = Waits(load)
-        self.assignment = current
+        self.assignment, self._rates = current, load.of_slots(current, slots)
         self.begin_s, self.end_s = math.inf, 0.0
         self.step_s = self.bytes = self.copied = self.replicate_s = 0.0
         self.units = 0
@@ -127,11 +127,10 @@ class _Run:
             held = np.bincount(assignment.slot_of // cluster.host_slots, load.unit_bytes)
             cores = min(cluster.cores, cluster.host_slots)
             took_s += held.max() * max(costs.stored_byte_s / 2 / cores, 1 / cluster.link_bytes_per_s)
-        self.assignment = target
+        self.assignment, self._rates = target, load.of_slots(target, self._slots)
         begins = load.boundaries(costs.notify_s)
-        rates = load.of_slots(target, self._slots)
-        busy = self._busy(rates, np.arange(self._slots))
-        self.waits.add(begins, np.full(self._slots, took_s), rates, busy)
+        busy = self._busy(self._rates, np.arange(self._slots))
+        self.waits.add(begins, np.full(self._slots, took_s), self._rates, busy)
         self.end_s = self.step_s = took_s
         self.bytes, self.units = float(load.unit_bytes.sum()), plan.moves
 
@@ -155,7 +154,7 @@ class _Run:
         sizes = self._load.unit_bytes[[copy.unit for copy in copies]] if copies else np.zeros(0)
         self.copied = float(sizes.sum())
         if copies and self._strategy.replicas == "warm_up":
-            self.replicate_s = float(self._streams(copies, sizes).max())
+            self.replicate_s = float(self._network.ends_s(copies, sizes, self._core_s(sizes)).max())
         return self.replicate_s
 
     def _carry_out(self, effects: Iterable[protocol.Effect], now_s: float) -> None:
@@ -195,8 +194,11 @@ class _Run:
             waits_s = self._random.exponential(1.0, len(moves)) / np.maximum(load.rates[units], 1e-12)
             asked = begins.mean() + waits_s + mode.fetch_interval_ms / 1000 - ready_s
         sizes = np.array([self._to_send(move) for move in moves])
-        installed = ready_s + self._streams(moves, sizes, asked)
-        busy = self._busy(load.rates[units], np.array([move.destination for move in moves]))
+        sources, destinations = np.array([(move.source, move.destination) for move in moves]).T
+        np.subtract.at(self._rates, sources, load.rates[units])
+        np.add.at(self._rates, destinations, load.rates[units])
+        installed = ready_s + self._network.ends_s(moves, sizes, self._core_s(sizes), asked)
+        busy = self._busy(load.rates[units], destinations)
         drained = np.maximum(installed, (installed - busy * begins.mean()) / (1 - busy))
         ended: defaultdict[int, float] = defaultdict(float)  # each slot's part of the step
         for move, end_s in zip(moves, drained.tolist(), strict=True):
@@ -213,8 +215,7 @@ class _Run:
             slots, ends = np.array(list(ended)), np.array(list(ended.values()))
             if mode.gate == "router":
                 ends[:] = ends.max() + costs.answer_s + costs.notify_s
-            rates = load.of_slots(self.assignment, self._slots)[slots]
-            self.waits.add(begins, ends, rates, self._busy(rates, slots))
+            self.waits.add(begins, ends, self._rates[slots], self._busy(self._rates[slots], slots))
         self.begin_s, self.end_s = min(self.begin_s, now_s), max(self.end_s, float(installed.max()))
         self.step_s = max(self.step_s, float(installed.max()) - now_s)
         self.bytes, self.units = self.bytes + float(sizes.sum()), self.units + len(moves)
@@ -228,36 +229,11 @@ class _Run:
         whole = self._strategy.handover == "whole"
         return float(load.unit_bytes[unit]) * -math.expm1(-changes / (1.0 if whole else max(load.unit_keys[unit], 1.0)))
 
+    def _core_s(self, sizes: Floats) -> Floats:
+        return self._costs.unit_s + self._costs.byte_s * sizes
+
     def _busy(self, rates: Floats, slots: "np.ndarray") -> Floats:
         """The share that these records take of what the others of their slots leave."""
         own = rates * self._costs.event_s
-        others = self._load.busy(self.assignment, self._slots, self._costs)[slots] - own
+        others = self._rates[slots] * self._costs.event_s + self._load.rows_per_s * self._costs.row_s - own
         return np.asarray(np.minimum(own / np.maximum(1 - others, 1e-3), 0.999))
-
-    def _streams(self, moves: Sequence[Move], sizes: Floats, asked: Floats | None = None) -> Floats:
-        """When each unit is in place, in seconds from when all streams begin, shape (moves,).
-
-        A stream from slot to slot sends one unit after the other, as they come; or what was ``asked`` for last first.
-        """
-        streams: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for place, move in enumerate(moves):
-            streams[move.source, move.destination].append(place)
-        core_s, part, ends = self._costs.unit_s + self._costs.byte_s * sizes, np.empty(len(moves)), np.empty(len(moves))
-        sources, destinations = np.array(list(streams)).T
-        total = [np.array([each[places].sum() for places in streams.values()]) for each in (sizes, core_s)]
-        moments, delivered = self._network.deliver(sources, destinations, *total)
-        for number, places in enumerate(streams.values()):
-            last = int(np.argmax(delivered[:, number] >= 1.0))
-            curve = delivered[: last + 1, number], moments[: last + 1]
-            part[places] = core_s[places] / (core_s[places].sum() or 1.0)
-            if asked is None:
-                ends[places] = np.interp(np.cumsum(part[places]), *curve)
-                continue
-            now, sent, left = 0.0, 0.0, list(places)
-            while left:
-                wanted = [place for place in left if asked[place] <= now]
-                place = max(wanted, key=asked.__getitem__) if wanted else left[0]
-                left.remove(place)
-                sent += part[place]
-                ends[place] = now = float(np.interp(sent, *curve))
-        return ends

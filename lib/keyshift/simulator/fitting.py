@@ -12,6 +12,18 @@ from keyshift.errors import BadInput
 from keyshift.simulator.model import LEVELS, Costs, Floats
 
 MOMENTS = ["switched_s", "aligned_s", "installed_s", "drained_s"]
+SHOWN = {  # what each cost is, and a unit in which it reads well
+    "request_s": ("from the request to the first published step", "ms", 1e3),
+    "notify_s": ("from what is published to whoever acts by it", "ms", 1e3),
+    "answer_s": ("from a slot's end of a step to a coordinator that knows", "ms", 1e3),
+    "handover_s": ("hand-over of a step, whatever moves", "ms", 1e3),
+    "unit_s": ("for each unit, of both sides' cores", "ms", 1e3),
+    "byte_s": ("for each byte, of both sides' cores", "ns", 1e9),
+    "restart_s": ("restart of the query, whatever its state", "s", 1.0),
+    "stored_byte_s": ("for each byte written to the store and read, of all cores", "ns", 1e9),
+    "event_s": ("for each event, of its slot", "µs", 1e6),
+    "row_s": ("for each row, of its slot", "µs", 1e6),
+}
 SIZES = 1.5  # times as much state as in another restart tells what state costs
 
 
@@ -33,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """``table``: a row for each cost, with its value, what it is from, and how far off it is there, as a share."""
+    """``table``: a row for each cost, with value and unit, what it is from, and how far off that typically is (%)."""
 
     costs: Costs
     table: pd.DataFrame
@@ -51,35 +63,18 @@ def fit(runs: Sequence[Measured]) -> Fit:
     several = [steps for steps in live if len(steps) > 1]
     if not several:
         raise BadInput(f"calibrate: of {len(runs)} runs none has several steps; measure one of fluid, too")
-    answers = [_gaps(steps) for steps in several]
+    table = _Table()
     notices = [steps["aligned_s"] - steps["switched_s"] - steps["frame_s"] for steps in live]
-    starts = [steps["switched_s"].iloc[[0]] for steps in live]
-    rows = [((run.cores - run.rate * run.event_s) / run.slots * run.frame_s / run.routers) for run in runs]
-    said: list[dict[str, Any]] = []
-
-    def median(name: str, values: Sequence[Any], of: str) -> float:
-        middles = pd.Series([float(np.median(each)) for each in values]).dropna()
-        middle = max(float(middles.median()), 0.0) if len(middles) else 0.0
-        error = float((middles - middle).abs().median()) / middle if middle else nan
-        said.append({"cost": name, "value": middle, "unit": "s", "from": f"{len(middles)} {of}", "error": error})
-        return middle
-
-    notify_s = median("notify_s", notices, "runs")
-    answer_s = median("answer_s", answers, "runs of several steps")
-    request_s = median("request_s", [start - notify_s - answer_s for start in starts], "runs")
-    handed = pd.concat(live)
-    took = (handed["installed_s"] - handed["aligned_s"]).clip(lower=1e-4).to_numpy()
-    parts = handed[["one", "units", "bytes"]].to_numpy("float64")
-    (handover_s, unit_s, byte_s), error = _least_squares(parts, took, handed["weight"].to_numpy())
-    for name, value, unit in (
-        ("handover_s", handover_s, "s"),
-        ("unit_s", unit_s, "core s"),
-        ("byte_s", byte_s, "core s"),
-    ):
-        said.append({"cost": name, "value": value, "unit": unit, "from": f"{len(handed)} steps", "error": error})
-    restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], said)
+    notify_s = table.median("notify_s", notices, "runs")
+    answer_s = table.median("answer_s", [_gaps(steps) for steps in several], "runs of several steps")
+    starts = [steps["switched_s"].iloc[0] - notify_s - answer_s for steps in live]
+    handed, parts = pd.concat(live), ["handover_s", "unit_s", "byte_s"]
+    took = (handed["installed_s"] - handed["aligned_s"]).clip(lower=1e-4)
+    handover_s, unit_s, byte_s = table.least_squares(handed[parts], took, handed["weight"], "steps")
+    restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], table)
+    rows = [(run.cores - run.rate * run.event_s) * run.frame_s / run.routers / run.slots for run in runs]
     costs = Costs(
-        request_s=request_s,
+        request_s=table.median("request_s", starts, "runs"),
         notify_s=notify_s,
         answer_s=answer_s,
         handover_s=handover_s,
@@ -87,11 +82,47 @@ def fit(runs: Sequence[Measured]) -> Fit:
         byte_s=byte_s,
         restart_s=restart_s,
         stored_byte_s=stored_byte_s,
-        event_s=median("event_s", [run.event_s for run in runs], "measurements of the computation alone"),
-        row_s=median("row_s", rows, "runs"),
+        event_s=table.median("event_s", [run.event_s for run in runs], "computations without a job"),
+        row_s=table.median("row_s", rows, "runs"),
         before_ms=tuple(np.median([run.latency_ms - 1000 * run.frame_s * LEVELS for run in runs], axis=0).tolist()),
     )
-    return Fit(costs, pd.DataFrame(said).set_index("cost"))
+    return Fit(costs, table.frame())
+
+
+class _Table:
+    """What is found, and from what."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def frame(self) -> pd.DataFrame:
+        """See ``Fit``."""
+        return pd.DataFrame(self._rows).set_index("what")
+
+    def median(self, name: str, values: Sequence[Any], of: str) -> float:
+        """The median of the medians of ``values``, not below 0; 0 if nobody knows."""
+        middles = pd.Series([np.median(each) for each in values], dtype="float64").dropna()
+        middle = max(float(middles.median()), 0.0) if len(middles) else 0.0
+        self._add(name, middle, f"{len(middles)} {of}", float((middles - middle).abs().median()) / (middle or nan))
+        return middle
+
+    def least_squares(self, parts: pd.DataFrame, took: "pd.Series[float]", weights: Any, of: str) -> list[float]:
+        """Factors of the columns of ``parts``, none below 0, that give ``took`` with the least relative error."""
+        columns, scale = parts.to_numpy("float64"), (np.sqrt(weights) / took).to_numpy("float64")
+        factors, kept = np.zeros(columns.shape[1]), list(range(columns.shape[1]))
+        while kept:
+            found = np.linalg.lstsq(columns[:, kept] * scale[:, None], took * scale, rcond=None)[0]
+            if found.min() >= 0:
+                factors[kept] = found
+                break
+            kept.pop(int(found.argmin()))
+        for name, factor in zip(parts.columns, factors, strict=True):
+            self._add(name, factor, f"{len(took)} {of}", float(np.median(np.abs(columns @ factors / took - 1))))
+        return [float(factor) for factor in factors]
+
+    def _add(self, name: str, value: float, of: str, off: float) -> None:
+        what, unit, factor = SHOWN[name]
+        self._rows.append({"what": what, "value": value * factor, "unit": unit, "from": of, "off by (%)": 100 * off})
 
 
 def _steps(run: Measured) -> pd.DataFrame:
@@ -102,10 +133,10 @@ def _steps(run: Measured) -> pd.DataFrame:
     steps = known.groupby("step")[MOMENTS].max()
     out = known.assign(units=1.0)
     sides = pd.concat([out.assign(slot=out[side]) for side in ("source", "destination")])
-    for what in ("units", "bytes"):
+    for what, name in (("units", "unit_s"), ("bytes", "byte_s")):
         busiest = sides.groupby(["step", "slot"])[what].sum().groupby("step").max() / 2
-        steps[what] = np.maximum(out.groupby("step")[what].sum() / run.cpus, busiest)
-    return steps.assign(one=1.0, weight=1 / max(len(steps), 1), frame_s=run.frame_s * (1 - 0.5 / run.routers))
+        steps[name] = np.maximum(out.groupby("step")[what].sum() / run.cpus, busiest)
+    return steps.assign(handover_s=1.0, weight=1 / max(len(steps), 1), frame_s=run.frame_s * (1 - 0.5 / run.routers))
 
 
 def _gaps(steps: pd.DataFrame) -> Floats:
@@ -113,30 +144,12 @@ def _gaps(steps: pd.DataFrame) -> Floats:
     return np.asarray(steps["switched_s"].to_numpy()[1:] - steps["drained_s"].to_numpy()[:-1])
 
 
-def _restarts(runs: Sequence[Measured], said: list[dict[str, Any]]) -> tuple[float, float]:
+def _restarts(runs: Sequence[Measured], table: _Table) -> list[float]:
     """What a restart takes, and each byte of it; NaN unless their state is of different sizes."""
-    tables = [run.migration for run in runs]
-    sizes = np.array([float(table["bytes"].sum()) for table in tables])
-    took = np.array([float(table["installed_s"].max() - table["switched_s"].min()) for table in tables])
-    restart_s = byte_s = error = nan
-    if len(runs) > 1 and sizes.max() >= SIZES * max(sizes.min(), 1.0):
-        cores = np.array([min(run.cpus, run.slots) for run in runs])
-        (restart_s, byte_s), error = _least_squares(
-            np.stack([np.ones(len(runs)), sizes / cores], 1), took, np.ones(len(runs))
-        )
-    for name, value, unit in (("restart_s", restart_s, "s"), ("stored_byte_s", byte_s, "core s")):
-        said.append({"cost": name, "value": value, "unit": unit, "from": f"{len(runs)} restarts", "error": error})
-    return restart_s, byte_s
-
-
-def _least_squares(parts: Floats, took: Floats, weights: Floats) -> tuple[list[float], float]:
-    """Factors of the columns of ``parts``, none below 0, that give ``took`` with the least relative error; and that."""
-    scale = np.sqrt(weights) / took
-    factors, kept = np.zeros(parts.shape[1]), list(range(parts.shape[1]))
-    while kept:
-        found = np.linalg.lstsq(parts[:, kept] * scale[:, None], took * scale, rcond=None)[0]
-        if found.min() >= 0:
-            factors[kept] = found
-            break
-        kept.pop(int(found.argmin()))
-    return factors.tolist(), float(np.median(np.abs(parts @ factors / took - 1)))
+    sizes = pd.Series([float(run.migration["bytes"].sum()) for run in runs], dtype="float64")
+    if len(runs) < 2 or sizes.max() < SIZES * max(sizes.min(), 1.0):
+        return [nan, nan]
+    cores = pd.Series([min(run.cpus, run.slots) for run in runs])
+    took = pd.Series([run.migration["installed_s"].max() - run.migration["switched_s"].min() for run in runs])
+    parts = pd.DataFrame({"restart_s": np.ones(len(runs)), "stored_byte_s": sizes / cores})
+    return table.least_squares(parts, took, np.ones(len(runs)), "restarts")

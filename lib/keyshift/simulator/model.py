@@ -113,13 +113,9 @@ class Load:
         """Events/s of each slot, shape (slots,)."""
         return np.bincount(assignment.slot_of, self.rates, minlength=slots).astype(np.float64)
 
-    def busy(self, assignment: Assignment, slots: int, costs: Costs) -> Floats:
-        """Of each slot, the share of its time that rows and events take, shape (slots,)."""
-        return self.of_slots(assignment, slots) * costs.event_s + self.rows_per_s * costs.row_s
-
     def check(self, assignment: Assignment, slots: int, costs: Costs) -> None:
         """Raises BadInput if a slot has more to do than it can."""
-        busy = self.busy(assignment, slots, costs)
+        busy = self.of_slots(assignment, slots) * costs.event_s + self.rows_per_s * costs.row_s
         if busy.max() >= 1:
             raise BadInput(
                 f"rate = {self.rates.sum():g}: slot {busy.argmax()} would be busy for {busy.max():.3g} s of each "

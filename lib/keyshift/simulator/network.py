@@ -1,8 +1,12 @@
 """How fast state gets from slot to slot: streams that share cores and links."""
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from keyshift.keys import Move
 from keyshift.simulator.model import Cluster, Floats
 
 Slots = npt.NDArray[np.int32]
@@ -22,9 +26,37 @@ class Network:
         self._cores = np.concatenate([np.full(hosts, float(cluster.cores)), np.ones(slots)])
         self._hosts, self._host_slots = hosts, cluster.host_slots
 
+    def ends_s(self, moves: Sequence[Move], sizes: Floats, core_s: Floats, asked: Floats | None = None) -> Floats:
+        """When each unit is in place, in seconds from when all streams begin, shape (moves,).
+
+        A stream from slot to slot sends one unit after the other, as they come; or what was ``asked`` for last first.
+        ``sizes`` and ``core_s``: bytes of each unit, and core seconds that it takes, half of them on each side.
+        """
+        streams: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for place, move in enumerate(moves):
+            streams[move.source, move.destination].append(place)
+        part, ends = np.empty(len(moves)), np.empty(len(moves))
+        sources, destinations = np.array(list(streams)).T
+        total = [np.array([each[places].sum() for places in streams.values()]) for each in (sizes, core_s)]
+        moments, delivered = self.deliver(sources, destinations, *total)
+        for number, places in enumerate(streams.values()):
+            last = int(np.argmax(delivered[:, number] >= 1.0))
+            curve = delivered[: last + 1, number], moments[: last + 1]
+            part[places] = core_s[places] / (core_s[places].sum() or 1.0)
+            if asked is None:
+                ends[places] = np.interp(np.cumsum(part[places]), *curve)
+                continue
+            now, sent, left = 0.0, 0.0, list(places)
+            while left:
+                wanted = [place for place in left if asked[place] <= now]
+                place = max(wanted, key=asked.__getitem__) if wanted else left[0]
+                left.remove(place)
+                sent += part[place]
+                ends[place] = now = float(np.interp(sent, *curve))
+        return ends
+
     def deliver(self, sources: Slots, destinations: Slots, sizes: Floats, core_s: Floats) -> tuple[Floats, Floats]:
-        """Streams that begin together: the bytes of each, and the core seconds that it takes, half of them on each
-        side; all of shape (streams,).
+        """Streams that begin together: bytes and core seconds of each, all of shape (streams,).
 
         Returns moments in seconds since the beginning, shape (n,), ascending from 0, and which part of each stream is
         there by then, shape (n, streams); between two moments streams are evenly fast. Complexity: O(streams²) at the

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import nbformat
+import pandas as pd
 import pytest
 import small_store
 import yaml
@@ -26,6 +27,9 @@ SETS = sorted(
 )
 
 
+SMALLER = {"04_simulate_clusters": {"slots": 100, "key_groups": 3000, "clusters": [10, 100]}}  # what takes long
+
+
 class Enough(Exception):
     """The points are possible; what is drawn of them is tried elsewhere."""
 
@@ -38,8 +42,18 @@ def made_up(points, common=None, profile="", one_job=True):
         told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
         one, two = (small_store.run(2 * number + each, spec.strategy.name, **told) for each in (0, 1))
         tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
-        runs[name] = [(one, tables), (two, tables)]
+        runs[name] = [(one, tables | two_steps(1 + number)), (two, tables | two_steps(1 + number))]
     return Study(runs, specs)
+
+
+def two_steps(size):
+    """A migration from which costs can be found: more bytes take longer."""
+    one, other = (small_store.tables()["migration"].to_pandas().iloc[[row]] for row in (0, 1))
+    moments = [f"{moment}_s" for moment in ("sent", "received", "installed", "drained")]
+    other = other.assign(step=1, bytes=9 * size << 20)
+    other.loc[:, list(small_store.MOMENTS)] += 1.5
+    other.loc[:, moments] += 0.5
+    return {"migration": pd.concat([one.assign(bytes=size << 20), other], ignore_index=True)}
 
 
 def execute(path, parameters):
@@ -64,7 +78,7 @@ def unmeasured(monkeypatch):
 def test_every_cell_runs_with_the_defaults(path, monkeypatch):
     published = []
     monkeypatch.setattr(notebook, "display", lambda *told, **how: published.append(told))
-    space = execute(path, {})
+    space = execute(path, SMALLER.get(path.stem, {}))
     assert len(published) == 1
     assert len(space["study"].manifests) == 2 * len(space["study"].specs)
     assert plt.get_fignums() or "figure" in space
