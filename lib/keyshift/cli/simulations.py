@@ -42,6 +42,8 @@ def simulate(
     common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | named_values(settings)
     points = {name: {"strategy": name} for name in strategy}
     questions(points, common)  # before anything is started
+    if costs and not costs.parent.is_dir():
+        raise BadInput(f"costs = {str(costs)!r}: not a file in a folder that is there")
     table = simulate(_costs(costs, profile), points, common)
     rows = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
     print_rows(rows if as_json else [_row(row) for row in rows], as_json)

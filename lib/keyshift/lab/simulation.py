@@ -28,7 +28,7 @@ def amount(text: str | float) -> float:
     """
     found = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*([kMGTP]?|[KMGTP]i)(B|bit)?(?:/s)?\s*", str(text))
     if not found:
-        raise ValueError("must be a number with a unit, e.g. 10TB, 64GiB, 10Gbit")
+        raise ValueError("must be a number with a unit of bytes or bits")
     number, prefix, unit = found.groups()
     return float(number) * _SCALES[prefix] / (8 if unit == "bit" else 1)
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from itertools import product
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,10 @@ def fit(runs: Sequence[Measured]) -> Fit:
     live = [_steps(run) for run in runs if not run.restarts and len(run.migration)]
     several = [steps for steps in live if len(steps) > 1]
     if not several:
-        raise BadInput(f"calibrate: of {len(runs)} runs none has several steps; measure one of fluid, too")
+        raise BadInput(
+            f"calibrate: none of {len(runs)} runs has several steps; measure one of fluid, too, or all that "
+            "notebooks/compare/04_simulate_clusters.ipynb measures"
+        )
     table = _Table()
     notices = [steps["aligned_s"] - steps["switched_s"] - steps["frame_s"] for steps in live]
     notify_s = table.median("notify_s", notices, "runs")
@@ -109,13 +113,13 @@ class _Table:
     def least_squares(self, parts: pd.DataFrame, took: "pd.Series[float]", weights: Any, of: str) -> list[float]:
         """Factors of the columns of ``parts``, none below 0, that give ``took`` with the least relative error."""
         columns, scale = parts.to_numpy("float64"), (np.sqrt(weights) / took).to_numpy("float64")
-        factors, kept = np.zeros(columns.shape[1]), list(range(columns.shape[1]))
-        while kept:
-            found = np.linalg.lstsq(columns[:, kept] * scale[:, None], took * scale, rcond=None)[0]
-            if found.min() >= 0:
-                factors[kept] = found
-                break
-            kept.pop(int(found.argmin()))
+        factors, least = np.zeros(columns.shape[1]), inf
+        for kept in product((False, True), repeat=len(factors)):  # few: the best of those that are not negative
+            found = np.zeros(len(factors))
+            found[list(kept)] = np.linalg.lstsq(columns[:, kept] * scale[:, None], took * scale, rcond=None)[0]
+            error = float(np.sum((columns @ found * scale - took * scale) ** 2))
+            if found.min() >= 0 and error < least:
+                factors, least = found, error
         for name, factor in zip(parts.columns, factors, strict=True):
             self._add(name, factor, f"{len(took)} {of}", float(np.median(np.abs(columns @ factors / took - 1))))
         return [float(factor) for factor in factors]
