@@ -143,8 +143,7 @@ class _Run:
         while self._answers:
             now_s, _, phase, version, slot = heapq.heappop(self._answers)
             self._carry_out(self._machine.acknowledged(phase, version, slot, 1000 * now_s), now_s)
-        if self._machine.busy:
-            raise AssertionError("the coordinator waits for an acknowledgement that nobody sends")
+        assert not self._machine.busy, "the coordinator waits for an acknowledgement that nobody sends"
         if not plan.steps:
             self.begin_s = 0.0
 
