@@ -103,7 +103,7 @@ class _Run:
         self, strategy: Strategy, current: Assignment, load: Load, cluster: Cluster, costs: Costs, slots: int, seed: int
     ) -> None:
         self._strategy, self._load, self._cluster, self._costs, self._slots = strategy, load, cluster, costs, slots
-        self._network = Network(cluster, slots)
+        self._network = Network(cluster, slots, costs)
         self._random = np.random.default_rng(seed)
         self._machine = CoordinatorMachine(current, math.inf, slots)
         self._answers: list[tuple[float, int, protocol.Phase, int, int]] = []  # when, in order: phase, version, slot
@@ -138,11 +138,12 @@ class _Run:
 
     def migrate(self, plan: Plan) -> None:
         """Lead until no acknowledgement is to come."""
-        begin_s = self._costs.request_s + self._copy(plan.copies)
+        begin_s = heard_s = self._costs.request_s + self._copy(plan.copies)
         self._carry_out(self._machine.submit(plan, 1000 * begin_s), begin_s)
         while self._answers:
             now_s, _, phase, version, slot = heapq.heappop(self._answers)
-            self._carry_out(self._machine.acknowledged(phase, version, slot, 1000 * now_s), now_s)
+            heard_s = max(now_s, heard_s) + self._costs.ack_s
+            self._carry_out(self._machine.acknowledged(phase, version, slot, 1000 * heard_s), heard_s)
         assert not self._machine.busy, "the coordinator waits for an acknowledgement that nobody sends"
         if not plan.steps:
             self.begin_s = 0.0
@@ -153,7 +154,7 @@ class _Run:
         sizes = self._load.unit_bytes[[copy.unit for copy in copies]] if copies else np.zeros(0)
         self.copied = float(sizes.sum())
         if copies and self._strategy.replicas == "warm_up":
-            self.replicate_s = float(self._network.ends_s(copies, sizes, self._core_s(sizes)).max())
+            self.replicate_s = float(self._network.ends_s(copies, sizes).max())
         return self.replicate_s
 
     def _carry_out(self, effects: Iterable[protocol.Effect], now_s: float) -> None:
@@ -196,7 +197,7 @@ class _Run:
         sources, destinations = np.array([(move.source, move.destination) for move in moves]).T
         np.subtract.at(self._rates, sources, load.rates[units])
         np.add.at(self._rates, destinations, load.rates[units])
-        installed = ready_s + self._network.ends_s(moves, sizes, self._core_s(sizes), asked)
+        installed = ready_s + self._network.ends_s(moves, sizes, asked)
         busy = self._busy(load.rates[units], destinations)
         drained = np.maximum(installed, (installed - busy * begins.mean()) / (1 - busy))
         ended: defaultdict[int, float] = defaultdict(float)  # each slot's part of the step
@@ -227,9 +228,6 @@ class _Run:
         changes = load.rates[unit] * load.copy_every_s / 2
         whole = self._strategy.handover == "whole"
         return float(load.unit_bytes[unit]) * -math.expm1(-changes / (1.0 if whole else max(load.unit_keys[unit], 1.0)))
-
-    def _core_s(self, sizes: Floats) -> Floats:
-        return self._costs.unit_s + self._costs.byte_s * sizes
 
     def _busy(self, rates: Floats, slots: "np.ndarray") -> Floats:
         """The share that these records take of what the others of their slots leave."""

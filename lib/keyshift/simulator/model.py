@@ -25,7 +25,9 @@ class Costs:
     request_s: float  # from the request to the first published step
     notify_s: float  # from what the coordinator publishes to whoever acts by it
     answer_s: float  # from the end of a slot's part of a step to a coordinator that knows it
+    ack_s: float  # of the coordinator, for each answer: it hears one after the other
     handover_s: float  # of a step, from aligned to installed, whatever moves
+    stream_s: float  # core seconds for each stream from slot to slot
     unit_s: float  # core seconds for each unit
     byte_s: float  # core seconds for each byte
     restart_s: float  # to stop and start a query anew, whatever its state

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keyshift.keys import Move
-from keyshift.simulator.model import Cluster, Floats
+from keyshift.simulator.model import Cluster, Costs, Floats
 
 Slots = npt.NDArray[np.int32]
 
@@ -20,21 +20,24 @@ class Network:
     slower.
     """
 
-    def __init__(self, cluster: Cluster, slots: int) -> None:
+    def __init__(self, cluster: Cluster, slots: int, costs: Costs) -> None:
+        self._costs = costs
         hosts = -(-slots // cluster.host_slots)
         self._links = np.concatenate([np.full(2 * hosts, cluster.link_bytes_per_s), [np.inf]])  # the last one is none
         self._cores = np.concatenate([np.full(hosts, float(cluster.cores)), np.ones(slots)])
         self._hosts, self._host_slots = hosts, cluster.host_slots
 
-    def ends_s(self, moves: Sequence[Move], sizes: Floats, core_s: Floats, asked: Floats | None = None) -> Floats:
+    def ends_s(self, moves: Sequence[Move], sizes: Floats, asked: Floats | None = None) -> Floats:
         """When each unit is in place, in seconds from when all streams begin, shape (moves,).
 
         A stream from slot to slot sends one unit after the other, as they come; or what was ``asked`` for last first.
-        ``sizes`` and ``core_s``: bytes of each unit, and core seconds that it takes, half of them on each side.
+        ``sizes``: bytes of each unit. Half of the core seconds that it costs are on each side.
         """
         streams: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for place, move in enumerate(moves):
             streams[move.source, move.destination].append(place)
+        core_s = self._costs.unit_s + self._costs.byte_s * sizes
+        core_s[[places[0] for places in streams.values()]] += self._costs.stream_s
         part, ends = np.empty(len(moves)), np.empty(len(moves))
         sources, destinations = np.array(list(streams)).T
         total = [np.array([each[places].sum() for places in streams.values()]) for each in (sizes, core_s)]

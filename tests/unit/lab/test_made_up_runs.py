@@ -7,7 +7,6 @@ from pathlib import Path
 
 import matplotlib as mpl
 import nbformat
-import pandas as pd
 import pytest
 import small_store
 import yaml
@@ -42,18 +41,9 @@ def made_up(points, common=None, profile="", one_job=True):
         told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
         one, two = (small_store.run(2 * number + each, spec.strategy.name, **told) for each in (0, 1))
         tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
-        runs[name] = [(one, tables | two_steps(1 + number)), (two, tables | two_steps(1 + number))]
+        tables["migration"] = small_store.two_steps(1 + number)
+        runs[name] = [(one, tables), (two, tables)]
     return Study(runs, specs)
-
-
-def two_steps(size):
-    """A migration from which costs can be found: more bytes take longer."""
-    one, other = (small_store.tables()["migration"].to_pandas().iloc[[row]] for row in (0, 1))
-    moments = [f"{moment}_s" for moment in ("sent", "received", "installed", "drained")]
-    other = other.assign(step=1, bytes=9 * size << 20)
-    other.loc[:, list(small_store.MOMENTS)] += 1.5
-    other.loc[:, moments] += 0.5
-    return {"migration": pd.concat([one.assign(bytes=size << 20), other], ignore_index=True)}
 
 
 def execute(path, parameters):

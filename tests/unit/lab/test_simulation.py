@@ -1,6 +1,5 @@
 """What is asked about a cluster, from names and texts to numbers; and runs, simulated with costs from others."""
 
-import pandas as pd
 import pytest
 import small_store
 from small_cluster import FREE
@@ -80,12 +79,7 @@ def measured(strategy, number=0, **parameters):
     figures = {"bytes_minimum": 400_000, "completion_s": 1.5 + number, "spike_ms": 60.0}
     manifest = small_store.run(number, strategy, parameters=spec.parameters(), **figures)
     tables = {name: table.to_pandas() for name, table in small_store.tables().items()}
-    one, other = (tables["migration"].iloc[[row]] for row in (0, 1))
-    other = other.assign(step=1, bytes=9 << 20)
-    other.loc[:, list(small_store.MOMENTS)] += 1.5
-    other.loc[:, ["received_s", "installed_s", "drained_s"]] += 0.5
-    migration = pd.concat([one.assign(bytes=1 << 20), other], ignore_index=True)
-    return manifest, tables | {"migration": migration}
+    return manifest, tables | {"migration": small_store.two_steps(1 + number)}
 
 
 def test_each_run_is_simulated_with_costs_from_runs_of_other_strategies():

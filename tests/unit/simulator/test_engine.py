@@ -55,6 +55,22 @@ def test_each_unit_costs_its_time_whatever_its_size():
     assert carried_out("all_at_once", HERE, THERE, PAIR, host, costs).completion_s == pytest.approx(1.25)
 
 
+def test_a_stream_costs_its_time_whatever_it_sends():
+    costs = replace(FREE, byte_s=0.02, stream_s=0.5)
+    host = Cluster(host_slots=3, cores=3, link_bytes_per_s=1.0)
+    alone = carried_out("all_at_once", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), host, costs)
+    apart = carried_out("all_at_once", assignment(0, 0, 0), assignment(0, 1, 2), load([1.0] * 3), host, costs)
+    assert (alone.completion_s, apart.completion_s) == (pytest.approx(2.25), pytest.approx(2.5))
+
+
+def test_the_coordinator_hears_one_answer_after_the_other():
+    found = carried_out(
+        "fluid", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), costs=replace(FREE, ack_s=0.2)
+    )
+    # Two have prepared by 0.4 s; done at 1.4, two have ended and prepared by 2.2; switched then.
+    assert found.completion_s == pytest.approx(3.2 - 0.4)
+
+
 def test_records_of_the_unit_wait_for_it_and_no_others():
     found = carried_out("all_at_once", HERE, THERE, PAIR)
     assert found.longest_s == pytest.approx(1.0)
