@@ -10,8 +10,7 @@ Modelled: events are a fluid. Each unit has a rate, bytes and keys, each slot a 
 and a link that streams share. Times come from measured runs (``fitting``), nothing else does.
 
 Not modelled: deadlines, faults, keys that move one by one (transfers ``access`` and ``remote``), units that travel back
-(``fetch_back``), what state on its way takes from the events of the same host, and acknowledgements of many slots that
-stand in each other's way. Without clock, thread or socket.
+(``fetch_back``), what state on its way takes from the events of the same host. Without clock, thread or socket.
 """
 
 from keyshift.simulator.engine import Simulated, require_possible, simulated

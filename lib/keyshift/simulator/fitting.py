@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import inf, nan
 from typing import Any
@@ -47,6 +48,11 @@ class Measured:
     latency_ms: Floats  # before the migration, quantiles at ``LEVELS``
     migration: pd.DataFrame
 
+    @cached_property
+    def typical(self) -> dict[str, float]:
+        """Of a step."""
+        return _typical(self)
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -64,7 +70,7 @@ def fit(runs: Sequence[Measured]) -> Fit:
     take turns, the last of them switches on average after a frame less half a turn. Raises BadInput unless a run has
     several steps, and state takes some time.
     """
-    live = [_typical(run) for run in runs if not run.restarts and len(run.migration)]
+    live = [run.typical for run in runs if not run.restarts and len(run.migration)]
     steps = pd.DataFrame(live, columns=["first", "notice", "took", "gap", "ack_s", *HANDED])
     several = steps.dropna(subset="gap")
     if several.empty:

@@ -108,8 +108,8 @@ class Load:
     def boundaries(self, since_s: float) -> Floats:
         """The next frame of each router from ``since_s`` on, ascending, shape (routers,): routers take turns."""
         turn = self.frame_s / self.routers
-        first = np.ceil(since_s / turn - 1e-9)
-        return np.asarray((first + np.arange(self.routers)) * turn, np.float64)
+        first = np.ceil(since_s / turn - 1e-9)  # that of now is not missed by a rounding error
+        return np.maximum((first + np.arange(self.routers)) * turn, since_s)
 
     def of_slots(self, assignment: Assignment, slots: int) -> Floats:
         """Events/s of each slot, shape (slots,)."""

@@ -26,7 +26,9 @@ SETS = sorted(
 )
 
 
-SMALLER = {"04_simulate_clusters": {"slots": 100, "key_groups": 3000, "clusters": [10, 100]}}  # what takes long
+SMALLER = {
+    "04_simulate_clusters": {"slots": 100, "key_groups": 1000, "clusters": [10], "sizes": ["1TB"]}
+}  # it takes long
 
 
 class Enough(Exception):
