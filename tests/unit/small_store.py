@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import pandas as pd
 from small_bucket import ENDPOINTS, Bucket
 
 from keyshift.results.from_records import scaling_table, snapshots_table
@@ -71,3 +72,12 @@ def tables(seconds=20, per_s=50):
         "scaling": scaling_table([], 0.0),
         "snapshots": snapshots_table([], [], 0),
     }
+
+
+def two_steps(size):
+    """The table of a migration from which costs follow: of more bytes, the more of which the longer it takes."""
+    one = tables()["migration"].to_pandas().iloc[[0]].assign(bytes=size << 20)
+    one.loc[:, ["sent_s", "received_s", "installed_s", "drained_s"]] += 0.1 * size
+    other = one.assign(step=1, unit=4)
+    other.loc[:, list(MOMENTS)] += 1.5 + 0.1 * size
+    return pd.concat([one, other], ignore_index=True)

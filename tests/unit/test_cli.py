@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from small_cluster import FREE
 
 from keyshift import planner
 from keyshift.planner import strategies
@@ -51,6 +52,7 @@ def test_help_names_every_command(tmp_path):
         "notebook",
         "lab",
         "tape",
+        "simulate",
     ):
         assert command in done.stdout
 
@@ -101,6 +103,10 @@ def test_help_names_every_command(tmp_path):
         (["run", "--workload", "stock", "--set", "on_bad_line=ignore"], "should be 'stop' or 'skip'"),
         (["run", "--workload", "stock", "--set", "keyed_by=order"], "should be 'security' or 'account'"),
         (["plan", "--set", "size"], "--set 'size': expected name=value"),
+        (["simulate", "--strategy", "lazy"], "keys that move one by one are not simulated"),
+        (["simulate", "--state", "10XB"], "state = '10XB'"),
+        (["simulate", "--costs", "nowhere/costs.json"], "not a file in a folder that is there"),
+        (["simulate", "--costs", "pyproject.toml"], "costs = 'pyproject.toml': Expecting value"),
     ],
 )
 def test_bad_input_is_one_line_with_status_2_and_starts_nothing(arguments, words, tmp_path):
@@ -109,6 +115,19 @@ def test_bad_input_is_one_line_with_status_2_and_starts_nothing(arguments, words
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_simulation_needs_no_service_if_costs_are_known(tmp_path):
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(FREE.to_json()))
+    small = ["--slots", "4", "--to-slots", "6", "--set", "key_groups=24", "--rate", "100", "--state", "24GB"]
+    strategies_ = ["--strategy", "matched", "--strategy", "all_at_once"]
+    done = keyshift("simulate", "--costs", str(file), *small, *strategies_, "--json", home=tmp_path)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["strategy"], row["units_moved"]) for row in rows] == [("matched", 8), ("all_at_once", 8)]
+    told = keyshift("simulate", "--costs", str(file), *small, home=tmp_path).stdout.splitlines()
+    assert "longest wait (s)" in told[0]
+    assert [line.split()[0] for line in told[1:]] == ["all_at_once", "matched", "fluid"]
 
 
 def plan(*arguments, home):

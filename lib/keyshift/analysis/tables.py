@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from keyshift.analysis.statistics import interval
@@ -140,10 +141,18 @@ def tradeoffs(summaries: Sequence[Row]) -> pd.DataFrame:
     rows = [_tradeoff(point) for group in grouped.values() for point in group]
     names = ["label", "strategy", "runs", "verdict", "stays", "p99_before_ms", "floor_s", *_SPREAD]
     frame = pd.DataFrame(rows, columns=names)
-    costs = frame[["spike_ms", "completion_s"]].to_numpy("float64")
-    no_worse = (costs[:, None, :] <= costs[None, :, :]).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
-    better = no_worse & (costs[:, None, :] < costs[None, :, :]).any(axis=2)
-    return frame.assign(front=~np.isnan(costs).any(axis=1) & ~better.any(axis=0))
+    return frame.assign(front=on_front(frame))
+
+
+def on_front(costs: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Of which rows both spike_ms and completion_s are known, and nobody is better in one and not worse in the other.
+
+    Shape (rows,).
+    """
+    both = costs[["spike_ms", "completion_s"]].to_numpy("float64")
+    no_worse = (both[:, None, :] <= both[None, :, :]).all(axis=2)  # [i, j]: i is as good as j in both; NaN never is
+    better = no_worse & (both[:, None, :] < both[None, :, :]).any(axis=2)
+    return np.asarray(~np.isnan(both).any(axis=1) & ~better.any(axis=0))
 
 
 def _tradeoff(point: Point) -> dict[str, Any]:

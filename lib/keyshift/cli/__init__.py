@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from keyshift.cli import experiments, jobs, lists, services, stored, tapes
+from keyshift.cli import experiments, jobs, lists, services, simulations, stored, tapes
 from keyshift.program import run_program
 
 
@@ -48,6 +48,7 @@ for command in (
     *(services.up, services.down, services.status),
     *(experiments.run, experiments.notebook, experiments.batch, experiments.lab),
     jobs.resume,
+    simulations.simulate,
     *(lists.strategies, lists.plan, lists.workloads, lists.backends, lists.parameters),
 ):
     app.command()(command)

@@ -321,17 +321,17 @@ def make_spec(values: Mapping[str, Any]) -> RunSpec:
             given[part][own] = value
     settings = {name: value for name, value in given["strategy"].items() if value is not None}
     bins = change(strategy, settings).bins
-    made = _made(workload, given["workload"] | {"bins": bins})
-    for source in made.sources:
+    chosen = made(workload, given["workload"] | {"bins": bins})
+    for source in chosen.sources:
         source.require()
     return RunSpec(
-        _made(RunPart, given["run"]),
-        _made(JobPart, given["job"]),
-        made,
+        made(RunPart, given["run"]),
+        made(JobPart, given["job"]),
+        chosen,
         Choice(name=names["strategy"], settings=settings),
-        Choice(name=names["backend"], settings=_made(backend.settings, given["backend"]).model_dump()),
-        _made(ScenarioPart, given["scenario"]),
-        _made(AutoscalerPart, given["autoscaler"]),
+        Choice(name=names["backend"], settings=made(backend.settings, given["backend"]).model_dump()),
+        made(ScenarioPart, given["scenario"]),
+        made(AutoscalerPart, given["autoscaler"]),
     )
 
 
@@ -383,7 +383,7 @@ def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping
     raise unknown("parameter", given, [*names, *known])
 
 
-def _made(model: Any, values: dict[str, Any]) -> Any:
+def made(model: Any, values: dict[str, Any]) -> Any:
     """The pydantic model of these values. Raises BadInput for the first that it refuses."""
     for name, value in values.items():
         if isinstance(value, bool) and model.model_fields[name].annotation is not bool:  # pydantic takes it for 0 or 1

@@ -2,11 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from keyshift.errors import BadInput, PlanRejected
-from keyshift.keys import Assignment, Move, Step, UnitId
+from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.planner.batches import batches
 from keyshift.planner.check import check
 from keyshift.planner.model import LIVE_PUSH, Decision, Log, Plan, Snapshot, Strategy
@@ -40,6 +40,7 @@ def make_plan(
     replicated = copies(strategy, snapshot, decisions.append)
     steps = []
     needed = {move.unit: move for move in snapshot.misplaced()}
+    slots = frozenset((*current.owner, *target.owner))
     done: dict[UnitId, int] = {}  # in which step
     proposed = (strategy.propose or propose)(strategy, snapshot, decisions.append)
     if not isinstance(proposed, Iterable):
@@ -56,7 +57,7 @@ def make_plan(
         if number and strategy.restarts:
             raise PlanRejected(f"step {number}: a query that is stopped moves everything in step 0")
         for move in step.moves:
-            if reason := _nonsense(move, snapshot, needed, done):
+            if reason := _nonsense(move, units, slots, needed, done):
                 raise PlanRejected(
                     f"step {number}, unit {move.unit} from slot {move.source} to {move.destination}: {reason}"
                 )
@@ -79,15 +80,15 @@ def _is_step(step: object) -> bool:
     )
 
 
-def _nonsense(move: Move, snapshot: Snapshot, needed: Mapping[UnitId, Move], done: Mapping[UnitId, int]) -> str:
+def _nonsense(
+    move: Move, units: int, slots: Set[SlotId], needed: Mapping[UnitId, Move], done: Mapping[UnitId, int]
+) -> str:
     """Why ``move`` must not be made; empty if it may. ``done``: the step of each unit that has moved."""
-    owner = snapshot.current.owner
-    if move.unit not in range(len(owner)):
-        return f"there is no such unit, they are 0 to {len(owner) - 1}"
-    slots = sorted({*owner, *snapshot.target.owner})
+    if move.unit not in range(units):
+        return f"there is no such unit, they are 0 to {units - 1}"
     for slot in (move.source, move.destination):
         if slot not in slots:
-            return f"there is no slot {slot}, they are {', '.join(map(str, slots))}"
+            return f"there is no slot {slot}, they are {', '.join(map(str, sorted(slots)))}"
     if move.unit in done:
         return f"it moves twice, first in step {done[move.unit]}"
     if move.unit not in needed:

@@ -31,6 +31,9 @@ SETS = sorted(
 LOOKS = pd.DataFrame(dict.fromkeys(TABLES["scaling"].names, 2.0), index=range(4)).assign(
     t_s=[0.5, 1.5, 2.5, 3.5], slots=[1, 1, 2, 2], target=[1, 2, 2, 2], migrating=False, reason="as it was", stage=0
 )
+SMALLER = {
+    "04_simulate_clusters": {"slots": 100, "key_groups": 1000, "clusters": [10], "sizes": ["1TB"]}
+}  # it takes long
 
 
 class Enough(Exception):
@@ -45,6 +48,7 @@ def made_up(points, common=None, profile="", one_job=True):
         told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
         one, two = (small_store.run(2 * number + each, spec.strategy.name, **told) for each in (0, 1))
         tables = {table: content.to_pandas() for table, content in small_store.tables().items()} | {"scaling": LOOKS}
+        tables["migration"] = small_store.two_steps(1 + number)
         runs[name] = [(one, tables), (two, tables)]
     return Study(runs, specs)
 
@@ -71,7 +75,7 @@ def unmeasured(monkeypatch):
 def test_every_cell_runs_with_the_defaults(path, monkeypatch):
     published = []
     monkeypatch.setattr(notebook, "display", lambda *told, **how: published.append(told))
-    space = execute(path, {})
+    space = execute(path, SMALLER.get(path.stem, {}))
     assert len(published) == 1
     assert len(space["study"].manifests) == 2 * len(space["study"].specs)
     assert plt.get_fignums() or "figure" in space

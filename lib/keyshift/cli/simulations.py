@@ -1,0 +1,87 @@
+"""Migrations on a cluster that is not at hand, with what the runs of the store say that things cost."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyshift.cli.options import Json, Where, print_rows
+from keyshift.errors import BadInput
+
+if TYPE_CHECKING:
+    from keyshift.simulator import Costs
+
+
+def simulate(
+    strategy: Annotated[
+        list[str], typer.Option(help="A name from `keyshift strategies`; may be repeated.", show_default=True)
+    ] = ["all_at_once", "matched", "fluid"],  # noqa: B006 - typer wants a list
+    slots: Annotated[int, typer.Option(help="Slots before.")] = 1000,
+    to_slots: Annotated[int, typer.Option(help="Slots after.")] = 1100,
+    state: Annotated[str, typer.Option(help="All state: 10TB, 64GiB.")] = "10TB",
+    rate: Annotated[float, typer.Option(help="Events per second offered.")] = 1e6,
+    link: Annotated[str, typer.Option(help="Of a host, each way: 10Gbit, 1.25GB.")] = "10Gbit",
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", metavar="NAME=VALUE", help="Of the cluster (host_slots, cores, …) or the strategies."),
+    ] = [],  # noqa: B006 - typer wants a list
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with costs that were found before; if it is not there, they are found and kept in it."
+        ),
+    ] = None,
+    profile: Where = None,
+    as_json: Json = False,
+) -> None:
+    """What migrations would cost on a cluster; times come from the runs of the store (docs/simulator.md)."""
+    from keyshift.lab.simulation import questions, simulate
+    from keyshift.registry import named_values
+
+    common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | named_values(settings)
+    points = {name: {"strategy": name} for name in strategy}
+    questions(points, common)  # before anything is started
+    if costs and not costs.parent.is_dir():
+        raise BadInput(f"costs = {str(costs)!r}: not a file in a folder that is there")
+    table = simulate(_costs(costs, profile), points, common)
+    rows = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+    print_rows(rows if as_json else [_row(row) for row in rows], as_json)
+
+
+def _costs(file: Path | None, profile: str | None) -> "Costs":
+    from keyshift.analysis.simulated import simulation_doubts
+    from keyshift.lab.calibration import calibrate, usable
+    from keyshift.lab.stored_runs import open_store
+    from keyshift.progress import tell
+    from keyshift.simulator import Costs
+
+    if file and file.exists():
+        try:
+            return Costs.from_json(json.loads(file.read_text()))
+        except (OSError, ValueError, BadInput) as error:
+            raise BadInput(f"costs = {str(file)!r}: {error}") from None
+    with open_store(profile, tell) as store:
+        found = calibrate(usable(store))
+    for line in simulation_doubts(found.validation):
+        tell(line)
+    if file:
+        file.write_text(json.dumps(found.costs.to_json()))
+    return found.costs
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    """What a person reads of it, with units."""
+    return {
+        "strategy": row["point"],
+        "steps": row["steps"],
+        "completion (s)": row["completion_s"],
+        "floor (s)": row["floor_s"],
+        "× floor": row["completion_s"] / row["floor_s"] if row["floor_s"] else None,
+        "P99 spike (ms)": row["spike_ms"],
+        "P99 before (ms)": row["p99_ms"],
+        "longest wait (s)": row["longest_s"],
+        "moved (GB)": row["bytes_moved"] / 1e9,
+        "copied before (GB)": row["bytes_copied"] / 1e9,
+        "had to move (GB)": row["bytes_minimum"] / 1e9,
+    }
