@@ -9,6 +9,7 @@ from typing import Any
 _PLACES = {
     "keyshift.analysis.changes": ("changes",),
     "keyshift.analysis.figures": ("ccdf_figure", "panels", "pareto"),
+    "keyshift.analysis.interruptions": ("interruption_sentences", "interruptions"),
     "keyshift.analysis.live": ("exploration", "exploration_sentences"),
     "keyshift.analysis.plan_figures": ("plan_panels",),
     "keyshift.analysis.plans": ("CostModel", "modelled", "plan_sentences", "plan_table"),
@@ -31,6 +32,7 @@ _PLACES = {
     "keyshift.frames": ("EVENT_FIELDS",),
     "keyshift.keys": ("Assignment", "Move", "Step", "units_of"),
     "keyshift.lab.connect": ("open_lab", "start_job"),
+    "keyshift.lab.flink_run": ("measure_flink",),
     "keyshift.lab.live_spec": ("live_spec",),
     "keyshift.lab.notebook": ("publish",),
     "keyshift.lab.run": ("run_all",),

@@ -9,6 +9,7 @@ from typing import Any
 
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError
+from keyshift.folders import MIB
 from keyshift.lab import bare_copy
 from keyshift.lab.connect import open_services
 from keyshift.lab.display import Display
@@ -21,7 +22,7 @@ from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
-from keyshift.services.flink import flink
+from keyshift.services.flink import TASK_HEAP_MIB, flink
 from keyshift.services.flink_client import FlinkClient
 from keyshift.services.stack import Stack
 from keyshift.traffic.traffic import Topic, Traffic
@@ -36,6 +37,7 @@ ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those 
     "snapshot_s": 0.0,
     "work_us": 0.0,
 }
+MOST_STATE = TASK_HEAP_MIB * MIB // 4  # of the heap: a restart reads all of it, and rows are objects
 HERE_ONLY = "the embedded services and a Spark of this machine: use `--profile local`"
 
 
@@ -54,8 +56,14 @@ def flink_spec(common: Mapping[str, Any]) -> FlinkSpec:
     for name, value in ONLY.items():
         if given[name] != value:
             raise BadInput(f"{name} = {given[name]!r}: Flink's job is compared with {name} = {value!r} only")
+    workload = FlinkCount(**spec.workload.model_dump())
+    if (state := workload.keys * workload.state_bytes) > MOST_STATE:
+        raise BadInput(
+            f"keys = {workload.keys} of state_bytes = {workload.state_bytes} are {state // MIB} MiB of state; Flink's "
+            f"task manager is started with room for {MOST_STATE // MIB} MiB here"
+        )
     parts = {name: getattr(spec, name) for name in RunSpec.__dataclass_fields__}
-    return FlinkSpec(**parts | {"workload": FlinkCount(**spec.workload.model_dump())})
+    return FlinkSpec(**parts | {"workload": workload})
 
 
 def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
@@ -75,7 +83,7 @@ def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
         store = ResultStore(endpoints)
         for number in range(spec.run.repetitions):
             try:
-                manifest = _run(spec.repeated(number), client, endpoints, store, home, say)
+                manifest = run_flink(spec.repeated(number), client, endpoints, store, home, say)
             except KeyshiftError as error:
                 study.died[NAME] = str(error)
                 continue
@@ -85,7 +93,7 @@ def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
     return study
 
 
-def _run(
+def run_flink(
     spec: RunSpec, client: FlinkClient, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
 ) -> Manifest:
     """One run, stored whatever its verdict, or if it died."""

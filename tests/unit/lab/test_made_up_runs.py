@@ -13,7 +13,7 @@ import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
-from keyshift.lab import notebook
+from keyshift.lab import flink_run, notebook
 from keyshift.lab.batch import prepare
 from keyshift.lab.study import Study, specs_of
 
@@ -42,6 +42,14 @@ def made_up(points, common=None, profile="", one_job=True):
     return Study(runs, specs)
 
 
+def made_up_flink(common, profile=""):
+    """What ``measure_flink`` gives."""
+    spec = flink_run.flink_spec(common)
+    ended = small_store.run(99, flink_run.NAME, parameters=spec.parameters())
+    tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
+    return Study({flink_run.NAME: [(ended, tables)] * 2}, {flink_run.NAME: spec})
+
+
 def execute(path, parameters):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     space = {}
@@ -55,6 +63,7 @@ def execute(path, parameters):
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure", made_up)
+    monkeypatch.setitem(vars(suite), "measure_flink", made_up_flink)
     with mpl.rc_context({"backend": "agg"}):
         yield
     plt.close("all")
