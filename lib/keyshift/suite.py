@@ -32,7 +32,7 @@ _PLACES = {
     "keyshift.frames": ("EVENT_FIELDS",),
     "keyshift.keys": ("Assignment", "Move", "Step", "units_of"),
     "keyshift.lab.connect": ("open_lab", "start_job"),
-    "keyshift.lab.flink_run": ("measure_flink",),
+    "keyshift.lab.flink_run": ("measure_beside_flink",),
     "keyshift.lab.live_spec": ("live_spec",),
     "keyshift.lab.notebook": ("publish",),
     "keyshift.lab.run": ("run_all",),

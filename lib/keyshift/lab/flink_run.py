@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from keyshift.endpoints import Endpoints
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.folders import MIB
@@ -17,7 +20,7 @@ from keyshift.lab.flink_job import FlinkCount, FlinkJob
 from keyshift.lab.one_run import OneRun
 from keyshift.lab.recording import Recording
 from keyshift.lab.spec import RunSpec, make_spec
-from keyshift.lab.study import Study
+from keyshift.lab.study import Study, measure, specs_of
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, new_run_id
@@ -27,6 +30,7 @@ from keyshift.services.flink_client import FlinkClient
 from keyshift.services.stack import Stack
 from keyshift.traffic.traffic import Topic, Traffic
 
+Points = Mapping[str, Mapping[str, Any]]
 NAME = "flink_restart"  # of the point, and of the strategy in what is stored
 ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those behind may be unknown without
     "workload": "keycount",
@@ -66,6 +70,17 @@ def flink_spec(common: Mapping[str, Any]) -> FlinkSpec:
     return FlinkSpec(**parts | {"workload": workload})
 
 
+def measure_beside_flink(points: Points, common: Mapping[str, Any], profile: str = "") -> Study:
+    """The runs of ``points``, each in a job of its own, see ``study.measure``; behind them those of ``flink_restart``.
+
+    Flink's are made first: without its jars nothing is measured. Raises what ``measure`` and ``measure_flink`` do; what
+    is not possible is refused before anything is started.
+    """
+    specs_of(points, common)
+    beside = measure_flink(common, profile)
+    return measure(points, common, profile, one_job=False) | beside
+
+
 def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
     """The runs of one point, ``flink_restart``: a Flink job that counts keys, and is stopped with a savepoint and
     started from it with ``to_slots``.
@@ -103,10 +118,18 @@ def run_flink(
     try:
         with _prepared(spec, client, endpoints, run_id, home, say) as run:
             outcome = run.execute()
-        return recording.ended(outcome, [])
+        metrics = with_jvm(outcome.tables["metrics"], "flink_jvm")
+        return recording.ended(outcome._replace(tables=outcome.tables | {"metrics": metrics}), [])
     except BaseException as error:
         recording.died(error, [])
         raise
+
+
+def with_jvm(metrics: pa.Table, name: str) -> pa.Table:
+    """The table with another name for the JVMs: the sampler takes any for Spark's."""
+    names = pc.replace_substring_regex(metrics["instance"].cast(pa.string()), "^spark_jvm$", name)
+    place = metrics.schema.get_field_index("instance")
+    return metrics.set_column(place, metrics.schema.field(place), names.cast(metrics.schema.field(place).type))
 
 
 @contextlib.contextmanager

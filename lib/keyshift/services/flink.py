@@ -140,7 +140,7 @@ def _await(client: FlinkClient, slots: int, home: Path, folder: Path) -> None:
         role = next(iter(dead()), "taskmanager")
         log = _log(home, role)
         raise ServiceUnavailable(
-            f"Flink's {role} did not start within {START_S:g} s. Last lines of {log}:\n{processes.tail(log)}"
+            f"Flink's {role} did not start in {START_S:g} s, or ended. Last lines of {log}:\n{processes.tail(log)}"
         )
 
 

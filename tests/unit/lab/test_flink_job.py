@@ -3,15 +3,17 @@
 import numpy as np
 import pandas as pd
 import pytest
+import small_store
 
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.keys import Assignment
-from keyshift.lab import flink_job
+from keyshift.lab import flink_job, flink_run
 from keyshift.lab.final_state import judged
 from keyshift.lab.flink_job import FlinkCount, FlinkJob, query, restarted, tables
-from keyshift.lab.flink_run import MOST_STATE, NAME, flink_spec
+from keyshift.lab.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
 from keyshift.lab.scenario import Scale, Shuffle
-from keyshift.results.from_records import migration_table
+from keyshift.lab.study import Study
+from keyshift.results.from_records import metrics_table, migration_table
 from keyshift.traffic.traffic import Topic
 
 SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
@@ -58,6 +60,32 @@ def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
 def test_what_flinks_job_does_not_do_is_refused(given, named):
     with pytest.raises(BadInput, match=named):
         flink_spec(SMALL | given)
+
+
+def test_what_is_not_possible_beside_it_is_refused_before_anything_is_started(monkeypatch):
+    monkeypatch.setattr(flink_run, "measure_flink", lambda *told: pytest.fail("it was started"))
+    with pytest.raises(BadInput, match="fluidd"):
+        flink_run.measure_beside_flink({"one": {"strategy": "fluidd"}}, SMALL)
+
+
+def test_flink_is_not_started_beside_a_cluster(monkeypatch, tmp_path):
+    profile = tmp_path / "elsewhere.yaml"
+    profile.write_text("services: {kafka: 'a:1', zookeeper: 'b:2', minio: 'c:3'}\nspark: {master: local}\n")
+    monkeypatch.setattr(flink_run, "open_services", lambda *told: pytest.fail("it was started"))
+    with pytest.raises(BadInput, match="beside the embedded services"):
+        flink_run.measure_flink(SMALL, str(profile))
+
+
+def test_points_of_both_are_one_study(monkeypatch):
+    spec = flink_spec(SMALL)
+    ended = (small_store.run(1, NAME), {})
+    monkeypatch.setattr(flink_run, "measure_flink", lambda *told: Study({NAME: [ended]}, {NAME: spec}))
+    given = []
+    other = Study({"fluid": []}, {"fluid": spec}, {"fluid": "it died"})
+    monkeypatch.setattr(flink_run, "measure", lambda *told, **how: given.append((told, how)) or other)
+    study = flink_run.measure_beside_flink({"fluid": {"strategy": "fluid"}}, SMALL)
+    assert [*study.runs] == [*study.specs] == ["fluid", NAME] and study.died == {"fluid": "it died"}
+    assert given[0][1] == {"one_job": False}
 
 
 # What it does
@@ -242,3 +270,9 @@ def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_n
     [stage] = final.stages
     assert stage.unit_bytes == dict.fromkeys(range(8), 500) and len(stage.records) == 1
     assert final.troubles == ["a line", flink_job.NOTE]
+
+
+def test_the_jvms_of_flink_are_not_called_sparks():
+    table = metrics_table([(1.0, "rss_mib", "spark_jvm", 3.0)], [], 0.0, [{"second": 2, "results": 5}], 0)
+    renamed = with_jvm(table, "flink_jvm")
+    assert renamed["instance"].to_pylist() == ["flink_jvm", "collector"] and renamed.schema == table.schema
