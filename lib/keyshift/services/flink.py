@@ -38,7 +38,7 @@ MODULES = [f"--add-exports={name}=ALL-UNNAMED" for name in _EXPORTS]
 MODULES += [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENS]
 MODULES += ["--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"]
 
-# The job itself gets both compilers, as Spark's does; what only controls it is started like our services.
+# What computes gets both compilers, as Flink starts it; what only controls the job is started like our services.
 _FULL_JVM = [option for option in JVM if "TieredStopAtLevel" not in option]
 _RUNTIME = "org.apache.flink.runtime"
 ROLES = {  # options of Java, and the class with its arguments

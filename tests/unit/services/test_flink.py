@@ -26,7 +26,7 @@ def test_every_address_is_one_of_loopback_and_every_port_is_given() -> None:
     assert yaml.safe_load(yaml.safe_dump(told)) == told
 
 
-def test_the_job_gets_both_compilers_and_what_controls_it_one() -> None:
+def test_what_computes_gets_both_compilers_and_what_controls_it_one() -> None:
     one = {role for role, (options, _) in flink.ROLES.items() if "-XX:TieredStopAtLevel=1" in options}
     assert one == {"jobmanager", "gateway"}
 
