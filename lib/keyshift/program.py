@@ -1,8 +1,10 @@
 """How a program of ours begins and ends: signals, one line for what went wrong, and the exit status."""
 
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -36,3 +38,20 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         sys.stderr.write(f"{name}: interrupted; what it had started is stopped\n")
         status = 130
     sys.exit(status)
+
+
+@contextmanager
+def ending_with_us(pids: Sequence[int]) -> Iterator[None]:
+    """Inside, these processes end when ours is gone, however it ends: then the standard input of a watchdog does."""
+    watchdog = subprocess.Popen(
+        ["/bin/sh", "-c", f"read line; kill {' '.join(map(str, pids))} 2>/dev/null; exit 0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        watchdog.kill()
+        watchdog.communicate()

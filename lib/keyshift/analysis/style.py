@@ -36,6 +36,7 @@ _VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#5
 _PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
 _LOOKS = {
     "stop_restart": Look(_VERMILLION, "-", "X", "stop and restart"),
+    "flink_restart": Look("#661100", "-.", "P", "stop and restart, Flink"),
     "pause_resume": Look(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
     "all_at_once": Look(_ORANGE, "-", "s", "all at once"),
     "order_unaware": Look(_ORANGE, "--", "D", "order-unaware"),

@@ -21,7 +21,7 @@ PROTOCOL_LOG = "protocol.jsonl"  # of a run that is bad or died
 class Recording:
     """Of one run, from its beginning on; ``ended`` or ``died`` stores it. ``copy_bytes_per_s``: of a bare copy.
 
-    ``took``: when it began and ended, if it is over.
+    ``took``: when it began and ended, if it is over. ``versions``: of another system than keyshift's job.
     """
 
     def __init__(
@@ -33,19 +33,20 @@ class Recording:
         parameters: dict[str, Any],
         copy_bytes_per_s: float,
         took: tuple[datetime, datetime] | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> None:
         self._store, self._say, self._spec, self.run_id = store, say, spec, run_id
         self._copy_bytes_per_s, self._took = copy_bytes_per_s, took
         self._known: dict[str, Any] = {
             "run_id": run_id,
             "workload": spec.workload.name,
-            "strategy": spec.strategy.name,
+            "strategy": parameters["strategy"],
             "parameters": parameters,
         }
         self._common: dict[str, Any] = self._known | {
             "started_at": took[0] if took else datetime.now(UTC),
             "stages": [Stage(name=s.name, due="workload" if s.due else "event") for s in spec.workload.stages],
-            "versions": describe_versions(),
+            "versions": describe_versions() | dict(versions or {}),
             "machine": describe_machine(),
             "seeds": {"events": spec.workload.seed},
         }

@@ -27,6 +27,10 @@ class Study:
     specs: dict[str, RunSpec]
     died: dict[str, str] = field(default_factory=dict)
 
+    def __or__(self, other: "Study") -> "Study":
+        """The points of both, which have different names."""
+        return Study(self.runs | other.runs, self.specs | other.specs, self.died | other.died)
+
     @property
     def manifests(self) -> list[Manifest]:
         """Of all runs that ended, point by point."""

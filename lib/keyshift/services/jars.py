@@ -1,4 +1,6 @@
-"""Java, and the jars that Spark and the embedded Kafka need: fetched once by the Ivy inside pyspark, checked always."""
+"""Java, and the jars that Spark, the embedded Kafka and Flink need: fetched once by the Ivy inside pyspark, checked
+always.
+"""
 
 import functools
 import hashlib
@@ -8,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +20,9 @@ from keyshift.registry import unknown
 from keyshift.services.processes import run_to_end, tail
 
 JAVA_VERSIONS = ("17", "21")  # long-term releases that Spark 4.3 and Kafka 4.1 both support
-CONFS = ["spark", "broker"]
+# What is fetched together, by one run of Ivy. Flink's are large, and for one comparison: nobody else waits for them.
+TOGETHER = [["spark", "broker"], ["flink"]]
+CONFS = [conf for some in TOGETHER for conf in some]
 
 
 def require_java() -> str:
@@ -67,26 +72,27 @@ def pyspark_jars() -> Path:
 
 
 def jars(conf: str, say: Say = silent, cancel: threading.Event | None = None) -> list[Path]:
-    """The jars of ``spark`` (the Kafka connector, for spark.jars) or ``broker`` (the classpath of the embedded Kafka).
+    """The jars of ``spark`` (the Kafka connector, for spark.jars), ``broker`` (the classpath of the embedded Kafka) or
+    ``flink`` (that of its processes).
 
     Downloaded on first use (about a minute), later taken from the cache; checksums are verified every time.
     Raises BadInput for another conf, ServiceUnavailable if they cannot be downloaded or have a wrong checksum.
     """
     if conf not in CONFS:
         raise unknown("jar configuration", conf, CONFS)
-    folder = cache_folder() / "jars"
-    wanted = {name: checksum for name, checksum in _checksums().items() if name.startswith(f"{conf}/")}
+    folder, wanted = cache_folder() / "jars", _checksums([conf])
     if _wrong(folder, wanted):
         with locked(cache_folder() / "jars.lock", "the download of jars", say, deadline_s=900, cancel=cancel):
             if _wrong(folder, wanted):  # nobody did it while we waited
-                _download(folder, say, cancel)
+                _download(next(some for some in TOGETHER if conf in some), folder, say, cancel)
     return [folder / name for name in wanted]
 
 
-def _checksums() -> dict[str, str]:
-    """Jar (``conf/file``) → sha256."""
+def _checksums(confs: Collection[str]) -> dict[str, str]:
+    """Jar (``conf/file``) → sha256, of some configurations."""
     lines = resource("jars.sha256").read_text().splitlines()
-    return {name: checksum for checksum, name in (line.split() for line in lines)}
+    known = ((name, checksum) for checksum, name in (line.split() for line in lines))
+    return {name: checksum for name, checksum in known if name.partition("/")[0] in confs}
 
 
 def _sha256(path: Path) -> str:
@@ -99,11 +105,11 @@ def _wrong(folder: Path, wanted: dict[str, str]) -> list[str]:
     return [n for n, checksum in wanted.items() if not (folder / n).is_file() or _sha256(folder / n) != checksum]
 
 
-def _download(folder: Path, say: Say, cancel: threading.Event | None) -> None:
-    wanted = _checksums()
+def _download(confs: Sequence[str], folder: Path, say: Say, cancel: threading.Event | None) -> None:
+    wanted = _checksums(confs)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="jars-") as scratch:
-        _resolve(Path(scratch), say, cancel)
+        _resolve(confs, Path(scratch), say, cancel)
         if wrong := _wrong(Path(scratch), wanted):
             shutil.rmtree(cache_folder() / "ivy", ignore_errors=True)  # what it holds cannot be trusted
             raise ServiceUnavailable(
@@ -115,12 +121,12 @@ def _download(folder: Path, say: Say, cancel: threading.Event | None) -> None:
             os.replace(Path(scratch, name), folder / name)
 
 
-def _resolve(scratch: Path, say: Say, cancel: threading.Event | None) -> None:
-    """Run Ivy; the jars are then in ``scratch/conf/file``."""
+def _resolve(confs: Sequence[str], scratch: Path, say: Say, cancel: threading.Event | None) -> None:
+    """Run Ivy; the jars of ``confs`` are then in ``scratch/conf/file``."""
     java, ivy = require_java(), next(pyspark_jars().glob("ivy-*.jar"), None)
     if ivy is None:
         raise ServiceUnavailable(f"no ivy jar in {pyspark_jars()}; install pyspark again")
-    require_room(cache_folder(), 300 * MIB, "set KEYSHIFT_CACHE to another folder")
+    require_room(cache_folder(), 500 * MIB, "set KEYSHIFT_CACHE to another folder")
     say("jars: downloading with Ivy, once (about a minute)")
     log = cache_folder() / "ivy.log"
 
@@ -132,7 +138,7 @@ def _resolve(scratch: Path, say: Say, cancel: threading.Event | None) -> None:
     user_folder = f"-Divy.default.ivy.user.dir={cache_folder() / 'ivy'}"  # else it uses ~/.ivy2
     pattern = "[conf]/[artifact]-[revision].[ext]"
     code = run_to_end(
-        [java, user_folder, "-jar", ivy, "-ivy", resource("jars.xml"), "-confs", *CONFS, "-retrieve", pattern],
+        [java, user_folder, "-jar", ivy, "-ivy", resource("jars.xml"), "-confs", *confs, "-retrieve", pattern],
         output=log,
         cwd=scratch,
         cancel=cancel,
@@ -148,7 +154,7 @@ def _resolve(scratch: Path, say: Say, cancel: threading.Event | None) -> None:
 def _write_checksums() -> None:
     """Write cluster/jars.sha256 anew from what the coordinates resolve to: for a developer who changed them."""
     with tempfile.TemporaryDirectory() as scratch:
-        _resolve(Path(scratch), silent, None)
+        _resolve(CONFS, Path(scratch), silent, None)
         found = sorted(Path(scratch).glob("*/*.jar"), key=lambda jar: (CONFS.index(jar.parent.name), jar.name))
         if not found:
             raise BadInput(f"{resource('jars.xml')} resolves to no jar")

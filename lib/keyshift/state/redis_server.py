@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.program import ending_with_us
 from keyshift.state.settings import Settings
 from keyshift.waiting import wait_until
 
@@ -107,36 +108,21 @@ def _embedded() -> Iterator[tuple[str, str]]:
         cwd="/",
         start_new_session=True,
     )
-    watchdog = None
     try:
         assert server.stdin is not None
         server.stdin.write("\n".join(lines).encode())
         server.stdin.close()
-        watchdog = _watchdog(server.pid)
-        settings = RemoteSettings(redis=f"{_HOST}:{port}").with_secret(password)
-        if not wait_until(lambda: server.poll() is not None or _answers(settings), _START_S, 0.02) or server.poll():
-            raise ServiceUnavailable(f"{program} did not start; set redis=host:port to use another server")
-        yield settings.redis, password
+        with ending_with_us([server.pid]):
+            settings = RemoteSettings(redis=f"{_HOST}:{port}").with_secret(password)
+            if not wait_until(lambda: server.poll() is not None or _answers(settings), _START_S, 0.02) or server.poll():
+                raise ServiceUnavailable(f"{program} did not start; set redis=host:port to use another server")
+            yield settings.redis, password
     finally:
-        if watchdog is not None:
-            watchdog.kill()
-            watchdog.communicate()
         server.terminate()
         with suppress(subprocess.TimeoutExpired):
             server.wait(10)
         server.kill()
         server.wait()
-
-
-def _watchdog(pid: int) -> subprocess.Popen[bytes]:
-    """Ends the server when this process is gone, however it ends: then its standard input does."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"read line; kill {pid} 2>/dev/null; exit 0"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def _answers(settings: RemoteSettings) -> bool:

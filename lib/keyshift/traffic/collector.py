@@ -14,18 +14,22 @@ The file has the result columns, ``slot`` (the partition), ``log_offset`` (offse
 """
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
 from pydantic import Field
 
 from keyshift import frames
 from keyshift.clock import SECOND_US, now_us
 from keyshift.errors import BadInput
 from keyshift.trace import Trace
+from keyshift.traffic import lines
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
@@ -79,6 +83,17 @@ class Results:
         """Everything, as one parquet file."""
         self.roll()
         pq.write_table(pa.concat_tables(self._tables), path)
+
+
+def decoded(
+    records: Sequence[ConsumerRecord], expected: pa.Schema, as_lines: bool
+) -> Iterator[tuple[ConsumerRecord, pa.RecordBatch, dict[str, Any]]]:
+    """Results and metadata of each frame, with the record it came in. Of lines: of all together, with the last one."""
+    if as_lines:
+        yield records[-1], lines.decode([record.value for record in records], expected), {}
+        return
+    for record in records:
+        yield record, *frames.decode(record.value, expected)
 
 
 def report(second: int, latencies_ms: np.ndarray, versions: np.ndarray, slots: np.ndarray) -> None:
@@ -136,8 +151,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         with broker_errors(config.kafka, f"reading topic {config.topic!r}"):
             fetched = consumer.poll(timeout_ms=20)
         for partition, records in fetched.items():
-            for record in records:
-                batch, meta = frames.decode(record.value, results.schema)
+            for record, batch, meta in decoded(records, results.schema, config.lines):
                 stored_us = record.timestamp * 1000
                 arrived_us = now_us() if stored_us > began_us - SECOND_US else stored_us
                 if batch.num_rows:

@@ -38,6 +38,7 @@ class TrafficConfig(BaseModel):
     parameters: dict[str, Any]
     parcel: str = ""  # of a workload that the library does not have
     trace: str = ""  # a folder, see ``keyshift.trace``; empty: no trace
+    lines: bool = False  # one event or result per record, see ``traffic.lines``; else frames
 
     def make_workload(self) -> Workload:
         """The workload with its parameters. Raises BadInput or ValidationError."""

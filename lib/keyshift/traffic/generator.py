@@ -4,7 +4,8 @@ Each partition belongs to one router and gets one frame every ``frame_ms`` from 
 the load, so that routers always have a row to run on. The partitions take turns, so that a slot gets its rows evenly
 spaced. An event carries the time it was *scheduled*; a process that is late sends all that is due as fast as it can,
 with the scheduled times, so no latency is hidden (no coordinated omission). It may be too slow for the rate, or Kafka
-may be: then it is late, and no more than that. Frames and what is on its way to Kafka are bounded, and ``OVERTIME_S``
+may be: then it is late, and no more than that. With ``lines`` each event of a frame is a record of its own, sent when
+the frame is due, and there are no ticks. Frames and what is on its way to Kafka are bounded, and ``OVERTIME_S``
 after the load has ended, what is left of it is never offered.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
@@ -18,12 +19,13 @@ since the start of the load), after which ticks go on until told to stop (a stop
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from kafka import KafkaProducer
 from pydantic import Field
 
@@ -31,6 +33,7 @@ from keyshift import frames
 from keyshift.clock import SECOND_US, now_us
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.trace import Trace
+from keyshift.traffic import lines
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
@@ -209,13 +212,20 @@ class Generator:
                 self._due += results_due(self._stages, batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
-        *pieces, last = frames.cut(batch)
-        for piece in pieces:
-            self._put(router, frames.encode(piece))
-        self._put(router, frames.encode(last, {"watermark": watermark}))
+        for value in self._encoded(batch, watermark):
+            self._put(router, value)
         if self.trace:
             self.trace.add(router, watermark, now_us())
         return watermark == frame_us
+
+    def _encoded(self, batch: pa.RecordBatch, watermark: int) -> Iterator[bytes]:
+        if self._config.lines:
+            yield from lines.encode(batch)
+            return
+        *pieces, last = frames.cut(batch)
+        for piece in pieces:
+            yield frames.encode(piece)
+        yield frames.encode(last, {"watermark": watermark})
 
     def _put(self, router: int, frame: bytes) -> None:
         with self._room:

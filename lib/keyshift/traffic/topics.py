@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift import frames
@@ -85,24 +86,24 @@ def require_partitions(kafka: str, topic: str, partitions: int, sign_in: SignIn 
         raise BadInput(f"topic {topic!r} has {found} partitions, expected {partitions}; make it anew")
 
 
-def read_topic(
-    kafka: str,
-    topic: str,
-    schema: pa.Schema,
-    partitions: int,
-    before: Mapping[int, int] | None = None,
-    sign_in: SignIn = OPEN,
-    stage: KeyedStage | None = None,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The events and the frames in ``topic`` at the time of the call.
+def length(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> int:
+    """How many records were written into ``topic`` until now. Raises ServiceUnavailable."""
+    assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
+    with broker_errors(kafka, f"looking at topic {topic!r}"):
+        consumer = KafkaConsumer(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, **sign_in.client())
+        try:
+            return sum(consumer.end_offsets(assigned).values())
+        finally:
+            consumer.close()
 
-    Events: columns router, offset, position and those of ``schema``, or what routers make of them for ``stage``; with
-    ``before`` only those before that offset of each partition. Frames, all of them: columns router, offset, watermark
-    (0 if it has none) and events, how many of the source.
-    Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
+
+def records(
+    kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN
+) -> Iterator[tuple[TopicPartition, list[ConsumerRecord]]]:
+    """What is in ``topic`` at the time of the call, those of a partition in their order.
+
+    Raises ServiceUnavailable if the broker does not answer.
     """
-    batches: list[pa.RecordBatch] = []
-    seen: list[tuple[int, int, int, int]] = []
     assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
     with broker_errors(kafka, f"reading topic {topic!r}"):
         consumer = KafkaConsumer(
@@ -125,17 +126,38 @@ def read_topic(
                     raise ServiceUnavailable(
                         f"Kafka at {kafka}: no record of topic {topic!r} within {ANSWER_MS / 1000:g} s; see its log"
                     )
-                for partition, records in fetched.items():
-                    for record in records:
-                        if record.offset >= ends[partition]:
-                            continue
-                        batch, meta = frames.decode(record.value, schema)
-                        router = partition.partition
-                        seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
-                        if before is None or record.offset < before[router]:
-                            batches.append(batch if stage is None else stage.mapped(batch))
+                for partition, some in fetched.items():
+                    if kept := [record for record in some if record.offset < ends[partition]]:
+                        yield partition, kept
         finally:
             consumer.close()
+
+
+def read_topic(
+    kafka: str,
+    topic: str,
+    schema: pa.Schema,
+    partitions: int,
+    before: Mapping[int, int] | None = None,
+    sign_in: SignIn = OPEN,
+    stage: KeyedStage | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The events and the frames in ``topic`` at the time of the call.
+
+    Events: columns router, offset, position and those of ``schema``, or what routers make of them for ``stage``; with
+    ``before`` only those before that offset of each partition. Frames, all of them: columns router, offset, watermark
+    (0 if it has none) and events, how many of the source.
+    Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
+    """
+    batches: list[pa.RecordBatch] = []
+    seen: list[tuple[int, int, int, int]] = []
+    for partition, some in records(kafka, topic, partitions, sign_in):
+        for record in some:
+            batch, meta = frames.decode(record.value, schema)
+            router = partition.partition
+            seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
+            if before is None or record.offset < before[router]:
+                batches.append(batch if stage is None else stage.mapped(batch))
     columns = ["router", "offset", "watermark", "events"]
     all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
     wanted = all_frames

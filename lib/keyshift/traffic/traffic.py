@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
-from keyshift.traffic import topics
+from keyshift.traffic import lines, topics
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
@@ -111,8 +111,9 @@ class Feed(JsonProcess):
 class Traffic:
     """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind.
 
-    ``events`` has a partition per router, ``results`` one per slot. ``heard`` gets what came out in each second. All
-    methods raise ServiceUnavailable if Kafka or a process of ours is not there any more.
+    ``events`` has a partition per router, ``results`` one per slot. ``heard`` gets what came out in each second.
+    ``as_lines``: records are lines, not frames; see ``traffic.lines``. All methods raise ServiceUnavailable if Kafka or
+    a process of ours is not there any more.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Traffic:
         output: Path,
         heard: Callable[[dict[str, Any]], None] = lambda second: None,
         trace: str = "",
+        as_lines: bool = False,
     ) -> None:
         self._endpoints, self._workload, self._events, self._results = endpoints, workload, events, results
         self._output, self._heard_second = output, heard
@@ -134,7 +136,9 @@ class Traffic:
             "parameters": workload.model_dump(),
             "parcel": parcel_of(type(workload)),
             "trace": trace,
+            "lines": as_lines,
         }
+        self._as_lines = as_lines
         self._processes: list[JsonProcess] = []
         self._markers: list[dict[str, Any]] = []  # all that were said, each once
         self._by_version: Counter[int] = Counter()  # results so far
@@ -245,6 +249,8 @@ class Traffic:
         """Events and frames; see ``topics.read_topic``."""
         endpoints, events = self._endpoints, self._events
         [source], [stage, *_] = self._workload.sources, self._workload.stages
+        if self._as_lines:
+            return lines.read_topic(endpoints, events.name, source.schema, events.partitions)
         return topics.read_topic(
             endpoints.kafka, events.name, source.schema, events.partitions, before, endpoints.sign_in, stage
         )

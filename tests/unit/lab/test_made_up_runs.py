@@ -14,13 +14,13 @@ import yaml
 from matplotlib import pyplot as plt
 
 from keyshift import suite
-from keyshift.lab import notebook
+from keyshift.lab import flink_run, notebook
 from keyshift.lab.batch import prepare
 from keyshift.lab.study import Study, specs_of
 from keyshift.results.tables import TABLES
 
 ROOT = Path(__file__).parents[3]
-STUDIES = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if "study = measure(" in p.read_text())
+STUDIES = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if "study = measure" in p.read_text())
 SETS = sorted(
     path
     for path in (ROOT / "data").rglob("*.yaml")
@@ -53,6 +53,14 @@ def made_up(points, common=None, profile="", one_job=True):
     return Study(runs, specs)
 
 
+def made_up_beside_flink(points, common, profile=""):
+    """What ``measure_beside_flink`` gives."""
+    spec = flink_run.flink_spec(common)
+    ended = small_store.run(99, flink_run.NAME, parameters=spec.parameters())
+    tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
+    return made_up(points, common) | Study({flink_run.NAME: [(ended, tables)] * 2}, {flink_run.NAME: spec})
+
+
 def execute(path, parameters):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     space = {}
@@ -66,6 +74,7 @@ def execute(path, parameters):
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch):
     monkeypatch.setitem(vars(suite), "measure", made_up)
+    monkeypatch.setitem(vars(suite), "measure_beside_flink", made_up_beside_flink)
     with mpl.rc_context({"backend": "agg"}):
         yield
     plt.close("all")
@@ -87,7 +96,12 @@ def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
         assert specs_of(points, common or {})
         raise Enough
 
+    def possible_beside_flink(points, common, profile=""):
+        assert flink_run.flink_spec(common)
+        possible(points, common)
+
     monkeypatch.setitem(vars(suite), "measure", possible)
+    monkeypatch.setitem(vars(suite), "measure_beside_flink", possible_beside_flink)
     prepared = prepare(file, ROOT / "notebooks")
     for execution in prepared.executions:
         with pytest.raises(Enough):

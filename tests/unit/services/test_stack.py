@@ -305,32 +305,35 @@ def test_an_unfit_java_stops_up_before_anything_is_started(tools: Path, tmp_path
 # Jars
 
 
-def test_every_jar_has_a_checksum_and_both_configurations_are_listed() -> None:
+def test_every_jar_has_a_checksum_and_all_configurations_are_listed() -> None:
     lines = jars.resource("jars.sha256").read_text().splitlines()
-    assert all(re.fullmatch(r"[0-9a-f]{64}  (spark|broker)/[\w.-]+\.jar", line) for line in lines)
+    assert all(re.fullmatch(r"[0-9a-f]{64}  (spark|broker|flink)/[\w.-]+\.jar", line) for line in lines)
     names = {line.split()[1] for line in lines}
     assert len(names) == len(lines)
-    for needed in ("spark/spark-sql-kafka", "spark/kafka-clients", "broker/kafka_2.13", "broker/log4j-slf4j-impl"):
+    spark, broker = ("spark/spark-sql-kafka", "spark/kafka-clients"), ("broker/kafka_2.13", "broker/log4j-slf4j-impl")
+    for needed in (*spark, *broker, "flink/flink-runtime", "flink/flink-sql-gateway", "flink/log4j-slf4j-impl"):
         assert any(name.startswith(needed) for name in names)
 
 
 def test_an_unknown_jar_configuration_names_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"brocker.*did you mean 'broker'.*spark, broker"):
+    with pytest.raises(BadInput, match=r"brocker.*did you mean 'broker'.*spark, broker, flink"):
         jars.jars("brocker")
 
 
 @pytest.fixture
 def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Two jars to resolve, and an Ivy that hands out ``contents``; ``runs`` counts how often."""
-    repository = SimpleNamespace(contents={"spark/a-1.jar": b"a", "broker/b-1.jar": b"b"}, runs=0)
+    """Three jars to resolve, and an Ivy that hands out ``contents``; ``runs``: of which configurations, each time."""
+    contents = {"spark/a-1.jar": b"a", "broker/b-1.jar": b"b", "flink/c-1.jar": b"c"}
+    repository = SimpleNamespace(contents=contents, runs=[])
     sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in repository.contents.items())
     (tmp_path / "jars.sha256").write_text(sums)
 
-    def resolve(scratch: Path, say: object, cancel: object) -> None:
-        repository.runs += 1
+    def resolve(confs: list[str], scratch: Path, say: object, cancel: object) -> None:
+        repository.runs.append(confs)
         for name, data in repository.contents.items():
-            (scratch / name).parent.mkdir()
-            (scratch / name).write_bytes(data)
+            if name.partition("/")[0] in confs:
+                (scratch / name).parent.mkdir()
+                (scratch / name).write_bytes(data)
 
     monkeypatch.setattr(jars, "resource", lambda name: tmp_path / name)
     monkeypatch.setattr(jars, "_resolve", resolve)
@@ -340,7 +343,7 @@ def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleN
 def test_jars_are_fetched_once_and_taken_from_the_cache_afterwards(ivy: SimpleNamespace, cache: Path) -> None:
     assert jars.jars("spark") == [cache / "jars" / "spark" / "a-1.jar"]
     assert [jar.read_bytes() for jar in jars.jars("broker")] == [b"b"]
-    assert ivy.runs == 1
+    assert ivy.runs == [["spark", "broker"]]
     assert sorted(entry.name for entry in cache.iterdir()) == ["jars", "jars.lock"]
 
 
@@ -348,7 +351,14 @@ def test_a_damaged_jar_in_the_cache_is_fetched_again(ivy: SimpleNamespace) -> No
     jar = jars.jars("spark")[0]
     jar.write_bytes(b"damaged")
     assert jars.jars("spark")[0].read_bytes() == b"a"
-    assert ivy.runs == 2
+    assert len(ivy.runs) == 2
+
+
+def test_flinks_jars_are_fetched_when_they_are_asked_for_and_alone(ivy: SimpleNamespace, cache: Path) -> None:
+    jars.jars("broker")
+    assert not (cache / "jars" / "flink").exists()
+    assert jars.jars("flink") == [cache / "jars" / "flink" / "c-1.jar"]
+    assert ivy.runs == [["spark", "broker"], ["flink"]]
 
 
 def test_a_fetched_jar_with_another_checksum_is_refused_and_nothing_is_kept(ivy: SimpleNamespace, cache: Path) -> None:

@@ -1,0 +1,72 @@
+"""How much of an interruption the readers of results notice: how long it is silent, how late results are, and what
+latency is before and after. Pure: summary rows and latency tables in, a table or sentences out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from keyshift.analysis.metrics import need
+from keyshift.analysis.tables import TIE, Row, digits
+from keyshift.errors import BadInput
+
+SILENCE = "silence (s)"
+BEFORE = ("P50 before (ms)", "P99 before (ms)")
+AFTER = ("P50 after (ms)", "P99 after (ms)")
+MEASURES = (SILENCE, "P99 spike (ms)", *BEFORE, *AFTER, "normal again after (s)")
+LEAST_S = 1e-3  # of a silence; no result is closer to the next one than the clock tells
+
+
+def interruptions(rows: Sequence[Row], latencies: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
+    """One row per strategy: runs, verdict, silence in s, spike in ms, P50 and P99 before and after in ms, and seconds
+    until latency was normal again. Medians over the runs that are correct; NaN for what is not known.
+
+    ``rows``: of summaries, whatever their verdict. ``latencies``: of each strategy the latency tables of its correct
+    runs, in the order of their rows. *After* is what was created behind the recovery; nothing, if it never came.
+    Raises BadInput if rows and tables do not belong together.
+    """
+    found = []
+    for name in dict.fromkeys(row["strategy"] for row in rows):
+        mine = [row for row in rows if row["strategy"] == name]
+        correct = [row for row in mine if row["verdict"] == "ok"]
+        tables = latencies.get(name, [])
+        if len(tables) != len(correct):
+            raise BadInput(f"interruptions: {name} has {len(correct)} correct runs and {len(tables)} latency tables")
+        measured = pd.DataFrame([_one(row, table) for row, table in zip(correct, tables, strict=True)], dtype=float)
+        verdict = "ok" if len(correct) == len(mine) else f"bad ({len(mine) - len(correct)} of {len(mine)})"
+        found.append({"strategy": name, "runs": len(mine), "verdict": verdict, **measured.median().to_dict()})
+    if not found:
+        raise BadInput("interruptions: no run given")
+    return pd.DataFrame(found, columns=["strategy", "runs", "verdict", *MEASURES]).set_index("strategy")
+
+
+def _one(row: Row, latency: pd.DataFrame) -> dict[str, Any]:
+    need(latency, ["created_s", "latency_ms"], "interruptions")
+    recovered = row.get("recover_s")
+    behind = latency["latency_ms"][latency["created_s"] >= (np.inf if recovered is None else max(recovered, 1.0))]
+    p50, p99 = np.percentile(behind, (50, 99)) if len(behind) else (np.nan, np.nan)
+    silence_ms = row.get("silence_ms")
+    silence_s = None if silence_ms is None else silence_ms / 1000
+    measured = (silence_s, row.get("spike_ms"), row.get("p50_ms"), row.get("p99_ms"), p50, p99, recovered)
+    return dict(zip(MEASURES, measured, strict=True))
+
+
+def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
+    """The silence of strategy ``of`` against that of each other one, in sentences. ``table``: of ``interruptions``."""
+    need(table, [SILENCE], "interruption_sentences")
+    silences = table[SILENCE].dropna().to_dict()
+    if of not in silences:
+        return [f"No correct run of {of} says how long its results stop."]
+    mine = silences.pop(of)
+    said = [f"{of}: no result for {digits(mine)} s."]
+    for name, silence in silences.items():
+        low, high = sorted((max(silence, LEAST_S), max(mine, LEAST_S)))
+        if high <= TIE * low:
+            said.append(f"{name} is silent for about as long, {digits(silence)} s.")
+        elif silence > mine:
+            said.append(f"{name} is silent {digits(high / low)} times as long, {digits(silence)} s.")
+        else:
+            said.append(f"That is {digits(high / low)} times as long as {name} is silent, {digits(silence)} s.")
+    return said

@@ -1,0 +1,53 @@
+"""Flink itself, with what it needs: a restart of its job is exactly once, and nothing of its processes is left.
+
+Its jars are 140 MB, so only `make nightly` has this.
+"""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from keyshift.endpoints import Endpoints
+from keyshift.folders import silent
+from keyshift.lab.flink_run import flink_spec, run_flink
+from keyshift.results.store import ResultStore
+from keyshift.services.flink import ROLES, flink
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+pytestmark = pytest.mark.skipif(not NIGHTLY, reason="it fetches 140 MB of Flink's jars: `make nightly` has it")
+
+SMALL = {
+    "rate": 500, "keys": 500, "state_bytes": 256, "key_groups": 16, "skew": 0.5, "slots": 2, "to_slots": 3,
+    "warmup_s": 1, "seconds": 10, "trigger_s": 3,
+}  # fmt: skip
+
+
+def of_flink(folder: Path) -> list[psutil.Process]:
+    """The processes of a cluster: their working folder is below ``folder``."""
+    found = []
+    for process in psutil.process_iter(["name", "cwd"]):
+        if process.info["name"] == "java" and str(process.info["cwd"]).startswith(str(folder)):
+            found.append(process)
+    return found
+
+
+def test_a_restarted_job_answers_each_event_once(stack: Endpoints, tmp_path: Path) -> None:
+    store, spec = ResultStore(stack), flink_spec(SMALL)
+    with flink(tmp_path, 3, silent) as client:
+        running = of_flink(tmp_path)
+        assert len(running) == len(ROLES)
+        listening = [s.laddr.ip for p in running for s in p.net_connections("tcp") if s.status == psutil.CONN_LISTEN]
+        assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+        runs = [run_flink(spec.repeated(number), client, stack, store, tmp_path, silent) for number in range(2)]
+    assert of_flink(tmp_path) == []
+    assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith("flink")], "neither folders nor pids"
+    for manifest in runs:
+        assert manifest.status == "ok" and manifest.summary is not None, manifest.verdict
+        assert manifest.strategy == "flink_restart" and manifest.versions["flink"].startswith("2.")
+        assert manifest.summary.events == 5500
+        tables = store.get_tables(manifest.run_id)
+        assert sorted(tables["migration"]["unit"]) == list(range(16))
+        created = tables["latency"]["created_s"]
+        assert created.min() < -2 and created.max() > 6, "there are results from before and behind the restart"

@@ -1,0 +1,71 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from keyshift.analysis.interruptions import interruption_sentences, interruptions
+from keyshift.errors import BadInput
+
+
+def row(strategy, silence_ms, verdict="ok", recover_s=2.0):
+    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    figures = {"silence_ms": silence_ms, "spike_ms": 900.0, "p50_ms": 10.0, "p99_ms": 20.0, "recover_s": recover_s}
+    return {"strategy": strategy, "verdict": verdict} | counts | figures
+
+
+def latency(after_ms):
+    created = np.arange(-5, 10, 0.5)
+    return pd.DataFrame({"created_s": created, "latency_ms": np.where(created < 2, 500.0, after_ms)})
+
+
+def test_what_is_noticed_of_an_interruption_is_a_row():
+    table = interruptions(
+        [row("flink_restart", 3000.0), row("fluid", 40.0)], {"flink_restart": [latency(7.0)], "fluid": [latency(8.0)]}
+    )
+    assert table.loc["flink_restart"].to_dict() == {
+        "runs": 1,
+        "verdict": "ok",
+        "silence (s)": 3.0,
+        "P99 spike (ms)": 900.0,
+        "P50 before (ms)": 10.0,
+        "P99 before (ms)": 20.0,
+        "P50 after (ms)": 7.0,
+        "P99 after (ms)": 7.0,
+        "normal again after (s)": 2.0,
+    }
+    assert table["P50 after (ms)"].tolist() == [7.0, 8.0]
+
+
+def test_repetitions_are_their_median_and_a_bad_run_does_not_count():
+    rows = [row("a", 1000.0), row("a", 9000.0, verdict="bad"), row("a", 3000.0), row("a", 2000.0)]
+    table = interruptions(rows, {"a": [latency(1.0)] * 3})
+    assert table.loc["a", ["runs", "verdict", "silence (s)"]].tolist() == [4, "bad (1 of 4)", 2.0]
+
+
+def test_without_a_correct_run_nothing_is_known():
+    table = interruptions([row("a", 1000.0, verdict="bad"), row("b", 2000.0)], {"b": [latency(1.0)]})
+    assert table.loc["a", "verdict"] == "bad (1 of 1)" and np.isnan(table.loc["a", "silence (s)"])
+    assert interruption_sentences(table, "a") == ["No correct run of a says how long its results stop."]
+    assert interruption_sentences(table, "b") == ["b: no result for 2.0 s."]
+
+
+def test_there_is_no_after_if_latency_was_never_normal_again():
+    table = interruptions([row("a", 1000.0, recover_s=None)], {"a": [latency(1.0)]})
+    assert np.isnan(table.loc["a", "P50 after (ms)"]) and np.isnan(table.loc["a", "normal again after (s)"])
+
+
+def test_rows_and_tables_have_to_belong_together():
+    with pytest.raises(BadInput, match="a has 1 correct runs and 0 latency tables"):
+        interruptions([row("a", 1000.0)], {})
+    with pytest.raises(BadInput, match="no run given"):
+        interruptions([], {})
+
+
+def test_silences_are_compared_in_words():
+    rows = [row("flink_restart", 2000.0), row("stop_restart", 6000.0), row("fluid", 5.0), row("lazy", 2100.0)]
+    table = interruptions(rows, {each["strategy"]: [latency(1.0)] for each in rows})
+    assert interruption_sentences(table, "flink_restart") == [
+        "flink_restart: no result for 2.0 s.",
+        "stop_restart is silent 3.0 times as long, 6.0 s.",
+        "That is 400 times as long as fluid is silent, 0.005 s.",
+        "lazy is silent for about as long, 2.1 s.",
+    ]

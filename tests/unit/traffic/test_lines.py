@@ -1,0 +1,118 @@
+"""Events and results as lines of JSON, one per record."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyshift.errors import ProtocolViolation
+from keyshift.frames import encode as frame
+from keyshift.traffic import lines
+from keyshift.traffic.collector import Results, decoded
+from keyshift.traffic.generator import Generator, GeneratorConfig
+from keyshift.workloads.keycount.operator import RESULT_FIELDS
+from keyshift.workloads.keycount.source import EVENTS
+
+RESULTS = Results(RESULT_FIELDS).schema
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def events(*rows):
+    return pa.RecordBatch.from_pylist([dict(zip(("key", "t"), row, strict=True)) for row in rows], schema=EVENTS)
+
+
+@given(st.lists(st.tuples(INT64, INT64), min_size=1, max_size=30))
+def test_what_is_encoded_is_decoded(rows):
+    batch = events(*rows)
+    values = list(lines.encode(batch))
+    assert [json.loads(value) for value in values] == batch.to_pylist()
+    assert lines.decode(values, EVENTS) == batch
+
+
+def result(**columns):
+    return json.dumps(dict.fromkeys(RESULTS.names, 1) | columns).encode()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"{", result(count="many"), result(count=None), result(more=1), json.dumps({"key": 1}).encode(), b"[1]"],
+    ids=["cut off", "text", "null", "another column", "columns missing", "no object"],
+)
+def test_what_is_no_result_is_refused(value):
+    with pytest.raises(ProtocolViolation, match="a record"):
+        lines.decode([result(), value], RESULTS)
+
+
+def record(offset, value):
+    return SimpleNamespace(offset=offset, value=value, timestamp=1)
+
+
+def test_results_of_several_lines_are_one_batch_with_the_last_record():
+    records = [record(7, result(key=3)), record(8, result(key=4))]
+    [(last, batch, meta)] = decoded(records, RESULTS, as_lines=True)
+    assert last.offset == 8 and batch["key"].to_pylist() == [3, 4] and meta == {}
+
+
+def test_frames_come_one_by_one_with_what_they_say():
+    batch = pa.RecordBatch.from_pylist([dict.fromkeys(RESULTS.names, 1)], schema=RESULTS)
+    records = [record(7, frame(batch)), record(8, frame(batch, {"marker": "ready"}))]
+    found = list(decoded(records, RESULTS, as_lines=False))
+    assert [(each.offset, rows.num_rows, meta) for each, rows, meta in found] == [
+        (7, 1, {}),
+        (8, 1, {"marker": "ready"}),
+    ]
+
+
+class Producer:
+    def __init__(self):
+        self.sent = []
+
+    def send(self, topic, value, partition):
+        self.sent.append((partition, value))
+        return self
+
+    def add_callback(self, taken):
+        taken(None)
+        return self
+
+    def add_errback(self, failed):
+        return self
+
+
+def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_ticks():
+    producer = Producer()
+    config = GeneratorConfig(
+        kafka="", topic="t", workload="keycount", parameters={"keys": 50}, rate=100, routers=2, frame_ms=20, lines=True
+    )
+    generator = Generator(config, producer)
+    generator.send(0, 900_000)
+    assert producer.sent == []
+    generator.obey({"start_at_us": 1_000_000, "seconds": 1}, 900_000)
+    generator.send(0, 1_100_000)
+    generator.send(1, 1_100_000)
+    assert [partition for partition, _ in producer.sent] == [0] * 6 + [1] * 5
+    due = [json.loads(value)["t"] for _, value in producer.sent]
+    assert due == [*range(1_000_000, 1_100_001, 20_000), *range(1_010_000, 1_100_000, 20_000)]
+    assert generator.events == 11
+
+
+def test_what_fills_the_state_is_no_event_of_the_load(monkeypatch):
+    some = [record(offset, value) for offset, value in enumerate(lines.encode(events((5, 0), (5, 10), (6, 20))))]
+    partition = SimpleNamespace(partition=1)
+    monkeypatch.setattr(lines, "records", lambda *place: iter([(partition, some[:2]), (partition, some[2:])]))
+    offered, frames = lines.read_topic(SimpleNamespace(kafka="", sign_in=None), "t", EVENTS, 2)
+    assert offered.to_dict("list") == {
+        "router": [1, 1], "offset": [1, 2], "position": [0, 0], "key": [5, 6], "t": [10, 20]
+    }  # fmt: skip
+    assert frames.to_dict("list") == {"router": [1, 1], "offset": [1, 2], "watermark": [0, 0], "events": [1, 1]}
+    assert offered["router"].dtype == np.int32
+
+
+def test_a_topic_without_events_is_empty(monkeypatch):
+    monkeypatch.setattr(lines, "records", lambda *place: iter([]))
+    offered, frames = lines.read_topic(SimpleNamespace(kafka="", sign_in=None), "t", EVENTS, 2)
+    assert offered.empty and frames.empty and list(offered) == ["router", "offset", "position", "key", "t"]
