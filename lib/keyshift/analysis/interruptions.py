@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from keyshift.analysis.conclusions import TIE, digits
 from keyshift.analysis.metrics import need
-from keyshift.analysis.tables import TIE, Row, digits
+from keyshift.analysis.tables import Row
 from keyshift.errors import BadInput
 
 SILENCE = "silence (s)"

@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.figures import pareto, plain_log
 from keyshift.analysis.metrics import need
 from keyshift.analysis.style import finish, heading, look, panel_grid
-from keyshift.analysis.tables import digits, enumerated, on_front
+from keyshift.analysis.tables import on_front
 
 COMPARED = {"completion_s": ("completion (s)", "Completion"), "spike_ms": ("P99 spike (ms)", "P99 spike")}
 OVER = {"completion_s": ("completion (s)", "Completion"), "longest_s": ("longest wait (s)", "Longest wait of a record")}
