@@ -49,10 +49,11 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
     well = table[table["windows after"] > 0].sort_values("windows after")
     said = []
     if len(well):
+        least, most = (f"{number:.3g}" for number in well["results per window"].agg(["min", "max"]))
         said.append(
             f"Windows fired in {len(well)} of {len(table)} runs, behind the migration, too: at the least "
             f"{well['windows after'].iloc[0]} ({well.index[0]}). Results per window: "
-            f"{well['results per window'].min():.3g} to {well['results per window'].max():.3g} on average."
+            f"{least if least == most else f'{least} to {most}'} on average."
         )
     if stuck:
         said.append(f"No window closed behind the migration of {', '.join(stuck)}.")

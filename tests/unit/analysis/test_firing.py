@@ -40,7 +40,7 @@ def test_sentences_say_where_windows_fired_and_where_they_did_not():
     stuck = {"metrics": metrics((-1.0, 1, 5)), "migration": MIGRATION}
     runs = {"q5": {"metrics": RUN, "migration": MIGRATION}, "q7": stuck, "q1": stuck | {"metrics": metrics()}}
     assert fired_sentences(fired(runs)) == [
-        "Windows fired in 1 of 3 runs, behind the migration, too: at the least 2 (q5). Results per window: 4 to 4 on "
+        "Windows fired in 1 of 3 runs, behind the migration, too: at the least 2 (q5). Results per window: 4 on "
         "average.",
         "No window closed behind the migration of q7.",
         "No timer gave a result in q1.",
