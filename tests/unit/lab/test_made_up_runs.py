@@ -26,9 +26,9 @@ SETS = sorted(
 )
 
 
-SMALLER = {
-    "04_simulate_clusters": {"slots": 100, "key_groups": 1000, "clusters": [10], "sizes": ["1TB"]}
-}  # it takes long
+SMALLER = {  # of what takes long
+    "04_simulate_clusters": {"slots": 100, "rate": 10_000, "key_groups": 1000, "clusters": [10], "sizes": ["1TB"]}
+}
 
 
 class Enough(Exception):
