@@ -26,9 +26,8 @@ SETS = sorted(
 )
 
 
-SMALLER = {  # of what takes long
-    "04_simulate_clusters": {"slots": 100, "rate": 10_000, "key_groups": 1000, "clusters": [10], "sizes": ["1TB"]}
-}
+FEW = {"slots": 20, "rate": 1000, "key_groups": 100, "state": "20GB", "clusters": [10], "sizes": ["1GB"]}
+SMALLER = {"04_simulate_clusters": FEW}  # of what takes long
 
 
 class Enough(Exception):
