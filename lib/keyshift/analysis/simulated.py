@@ -88,7 +88,7 @@ def simulated_pareto(table: pd.DataFrame, validation: pd.DataFrame) -> Axes:
         frame[f"{measure}_low_{unit}"] = np.maximum(table[name] * min(off.low, 1.0), least)
         frame[f"{measure}_high_{unit}"] = table[name] * max(off.high, 1.0)
     ax = pareto(frame)
-    heading(ax, "What a migration would cost, simulated")
+    heading(ax, "Simulated migrations; bars: as far as measured runs were off")
     return ax
 
 

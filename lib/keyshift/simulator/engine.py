@@ -15,7 +15,7 @@ from keyshift.keys import Assignment, Move, Step
 from keyshift.planner import Plan, Strategy
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol import coordinator as protocol
-from keyshift.simulator.model import Cluster, Costs, Floats, Load
+from keyshift.simulator.model import Cluster, Costs, Floats, Ints, Load
 from keyshift.simulator.network import Network
 from keyshift.simulator.waiting import Waits
 
@@ -229,7 +229,7 @@ class _Run:
         whole = self._strategy.handover == "whole"
         return float(load.unit_bytes[unit]) * -math.expm1(-changes / (1.0 if whole else max(load.unit_keys[unit], 1.0)))
 
-    def _busy(self, rates: Floats, slots: "np.ndarray") -> Floats:
+    def _busy(self, rates: Floats, slots: Ints) -> Floats:
         """The share that these records take of what the others of their slots leave."""
         own = rates * self._costs.event_s
         others = self._rates[slots] * self._costs.event_s + self._load.rows_per_s * self._costs.row_s - own

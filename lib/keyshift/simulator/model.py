@@ -12,6 +12,7 @@ from keyshift.errors import BadInput
 from keyshift.keys import Assignment
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 LEVELS = (np.arange(200) + 0.5) / 200  # of the quantiles of latency
 
 

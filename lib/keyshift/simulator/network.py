@@ -4,12 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from keyshift.keys import Move
-from keyshift.simulator.model import Cluster, Costs, Floats
-
-Slots = npt.NDArray[np.int32]
+from keyshift.simulator.model import Cluster, Costs, Floats, Ints
 
 
 class Network:
@@ -58,7 +55,7 @@ class Network:
                 ends[place] = now = float(np.interp(sent, *curve))
         return ends
 
-    def deliver(self, sources: Slots, destinations: Slots, sizes: Floats, core_s: Floats) -> tuple[Floats, Floats]:
+    def deliver(self, sources: Ints, destinations: Ints, sizes: Floats, core_s: Floats) -> tuple[Floats, Floats]:
         """Streams that begin together: bytes and core seconds of each, all of shape (streams,).
 
         Returns moments in seconds since the beginning, shape (n,), ascending from 0, and which part of each stream is

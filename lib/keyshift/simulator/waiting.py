@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from keyshift.simulator.model import LEVELS, Costs, Floats, Load
+from keyshift.simulator.model import LEVELS, Costs, Floats, Ints, Load
 
 WIDTH = 0.02  # of a class of waits: they are counted by size
 LEAST_S = 1e-4  # a shorter wait is none
@@ -45,7 +45,7 @@ class Waits:
             classes = np.round(np.log(waits[row, column] / LEAST_S) / WIDTH).astype(np.int64)
             self._count(second[column], classes, events[some][row])
 
-    def _count(self, seconds: "np.ndarray", classes: "np.ndarray", events: Floats) -> None:
+    def _count(self, seconds: Ints, classes: Ints, events: Floats) -> None:
         order = np.argsort(seconds, kind="stable")
         found, begins = np.unique(seconds[order], return_index=True)
         for second, here in zip(found, np.split(order, begins)[1:], strict=True):

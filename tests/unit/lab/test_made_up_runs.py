@@ -31,9 +31,8 @@ SETS = sorted(
 LOOKS = pd.DataFrame(dict.fromkeys(TABLES["scaling"].names, 2.0), index=range(4)).assign(
     t_s=[0.5, 1.5, 2.5, 3.5], slots=[1, 1, 2, 2], target=[1, 2, 2, 2], migrating=False, reason="as it was", stage=0
 )
-SMALLER = {
-    "04_simulate_clusters": {"slots": 100, "key_groups": 1000, "clusters": [10], "sizes": ["1TB"]}
-}  # it takes long
+FEW = {"slots": 20, "rate": 1000, "key_groups": 100, "state": "20GB", "clusters": [10], "sizes": ["1GB"]}
+SMALLER = {"04_simulate_clusters": FEW}  # of what takes long
 
 
 class Enough(Exception):
