@@ -4,6 +4,7 @@ The end of standard input means stop, so neither outlives the process that start
 over is one line on standard error and exit status 1.
 """
 
+import gc
 import json
 import logging
 import os
@@ -75,6 +76,8 @@ def run(config_type: type[C], body: Callable[[C, Commands], None]) -> None:
     """Run ``body`` and exit; what Ctrl-C means is up to who has started this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it is raised, and ends in one line
+    gc.collect()
+    gc.freeze()  # what was imported is looked through no more: it took 76 ms, in which no event was sent
     commands = Commands()
     status = 1
     try:
