@@ -269,7 +269,7 @@ class LedStage:
         name, owners = self._copying
         return self.by_slot(f"copied/{name}", owners, "copying")
 
-    def close_copies(self) -> dict[int, dict[str, Any]]:
+    def copied_by_now(self) -> dict[int, dict[str, Any]]:
         """Of the copies ordered last, what those owners measured whose are close by now."""
         if self._copying is None:
             return {}

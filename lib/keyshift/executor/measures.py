@@ -46,6 +46,8 @@ class Measures:
         and for the shortest time, and to look at each would cost as much as the slot's own work.
         """
         for result in results:
+            if not result.num_rows:  # none of its events is due a result
+                continue
             due, position = result.column("t"), result.column("position")
             for row in (0, result.num_rows - 1):
                 if position[row].as_py() >= 0:  # nobody waits for a timer's

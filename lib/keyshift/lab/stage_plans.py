@@ -201,7 +201,7 @@ class StagePlans:
     def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
-            if answers := self.led.close_copies():  # by now those of the migration before are, or never will be
+            if answers := self.led.copied_by_now():  # by now those of the migration before are, or never will be
                 self._copied.append(_copied(answers))
             self.led.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 

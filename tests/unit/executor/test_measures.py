@@ -83,3 +83,11 @@ def test_latency_is_that_of_the_first_and_the_last_event_of_each_frame_and_goes_
     second.answered([frame], 11_000)
     counts = dict(second.so_far(heat(), 0, {})["latency"])
     assert counts == {class_of(10.0): 2, class_of(2.0): 2}
+
+
+def test_a_frame_without_results_has_no_latency():
+    """A query that leaves events out, such as q2 of Nexmark, has frames of which nothing is left."""
+    frame = pa.RecordBatch.from_pydict({"t": pa.array([], pa.int64()), "position": pa.array([], pa.int32())})
+    made = Measures(UNITS, None)
+    made.answered([frame], 11_000)
+    assert made.so_far(heat(), 0, {})["latency"] == []

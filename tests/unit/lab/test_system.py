@@ -38,7 +38,7 @@ class Job:
     def copy(self, *order):
         self.copied.append(order)
 
-    def close_copies(self):
+    def copied_by_now(self):
         return self.await_copies() or {}
 
     def end_copies(self):

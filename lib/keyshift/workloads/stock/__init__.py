@@ -1,8 +1,8 @@
 """A stock exchange: limit orders come in, are matched by price and time in an order book per key, and are deleted.
 
 Events are those of a tape (``tape``), or drawn from the seed; then the exchange opens with deep books (``resting``), as
-real ones do. Routers interleave in the books as they like, and each
-result says the place of its event among those of its key, so that the oracle can do the same once more.
+real ones do. Routers interleave in the books as they like, and each result says the place of its event among those of
+its key, so that the oracle can do the same once more.
 """
 
 from collections.abc import Iterator
