@@ -82,7 +82,7 @@ def fit(runs: Sequence[Measured]) -> Fit:
     notify_s = table.median("notify_s", steps["notice"], "runs")
     answered = several[["ack_s"]].assign(answer_s=1.0)
     ack_s, answer_s = table.least_squares(answered, several["gap"], "runs of several steps")
-    handover_s, stream_s, unit_s, byte_s = table.least_squares(steps[HANDED], steps["took"], "runs")
+    handover_s, stream_s, unit_s, byte_s = table.least_squares(steps[HANDED], steps["took"], "runs", "byte_s")
     restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], table)
     rows = [(run.cores - run.rate * run.event_s) * run.frame_s / run.routers / run.slots for run in runs]
     costs = Costs(
@@ -120,8 +120,11 @@ class _Table:
         self._add(name, middle, f"{len(known)} {of}", float((known - middle).abs().median()) / (middle or nan))
         return middle
 
-    def least_squares(self, parts: pd.DataFrame, times: "pd.Series[float]", of: str) -> list[float]:
-        """Factors of the columns of ``parts``, none below 0, that give ``times`` with the least relative error."""
+    def least_squares(self, parts: pd.DataFrame, times: "pd.Series[float]", of: str, positive: str = "") -> list[float]:
+        """Factors of the columns of ``parts``, none below 0, that give ``times`` with the least relative error.
+
+        ``positive``: the column whose factor must not be 0 either, as it will be if the others explain the noise.
+        """
         columns, took = parts.to_numpy("float64"), times.clip(lower=LEAST_S).to_numpy("float64")
         scale = 1 / took
         factors, least = np.zeros(columns.shape[1]), inf
@@ -129,7 +132,8 @@ class _Table:
             found = np.zeros(len(factors))
             found[list(kept)] = np.linalg.lstsq(columns[:, kept] * scale[:, None], took * scale, rcond=None)[0]
             error = float(np.sum((columns @ found * scale - took * scale) ** 2))
-            if found.min() >= 0 and error < least:
+            known = not positive or found[parts.columns.get_loc(positive)] > 0
+            if known and found.min() >= 0 and error < least:
                 factors, least = found, error
         for name, factor in zip(parts.columns, factors, strict=True):
             self._add(name, factor, f"{len(took)} {of}", float(np.median(np.abs(columns @ factors / took - 1))))

@@ -83,6 +83,12 @@ def test_no_cost_is_below_nothing():
     assert costs.unit_s == 0 < costs.byte_s
 
 
+def test_state_takes_some_time_even_if_few_runs_do_not_tell():
+    larger = LIVE[1].migration.assign(bytes=4 << 20)  # in the same time
+    costs = fit([LIVE[0], LIVE[1], replace(LIVE[1], migration=larger)]).costs
+    assert costs.byte_s > 0
+
+
 def test_runs_of_one_step_do_not_say_how_steps_follow_each_other():
     with pytest.raises(BadInput, match=r"none of 1 runs has several steps; measure one of fluid"):
         fit([LIVE[1]])
