@@ -1,13 +1,16 @@
 """A program of ours ends with one line and an exit status."""
 
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.program import run_program
+from keyshift.program import ending_with_us, run_program
+from keyshift.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +65,34 @@ def test_any_other_error_is_a_fault_and_shows_where() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run_program(app)
+
+
+KEEPER = """
+import subprocess, sys, time
+from keyshift.program import ending_with_us
+child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+with ending_with_us([child.pid]):
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_ends_with_us_ends_even_if_we_are_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, text=True) as keeper:
+        assert keeper.stdout is not None
+        child = psutil.Process(int(keeper.stdout.readline()))
+        assert child.is_running()
+        keeper.kill()
+
+    def gone() -> bool:
+        return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+    assert wait_until(gone, 20)
+
+
+def test_behind_the_block_it_goes_on() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        with ending_with_us([child.pid]):
+            pass
+        assert child.poll() is None
+        child.kill()

@@ -49,6 +49,11 @@ SETTINGS = {
     "table.exec.mini-batch.enabled": "false",
 }
 
+NOTE = (
+    "a job of Flink: bytes of a unit are an equal share of the savepoint, all of which is written and read; the "
+    "verdict is about results and the last count of each key, not about owners nor Flink's own final state"
+)
+
 
 class FlinkCount(KeyCount):
     """``keycount`` as Flink has it. Its final state is not read: the last count of each key says what it must be."""
@@ -95,7 +100,9 @@ def query(state_bytes: int, version: int) -> str:
 
 
 class FlinkJob:
-    """See ``system.SystemUnderTest``. A key group of Flink is a unit: both number them alike, and give slots ranges."""
+    """See ``system.SystemUnderTest``. A key group of Flink stands for a unit: there are as many, and slots own the same
+    ranges of them; which keys are in one differs.
+    """
 
     def __init__(self, spec: RunSpec, client: FlinkClient, endpoints: Endpoints, events: Topic, results: Topic) -> None:
         assert isinstance(spec.workload, FlinkCount)
@@ -222,12 +229,6 @@ class FlinkJob:
             revoked=(),
             troubles=[*self.troubles, NOTE],
         )
-
-
-NOTE = (
-    "a job of Flink: bytes of a unit are an equal share of the savepoint, all of which is written and read; the "
-    "verdict is about results and the last count of each key, not about owners nor Flink's own final state"
-)
 
 
 def restarted(
