@@ -56,12 +56,13 @@ def _one(row: Row, latency: pd.DataFrame) -> dict[str, Any]:
 
 def interruption_sentences(table: pd.DataFrame, of: str) -> list[str]:
     """The silence of strategy ``of`` against that of each other one, in sentences. ``table``: of ``interruptions``."""
-    need(table, [SILENCE], "interruption_sentences")
+    need(table, [SILENCE, "runs"], "interruption_sentences")
     silences = table[SILENCE].dropna().to_dict()
     if of not in silences:
         return [f"No correct run of {of} says how long its results stop."]
     mine = silences.pop(of)
-    said = [f"{of}: no result for {digits(mine)} s."]
+    runs = table["runs"].to_dict()[of]
+    said = [f"{of}: no result for {digits(mine)} s{', the median of its runs' if runs > 1 else ''}."]
     for name, silence in silences.items():
         low, high = sorted((max(silence, LEAST_S), max(mine, LEAST_S)))
         if high <= TIE * low:

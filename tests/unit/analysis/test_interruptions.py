@@ -39,6 +39,7 @@ def test_repetitions_are_their_median_and_a_bad_run_does_not_count():
     rows = [row("a", 1000.0), row("a", 9000.0, verdict="bad"), row("a", 3000.0), row("a", 2000.0)]
     table = interruptions(rows, {"a": [latency(1.0)] * 3})
     assert table.loc["a", ["runs", "verdict", "silence (s)"]].tolist() == [4, "bad (1 of 4)", 2.0]
+    assert interruption_sentences(table, "a") == ["a: no result for 2.0 s, the median of its runs."]
 
 
 def test_without_a_correct_run_nothing_is_known():

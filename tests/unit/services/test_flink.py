@@ -17,7 +17,7 @@ PORTS = {"rpc": 1001, "rest": 1002, "gateway": 1003}
 
 
 def test_every_address_is_one_of_loopback_and_every_port_is_given() -> None:
-    told = flink.configuration(Path("/work/it"), 4, PORTS)
+    told = flink.configuration(Path("/somewhere"), 4, PORTS)
     hosts = {name: value for name, value in told.items() if re.search(r"(address|host)$", name)}
     assert len(hosts) >= 7 and set(hosts.values()) == {"127.0.0.1"}
     ports = {name: str(value) for name, value in told.items() if name.endswith("port")}
