@@ -56,7 +56,7 @@ def fired_sentences(table: pd.DataFrame) -> list[str]:
             f"{least if least == most else f'{least} to {most}'} on average."
         )
     if stuck:
-        said.append(f"No window closed behind the migration of {', '.join(stuck)}.")
+        said.append(f"No window closed behind the migration of {'; '.join(stuck)}.")
     if silent:
-        said.append(f"No timer gave a result in {', '.join(silent)}.")
+        said.append(f"No timer gave a result in {'; '.join(silent)}.")
     return said
