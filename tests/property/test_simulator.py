@@ -18,7 +18,8 @@ NAMES = st.sampled_from(POSSIBLE)
 SECONDS = st.floats(0.0, 0.1)
 CLUSTERS = st.builds(Cluster, st.integers(1, 3), st.integers(1, 4), st.floats(1e3, 1e6))
 COSTS = st.builds(
-    Costs, request_s=SECONDS, notify_s=SECONDS, answer_s=SECONDS, ack_s=SECONDS, handover_s=SECONDS, stream_s=SECONDS, unit_s=SECONDS,
+    Costs, request_s=SECONDS, notify_s=SECONDS, answer_s=SECONDS, ack_s=SECONDS, handover_s=SECONDS,
+    stream_s=SECONDS, unit_s=SECONDS,
     byte_s=st.floats(1e-9, 1e-4), restart_s=SECONDS, stored_byte_s=st.floats(0.0, 1e-5), event_s=st.floats(0.0, 1e-4),
     row_s=st.floats(0.0, 1e-4), before_ms=st.just(tuple(10 * LEVELS)),
 )  # fmt: skip

@@ -10,7 +10,8 @@ from keyshift.simulator import Cluster, Costs, Load, simulated
 from keyshift.simulator.model import LEVELS
 
 FREE = Costs(
-    request_s=0.0, notify_s=0.0, answer_s=0.0, ack_s=0.0, handover_s=0.0, stream_s=0.0, unit_s=0.0, byte_s=1e-15, restart_s=0.0,
+    request_s=0.0, notify_s=0.0, answer_s=0.0, ack_s=0.0, handover_s=0.0, stream_s=0.0, unit_s=0.0,
+    byte_s=1e-15, restart_s=0.0,
     stored_byte_s=0.0, event_s=0.0, row_s=0.0, before_ms=tuple(0 * LEVELS),
 )  # fmt: skip
 ONE_LINK = Cluster(host_slots=1, cores=1, link_bytes_per_s=100.0)

@@ -94,11 +94,11 @@ def test_the_words_begin_with_how_sure_they_are():
         "number, cores and links alone.",
         "Of what moves everything all_at_once would complete first, in 70 s, or 70 s to 140 s if the simulator is as "
         "far off as above; a bare copy over the links takes 70 s.",
-        "Of those that take at most twice as long a record would wait least with matched: up to 2.5 s, and it completes "
-        "after 80 s.",
+        "Of those that take at most twice as long a record would wait least with matched: up to 2.5 s, and it "
+        "completes after 80 s.",
         "A record would wait longest with all_at_once, up to 70 s; with fluid up to 0.7 s, and that completes after "
         "33 min.",
-        "P99 of all events hardly shows matched and fluid: in no second does one event in a hundred wait for long. Those "
-        "few wait all the same: see the longest wait.",
+        "P99 of all events hardly shows matched and fluid: in no second does one event in a hundred wait for long. "
+        "Those few wait all the same: see the longest wait.",
     ]
     assert "140 s" not in "".join(simulation_sentences(TABLE, RUNS.iloc[2:]))
