@@ -146,6 +146,17 @@ class Job:
             stage.leave()
         self._query = None
 
+    def _stop_for_the_next(self) -> list[Assignment]:
+        """``stop``, for another attempt. Gives the newest assignment of each stage: its version is never used again.
+
+        Until the coordinators have ended, a snapshot or a step may switch. One that dies may have decided on a version,
+        and not have told whether it was published.
+        """
+        decided = [stage.assignment for stage in self.stages]
+        self.stop()
+        told = [stage.assignments[-1] for stage in self.stages]
+        return [max(both, key=lambda each: each.version) for both in zip(told, decided, strict=True)]
+
     def restart(self, name: str, target: Assignment, slots: int = 0) -> None:
         """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has, at
         least ``slots``.
@@ -154,11 +165,10 @@ class Job:
         ``records``.
         """
         begun_us, restarted = now_us(), self.stage(name)
-        before = {stage.name: stage.assignment for stage in self.stages}
         savepoint = self.savepoint()
         aligned_us = now_us()
         self._say("stopping")
-        self.stop()
+        before = dict(zip((stage.name for stage in self.stages), self._stop_for_the_next(), strict=True))
         stopped_us = now_us()
         self._say("starting anew")
         config = self.config.with_slots({name: max(slots, *(owner + 1 for owner in target.owner))})
@@ -185,13 +195,11 @@ class Job:
         that the attempt that died could not read counts no more. The newest assignments hold, as every unit is made
         anew wherever it belongs; steps that had not switched are not repeated, nor are copies.
         """
-        newest = [stage.assignment for stage in self.stages]
         self.read_log()
         self._end_snapshots()
         if self._restoring():
             self.snapshots.pop()
-        self.stop()
-        self._go_on(newest)
+        self._go_on(self._stop_for_the_next())
 
     def _go_on(self, newest: Sequence[Assignment]) -> None:
         """The next attempt, from what ``recover`` says. ``newest``: of each stage, that the one before had."""

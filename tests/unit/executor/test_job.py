@@ -224,6 +224,33 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
 
 
+def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_while_it_began(job):
+    """Results of both would have that version, and the owners of one of them."""
+    savepoint = job.savepoint
+
+    def with_a_snapshot():
+        switch_to(job, START.version + 1)
+        return savepoint()
+
+    job.savepoint = with_a_snapshot
+    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    assert job.counter.begins == [START.version, START.version + 2]
+    (record,) = job.counter.records
+    assert record.version == START.version + 2
+
+
+def test_a_switch_while_a_dead_query_is_cleared_away_keeps_its_version(job):
+    stop = job.queries[-1].stop
+
+    def with_a_switch():
+        switch_to(job, START.version + 1)
+        stop()
+
+    job._snapshotter = SimpleNamespace(end=with_a_switch)
+    job.recover()
+    assert job.counter.begins == [START.version, START.version + 2]
+
+
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
     job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
     job.queries[-1].stop()
