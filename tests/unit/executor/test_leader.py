@@ -11,6 +11,7 @@ from keyshift.waiting import wait_until
 
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
+BACK = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
 PAUSING = Step(FIRST.moves, Mode(gate="router"))
 ENDS = ("installed-1", "prepared-0", "prepared-1", "released-0")
 
@@ -184,11 +185,10 @@ def test_a_successor_inherits_the_records_and_what_was_asked_for_and_not_begun(p
 
     def at_phase(reached):
         if reached == phase:
-            first.request(lambda current: (back,))
+            first.request(lambda current: (BACK,))
             first.fail(kill)
 
-    back = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
-    migrations = [FIRST, SECOND, back]
+    migrations = [FIRST, SECOND, BACK]
     nodes = Nodes(hook)
     nodes.values["assignment"] = START.to_json()
     first = Coordinator(nodes, "first", START, 30.0, 2, at_phase=at_phase)
@@ -205,6 +205,32 @@ def test_a_successor_inherits_the_records_and_what_was_asked_for_and_not_begun(p
     assert {made.outcome for made in second.records.values()} == {"complete"}
     versions = [assignment.version for assignment in second.history]
     assert versions == [START.version + n for n in range(4)]
+
+
+def test_a_step_that_ended_before_its_leader_died_keeps_its_record():
+    """It is still among the steps that were published last, and the next leader publishes others."""
+    ended, begun = START.version + 1, START.version + 2
+
+    def hook(path, value):
+        if path == "steps":
+            prepared(nodes, value)
+        if path == "assignment":
+            if value["version"] == begun:
+                raise Died
+            nodes.acknowledge(value["version"], *ENDS, "installed-0", "released-1")
+
+    nodes = Nodes(hook)
+    nodes.values["assignment"] = START.to_json()
+    first = Coordinator(nodes, "first", START, 30.0, 2)
+    with pytest.raises(Died):
+        lead(first, (FIRST, SECOND, BACK))
+    assert [step["version"] for step in nodes.values["steps"]["steps"]] == [ended, begun]
+    second = Coordinator(nodes, "second", START, 30.0, 2)
+    second.inherit(first)
+    nodes.acknowledge(begun, *ENDS)
+    lead(second)
+    outcomes = {version: record.outcome for version, record in second.records.items()}
+    assert outcomes == dict.fromkeys([ended, begun, begun + 1], "complete")
 
 
 def test_a_leader_that_is_stopped_goes_on_after_its_time(monkeypatch):
