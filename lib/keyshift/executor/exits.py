@@ -112,6 +112,7 @@ class Onward(Routing):
         with self._lock:
             if raw["snapshot"] and raw["version"] > self._begin["version"]:
                 self._armed = {raw["snapshot"]: raw}
+                self._core.machine.release()  # this may be all that is ever heard of the end of the step before
             elif self._promised and raw["version"] > self._promised:
                 self._later = raw
             else:

@@ -69,6 +69,7 @@ class Snapshotter:
         self._over = threading.Event()
         self._committing = threading.Lock()  # the list of those that are complete may grow only while held
         self._number = 0
+        self._acknowledged: list[tuple[LedStage, int]] = []  # versions of snapshots that are to be withdrawn
         self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
         self._thread.start()
 
@@ -116,7 +117,19 @@ class Snapshotter:
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         for stage, version in zip(self._stages, versions, strict=True):
             stage.participant.withdraw(path)
-            stage.participant.withdraw(f"acks/{version}")
+            self._acknowledged.append((stage, version))
+        self._withdraw_acknowledgements()
+
+    def _withdraw_acknowledgements(self) -> None:
+        """Of what is no leader's step any more: one that takes over waits for those of all that are published."""
+        published = {stage.name: (stage.participant.read("steps") or {"steps": []})["steps"] for stage in self._stages}
+        waited_for = {(name, step["version"]) for name, steps in published.items() for step in steps}
+        acknowledged, self._acknowledged = self._acknowledged, []
+        for stage, version in acknowledged:
+            if (stage.name, version) in waited_for:
+                self._acknowledged.append((stage, version))
+            else:
+                stage.participant.withdraw(f"acks/{version}")
 
     def _begun(self, stage: LedStage, name: str) -> int:
         """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.

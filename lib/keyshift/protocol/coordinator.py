@@ -300,7 +300,11 @@ class CoordinatorMachine:
         if self._current is not None:
             self._current.since_ms = now_ms
             return effects + self._go_on(self._current, now_ms)
-        return effects + self._next(now_ms)
+        following = self._next(now_ms)
+        if current.step.snapshot and self._current is None:
+            # What was acknowledged of it is withdrawn: whoever takes over later must not wait for that.
+            effects.append(self._publish())
+        return effects + following
 
     def _next(self, now_ms: float) -> list[Effect]:
         """No step is under way: the next one begins, or a snapshot that is wanted."""

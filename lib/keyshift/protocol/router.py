@@ -60,6 +60,10 @@ class RouterMachine:
         if assignment.version >= newest:
             self._next_paused = paused
 
+    def release(self) -> None:
+        """No slot is paused any more, from the next boundary: the step that paused some is complete."""
+        self._next_paused = NOBODY
+
     def request_savepoint(self, savepoint: str) -> None:
         """Ask for a savepoint barrier at the next boundary. Asking again changes nothing."""
         if self.stopped_for is None:

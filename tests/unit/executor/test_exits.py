@@ -11,7 +11,7 @@ from keyshift.executor.channel import received, routed
 from keyshift.executor.config import result_schema
 from keyshift.executor.exits import Onward, make_exit
 from keyshift.keys import Assignment
-from keyshift.runtime.row import BARRIER, DATA, MOVED, SNAPSHOT
+from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
 from keyshift.runtime.slot import Cut, Moved
 from keyshift.workloads import workloads
 
@@ -19,11 +19,11 @@ CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
 FIRST = replace(
     CONFIG, workload="chain", parameters=CHAIN.model_dump(), stage="counter-1", onward=(("counter-2", 2),), hop_us=1000
 )
-SAID = (DATA, BARRIER, SNAPSHOT, MOVED)
+SAID = (DATA, BARRIER, SNAPSHOT, SAVEPOINT, MOVED)
 
 
-def published(version, snapshot=""):
-    return Assignment.contiguous(4, 2).to_json() | {"version": version, "paused": [], "snapshot": snapshot}
+def published(version, snapshot="", paused=()):
+    return Assignment.contiguous(4, 2).to_json() | {"version": version, "paused": paused, "snapshot": snapshot}
 
 
 @pytest.fixture
@@ -111,6 +111,15 @@ def test_a_unit_that_comes_and_leaves_promises_what_it_has_brought_along(onward)
     onward.publish(2)
     rows = given(onward, [Moved(3, 7, 0, False, 2), result(1), Moved(3, 8, 0, True)], 102)
     assert (DATA, 2) in rows and not onward.holds
+
+
+def test_no_slot_is_paused_until_a_snapshot_begins(onward):
+    """That the step before is complete was published just before, and what is published replaces what was."""
+    onward.publish(2, "", [0, 1])
+    assert given(onward, [result(1)], 102) == [(BARRIER, 2)]
+    onward.publish(3, "snapshot-1")
+    onward.request_savepoint("savepoint-1")
+    assert given(onward, [], 104) == [(DATA, 2), (SAVEPOINT, 2)]
 
 
 def test_a_snapshot_begins_where_the_results_of_the_slot_are_cut(onward):

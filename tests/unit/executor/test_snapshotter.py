@@ -28,6 +28,7 @@ class Job:
         self.to_come = dict.fromkeys(range(10, 1000), (STEP,))  # every one comes in the middle of a plan
         self.silent, self.failing = set(), {}  # who does not answer, and what who cannot write says
         self.said_by = {0, 1}
+        self.under_way = []  # versions
 
     def snapshot(self, name):
         version = self.snapshots[name] = 10 + len(self.snapshots)
@@ -50,6 +51,9 @@ class Job:
 
     def read_below(self, path):
         return self.answers[path]
+
+    def read(self, path):
+        return {"steps": [{"version": version} for version in self.under_way]} if path == "steps" else None
 
     def withdraw(self, path):
         self.withdrawn.append(path)
@@ -82,6 +86,16 @@ def made(monkeypatch):
 
 def until(done):
     assert wait_until(done, 10.0, 0.01), "it did not happen"
+
+
+def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made):
+    """One that takes over before the last one has said that the snapshot is over."""
+    made.job.under_way = [10]
+    made.begin()
+    until(lambda: len(made.complete) > 2)
+    assert "acks/11" in made.job.withdrawn and "acks/10" not in made.job.withdrawn
+    made.job.under_way = []
+    until(lambda: "acks/10" in made.job.withdrawn)
 
 
 def test_a_snapshot_has_all_state_and_where_routers_continue(made):

@@ -313,7 +313,7 @@ def test_a_snapshot_is_a_step_of_all_slots_in_which_nothing_moves():
     assert machine.snapshot("a", 0) == [publish(8, (8, SNAPSHOT))]
     assert not machine.busy
     assert captured(machine, 8, "prepared") == [PublishAssignment(assignment(8, 0, 0, 1, 1), snapshot="a")]
-    assert captured(machine, 8, "captured") == [StepDone(8)]
+    assert captured(machine, 8, "captured") == [StepDone(8), publish(8)]
     assert machine.snapshot("b", 6) == [publish(9, (9, Step((), snapshot="b")))]
 
 
@@ -352,7 +352,7 @@ def test_what_was_requested_beside_a_snapshot_ends_with_it_if_nothing_is_to_be_d
     machine.snapshot("a", 0)
     machine.submit("one", 1)
     assert machine.planned((), machine.assignment, 2) == []
-    assert captured(machine, 8) == [StepDone(8), MigrationDone()]
+    assert captured(machine, 8) == [StepDone(8), publish(8), MigrationDone()]
 
 
 @pytest.mark.parametrize("phases", [(), ("prepared",)])
@@ -368,11 +368,22 @@ def test_a_snapshot_that_is_late_is_given_up_and_what_waits_begins(phases):
     assert machine.acknowledged("captured", 8, 0, 201) == []
 
 
+def test_who_takes_over_after_a_snapshot_does_not_wait_for_it():
+    """What was acknowledged of it may be withdrawn by then."""
+    machine = coordinator()
+    machine.snapshot("a", 0)
+    done, published = captured(machine, 8)
+    assert done == StepDone(8) and published == publish(8)
+    successor = CoordinatorMachine(machine.assignment, deadline_ms=100, slots=3)
+    assert successor.recover(published.version, published.steps, published.rest, [], 0) == [MigrationDone()]
+    assert successor.snapshot("next", 0) == [publish(9, (9, Step((), snapshot="next")))]
+
+
 def test_cancelling_leaves_a_snapshot_alone():
     machine = coordinator()
     machine.snapshot("a", 0)
     assert machine.cancel(1) == []
-    assert captured(machine, 8) == [StepDone(8)]
+    assert captured(machine, 8) == [StepDone(8), publish(8)]
 
 
 def test_a_snapshot_waits_for_a_step_that_goes_forward():
@@ -387,7 +398,7 @@ def test_who_takes_over_finishes_a_snapshot_and_goes_on_with_what_was_to_come():
     done = [("captured", 8, slot) for slot in range(3)]
     assert machine.recover(8, [(8, SNAPSHOT)], [SWAP], done, 0) == [StepDone(8), publish(9, (9, SWAP))]
     machine = CoordinatorMachine(assignment(8, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    assert machine.recover(8, [(8, SNAPSHOT)], [], done, 0) == [StepDone(8)], "there was no migration"
+    assert machine.recover(8, [(8, SNAPSHOT)], [], done, 0) == [StepDone(8), publish(8)], "there was no migration"
     assert not machine.busy
 
 
