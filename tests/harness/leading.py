@@ -24,12 +24,12 @@ class MortalSession(Session):
         super().__init__(ensemble, root)
         self._dies, self._fate = dies, random.Random(ensemble.rng.random())
         self.dead = threading.Event()
-        self.plan_begun = True  # whether a step was published since the last plan was made
+        self.plan_begun = True  # whether a step of it was published since the last plan was made
 
     def publish(self, path: str, value: Any) -> None:
         self._pass()
         super().publish(path, value)
-        self.plan_begun |= path == "steps"
+        self.plan_begun |= path == "steps" and bool(value["rest"] or any(step["moves"] for step in value["steps"]))
         self._pass()
 
     def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
