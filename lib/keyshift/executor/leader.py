@@ -185,7 +185,7 @@ class Coordinator:
         plan = (self._coordination.read("plan") or {"steps": []})["steps"]  # none if it was only a snapshot
         rest = [Step.from_json(step) for step in plan[len(plan) - raw["rest"] :]]
         effects = self._machine.recover(version, steps, rest, [], _ms())
-        self._hear((of, step) for of, step in steps if of >= published.version)  # what was acknowledged is heard again
+        self._hear(steps)  # what was acknowledged is heard again
         self._note(steps, rest, now_us())
         for of, _ in steps:
             if of < published.version:  # the next one has switched: this one's leader did not live to publish that
