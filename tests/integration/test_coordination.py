@@ -112,12 +112,12 @@ def begun():
     """The session that was begun ahead, if there is one."""
 
     def begun():
-        return module._ahead._client
+        return module._ahead._begun and module._ahead._begun[0]
 
     yield begun
     if (left := begun()) is not None:
         module._ahead.take(*module._ahead._of)
-        module._end(left)
+        module.end(left)
 
 
 def test_a_session_may_be_begun_before_the_next_participant_needs_it(join, begun):

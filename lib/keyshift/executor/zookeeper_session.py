@@ -3,35 +3,14 @@
 import contextlib
 import threading
 from collections.abc import Iterator
-from hashlib import sha256
-from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import make_digest_acl
 
 from keyshift.errors import ServiceUnavailable, service_errors
+from keyshift.executor.zookeeper_client import ANSWER_S, GIVE_UP_S, begin, end
 
-ANSWER_S = 10.0  # for a new session
-GIVE_UP_S = 30.0  # without a connection; kazoo alone would keep every caller waiting for ever
-PATIENT = {"max_tries": -1, "max_delay": 1.0}  # kazoo's own pauses grow to an hour
-
-
-def _only_for(secret: str) -> dict[str, Any]:
-    """What makes kazoo sign in, and make nodes that only who signs in likewise can read, write and delete."""
-    password = sha256(f"zookeeper {secret}".encode()).hexdigest()  # is sent in clear, so it must not open anything else
-    return {"auth_data": [("digest", f"job:{password}")], "default_acl": [make_digest_acl("job", password, all=True)]}
-
-
-def _client(hosts: str, secret: str) -> KazooClient:
-    return KazooClient(
-        hosts=hosts,
-        timeout=ANSWER_S,
-        connection_retry=PATIENT,
-        command_retry=PATIENT,
-        **_only_for(secret) if secret else {},
-    )
+Begun = tuple[KazooClient, threading.Event]  # a session, and what is set while it has a connection
 
 
 class _Ahead:
@@ -40,42 +19,32 @@ class _Ahead:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: tuple[str, str] | None = None
-        self._client: KazooClient | None = None
-        self._there: Any = None  # an event
+        self._begun: Begun | None = None
 
     def begin(self, hosts: str, secret: str) -> None:
         """Does not wait for the session. One for another job ends."""
         with self._lock:
             if self._of == (hosts, secret):
                 return
-            other, self._of, self._client = self._client, (hosts, secret), _client(hosts, secret)
-            self._there = self._client.start_async()
+            other, self._of, self._begun = self._begun, (hosts, secret), begin(hosts, secret)
         if other is not None:
-            _end(other)
+            end(other[0])
 
-    def take(self, hosts: str, secret: str) -> KazooClient | None:
+    def take(self, hosts: str, secret: str) -> Begun | None:
         """The session, if there is one; it is the caller's now."""
         with self._lock:
             if self._of != (hosts, secret):
                 return None
-            client, there, self._of, self._client = self._client, self._there, None, None
-        there.wait(ANSWER_S)
-        return client
+            begun, self._of, self._begun = self._begun, None, None
+        return begun
 
 
 _ahead = _Ahead()
 
 
-def _end(client: KazooClient) -> None:
-    with contextlib.suppress(
-        Exception
-    ):  # already broken; or another thread is stopping it, for which kazoo has no class
-        client.stop()
-        client.close()
-
-
 class Session:
-    """A lost connection passes unnoticed: calls wait. ``_renewed`` and ``_lost`` are called by kazoo's threads.
+    """A lost connection passes unnoticed: calls wait, each for a bounded time. ``_renewed`` and ``_lost`` are called
+    by other threads, ``_renewed`` by one at a time.
 
     Every method raises ServiceUnavailable if ZooKeeper is not there, refuses, or was away for ``GIVE_UP_S``; then for
     good.
@@ -83,21 +52,20 @@ class Session:
 
     def __init__(self, hosts: str, secret: str) -> None:
         ahead = _ahead.take(hosts, secret)
-        self._client = ahead or _client(hosts, secret)
+        self._client, self._there = ahead or begin(hosts, secret)
         self._hosts, self._secret = hosts, secret
         self._first = ahead is None
         self._timer: threading.Timer | None = None
         self._expired = False  # the session, and there is no other one yet
         self._failure: str | None = None
+        self._renewing = threading.Lock()  # guards the two below
+        self._to_renew: bool | None = None  # whether in another session; None: nothing is to be renewed
+        self._renews = False  # a thread does
 
     def _start(self) -> None:
-        try:
-            self._client.start(timeout=ANSWER_S)  # does nothing for a session that is there
-        except KazooTimeoutError as error:
-            self._client.close()
-            raise ServiceUnavailable(
-                f"ZooKeeper at {self._hosts} did not answer within {ANSWER_S:g} s: is it running?"
-            ) from error
+        if not self._there.wait(ANSWER_S):
+            end(self._client)
+            raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {ANSWER_S:g} s: is it running?")
         self._client.add_listener(self._connection_changed)
 
     def _renewed(self, expired: bool) -> None:
@@ -117,7 +85,11 @@ class Session:
             if self._timer is not None:
                 self._timer.cancel()
             expired, self._timer, self._expired = self._expired, None, False
-            self._client.handler.spawn(self._renewed, expired)
+            with self._renewing:
+                self._to_renew = expired or bool(self._to_renew)
+                begins, self._renews = not self._renews, True
+            if begins:
+                self._client.handler.spawn(self._renew)
             return
         self._expired |= state == KazooState.LOST
         if self._timer is None:
@@ -125,11 +97,20 @@ class Session:
             self._timer.daemon = True
             self._timer.start()
 
+    def _renew(self) -> None:
+        """In a thread of its own, one at a time: what comes while it is at work is renewed in one go, behind that."""
+        while True:
+            with self._renewing:
+                expired, self._to_renew = self._to_renew, None
+                if expired is None:
+                    self._renews = False
+                    return
+            self._renewed(expired)
+
     def _give_up(self) -> None:
         self._client.remove_listener(self._connection_changed)
         self._fail(f"ZooKeeper at {self._hosts} was away for {GIVE_UP_S:g} s: see `keyshift status`")
-        with contextlib.suppress(KazooException):  # it is about to connect, and stops then
-            self._client.stop()  # fails whatever waits for an answer
+        end(self._client)  # fails whatever waits for an answer
 
     def _fail(self, failure: str) -> None:
         self._failure = self._failure or failure
@@ -156,4 +137,4 @@ class Session:
         self._client.remove_listener(self._connection_changed)
         if self._timer is not None:
             self._timer.cancel()
-        _end(self._client)
+        end(self._client)

@@ -1,5 +1,6 @@
 """What the wrapper adds to kazoo; with a real ZooKeeper see tests/integration."""
 
+import threading
 from itertools import count
 
 import pytest
@@ -15,11 +16,8 @@ from keyshift.keys import Mode, Move, SlotId, Step, UnitId
 class Client:
     """Nodes in memory; ``intruders`` are written, one at a time, when somebody asks what is below a node."""
 
-    def __init__(self, **_):
+    def __init__(self):
         self.nodes, self.intruders, self.lost = {}, [], False
-
-    def start(self, timeout):
-        pass
 
     def add_listener(self, listener):
         pass
@@ -50,7 +48,9 @@ class Client:
 
 @pytest.fixture
 def job(monkeypatch):
-    monkeypatch.setattr(zookeeper_session, "KazooClient", Client)
+    there = threading.Event()
+    there.set()
+    monkeypatch.setattr(zookeeper_session, "begin", lambda hosts, secret: (Client(), there))
     return Coordination("nowhere:1", "/job")
 
 
