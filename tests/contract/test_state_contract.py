@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from keyshift.checks import check_backend
 from keyshift.checks.backend import SCHEMA, Watched, exported
-from keyshift.errors import ContractBroken
+from keyshift.errors import ContractBroken, ServiceUnavailable
 from keyshift.state import Backend, backends, rows
 from keyshift.state.memory import MemoryState, MemoryStore
+from keyshift.state.redis_server import connected
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 KEYS = st.integers(0, 12) | INT64
@@ -155,6 +156,19 @@ def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
     state.values[1] = (2, b"a")
     state.delete(2)
     assert state.changes("check") == {1, 2}
+
+
+@pytest.mark.parametrize("name", [name for name, each in backends.items() if "redis" in each.settings.model_fields])
+def test_a_store_whose_server_has_lost_its_content_says_so(name):
+    with contextlib.closing(opened(name)) as store, contextlib.closing(connected(SETTINGS[name])) as client:
+        state = store.unit(0)
+        state.install(filled(lambda: MemoryState(SCHEMA), {1: (2, b"new"), 5: (3, b"")}).export(1000))
+        store.checkpoint()
+        client.flushall()
+        with pytest.raises(ServiceUnavailable, match="lost"):
+            store.checkpoint()
+        with pytest.raises(ServiceUnavailable, match="lost"):
+            exported(state, 1000)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=20))

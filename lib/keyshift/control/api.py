@@ -1,27 +1,25 @@
 """HTTP while a job runs. Every request needs the job's token: ``Authorization: Bearer TOKEN``.
 
 Answers are JSON. A request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without
-the token, 400 or 422 if it is wrong, 409 if the job is not running, 503 if it has failed.
+the token, 408 or 413 if it is too slow or too large (``guard``), 400 or 422 if it is wrong, 409 if the job is not
+running, 503 if it has failed.
 """
 
 import contextlib
-import secrets
 from typing import Annotated, Any
 
-from fastapi import BackgroundTasks, Depends, FastAPI, Query, Request, Response
+from fastapi import BackgroundTasks, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.exceptions import HTTPException
 
+from keyshift.control.guard import Guard
 from keyshift.control.metrics import CONTENT_TYPE, Metrics
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.lab.live_job import LiveJob, planned
 from keyshift.lab.live_run import NotRunning
 
 Stage = Annotated[str | None, Query(description="a keyed stage; may be left out if there is one")]
-_bearer = HTTPBearer(auto_error=False)
 
 
 class PlanRequest(BaseModel):
@@ -37,15 +35,8 @@ class PlanRequest(BaseModel):
 
 def make_app(job: LiveJob, token: str) -> FastAPI:
     """The application. It answers about ``job`` before it has begun, and after it has ended."""
-    Authorization = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-
-    def authorized(given: Authorization) -> None:
-        if given is None or not secrets.compare_digest(given.credentials.encode(), token.encode()):
-            reason = "the job's token is needed: Authorization: Bearer TOKEN"
-            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
-
-    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # they would need no token
-    app = FastAPI(title="keyshift", dependencies=[Depends(authorized)], **off)
+    app = FastAPI(title="keyshift", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, token=token)
     metrics = Metrics(job)
 
     @app.exception_handler(KeyshiftError)

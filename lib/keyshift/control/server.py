@@ -1,15 +1,20 @@
 """The HTTP server of a job, in a thread beside it."""
 
+import asyncio
 import socket
 import threading
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keyshift.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
 GOODBYE_S = 10  # for answers under way when the server ends
+HEAD_S = 10.0  # in which the head of a request has to arrive, from the connection or the last answer on
+MOST_CONNECTIONS = 64
 
 
 def listen(port: int = 0, host: str = LOOPBACK) -> socket.socket:
@@ -27,12 +32,49 @@ def url_of(listener: socket.socket) -> str:
     return f"http://{host}:{port}"
 
 
+class _Connection(H11Protocol):
+    """One that is closed if there are too many, or if nothing is asked: uvicorn has no deadline for a slow head.
+
+    (Its ``limit_concurrency`` counts only whoever has asked.)
+    """
+
+    _deadline: asyncio.TimerHandle
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._begin()
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.close()
+
+    def on_response_complete(self) -> None:
+        self._deadline.cancel()
+        self._begin()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _begin(self) -> None:
+        self._deadline = self.loop.call_later(HEAD_S, self._close_unless_asked)
+
+    def _close_unless_asked(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
 class Server:
     """From its making to ``stop``."""
 
     def __init__(self, app: FastAPI, listener: socket.socket) -> None:
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=GOODBYE_S
+            app,
+            http=_Connection,
+            ws="none",
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GOODBYE_S,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(

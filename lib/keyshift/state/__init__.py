@@ -110,7 +110,11 @@ class Store(Protocol):
         """
 
     def checkpoint(self) -> None:
-        """What was set up to now is about to be exported by another thread, or to be read again after a restart."""
+        """What was set up to now is about to be exported by another thread, or to be read again after a restart.
+
+        Raises ServiceUnavailable if values are elsewhere and not all are there any more: what was made of them since
+        would be wrong, so the job goes on from before.
+        """
 
     def close(self) -> None:
         """Nobody uses the store or its states any more. A process that is killed does not get here."""

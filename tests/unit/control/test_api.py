@@ -46,7 +46,13 @@ def test_nothing_is_answered_or_done_without_the_token(job, given):
     assert {answer.json()["detail"] for answer in answers} == {"the job's token is needed: Authorization: Bearer TOKEN"}
     assert job.state == "running" and not job.status()["migrations"]
     assert [what for what, *_ in job.traffic.told] == ["feed", "begin"]
-    assert {stranger.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc")} == {404}
+    assert {stranger.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc", "/nowhere")} == {401}
+    assert {answer.headers["WWW-Authenticate"] for answer in answers} == {"Bearer"}
+    assert stranger.post("/plan", content=b"{not json").status_code == 401
+
+
+def test_pages_that_describe_the_requests_are_off(client):
+    assert {client.get(path).status_code for path in ("/docs", "/openapi.json", "/redoc")} == {404}
 
 
 def test_a_job_is_scaled_and_tells_of_it(job, client):

@@ -14,6 +14,7 @@ from keyshift.state import backends, redis_server
 from keyshift.state.hybrid import HybridSettings, HybridStore
 from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, require, served
 from keyshift.state.remote import RemoteStore
+from keyshift.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
 
@@ -44,7 +45,12 @@ def names(server):
     return found
 
 
-@pytest.mark.parametrize("hybrid", [{}, {"write": "through"}, {"write": "back"}], ids=["remote", "through", "back"])
+KINDS = pytest.mark.parametrize(
+    "hybrid", [{}, {"write": "through"}, {"write": "back"}], ids=["remote", "through", "back"]
+)
+
+
+@KINDS
 def test_a_frame_is_one_round_trip_whatever_it_has(server, hybrid, monkeypatch):
     trips = []
     with opened(server, **hybrid) as store:
@@ -92,7 +98,7 @@ def test_a_state_of_which_keys_are_missing_is_not_taken_over(server):
     with opened(server) as source, opened(server, slot=1) as destination:
         state = source.unit(3)
         state.values[1] = 1, b""
-        reference = state.hand_over().replace(", 1]", ", 2]")
+        reference = state.hand_over().replace(", 1, ", ", 2, ")
         with pytest.raises(ProtocolViolation, match="unit 3 was handed over with 2 keys, 1 are in"):
             destination.adopt(3, reference)
 
@@ -140,10 +146,8 @@ def test_the_server_of_a_run_ends_with_it_and_its_password_is_nowhere_to_be_seen
         assert {c.laddr.ip for c in process.net_connections("tcp") if c.status == "LISTEN"} == {"127.0.0.1"}
         assert settings.secret and settings.secret not in " ".join(process.cmdline())
         assert settings.secret not in repr(settings) and settings.secret not in str(settings.model_dump())
-        with opened(settings.with_secret("wrong")) as store:
-            state = store.unit(0)
-            with pytest.raises(ServiceUnavailable, match="the store of state: "):
-                store.load([(state, {1})])
+        with pytest.raises(ServiceUnavailable, match="the store of state: "), opened(settings.with_secret("wrong")):
+            pass
     assert not process.is_running()
 
 
@@ -158,6 +162,116 @@ def test_at_an_address_nothing_of_the_job_is_left(server, monkeypatch):
         assert [name for name in names(server) if name.startswith("keyshift:other/")]
         store.close()
     assert not [name for name in names(server) if name.startswith("keyshift:other/")]
+
+
+def begun_anew(server):
+    """Its server dies, and another one takes its place."""
+    client = connected(server)
+    before = client.info()["run_id"]
+    client.shutdown(nosave=True)
+    assert wait_until(lambda: redis_server._answers(server), 30)
+    assert client.info()["run_id"] != before
+    client.close()
+
+
+def filled(store, unit=3):
+    """A state whose values are on the server."""
+    source = backends.get("memory").open("job/0/stage/0", SCHEMA, None).unit(unit)
+    for key in range(10):
+        source.values[key] = key, b""
+    state = store.unit(unit)
+    state.install(source.export(1000))
+    return state
+
+
+@KINDS
+def test_a_server_that_has_begun_anew_ends_an_attempt_and_serves_the_next(hybrid):
+    with served(RemoteSettings(), "job", Path("/")) as server:
+        with opened(server, **hybrid) as store, opened(server, slot=1, **hybrid) as idle:
+            reference, state = filled(store).hand_over(), filled(store)
+            begun_anew(server)
+            for _ in range(2):
+                with pytest.raises(ServiceUnavailable, match="has begun anew, or another server is in its place"):
+                    store.load([(state, {77})])
+            with pytest.raises(ServiceUnavailable, match="has begun anew"):
+                idle.checkpoint()
+            with (
+                opened(server, slot=2) as later,
+                pytest.raises(ServiceUnavailable, match="has begun anew since unit 3"),
+            ):
+                later.adopt(3, reference)
+        with opened(server, attempt=1, **hybrid) as store:
+            assert exported(filled(store), 100) == {key: (key, b"") for key in range(10)}
+            store.checkpoint()
+
+
+@KINDS
+def test_what_is_not_there_any_more_is_no_part_of_a_snapshot(server, hybrid):
+    with opened(server, **hybrid) as store:
+        state, other = filled(store), filled(store, unit=4)
+        other.track("snapshot")
+        other.values[5] = 6, b""
+        store.checkpoint()
+        copy = state.copy()
+        store.load([(state, {77})])
+        client = connected(server)
+        for name in names(server):
+            client.unlink(name)
+        for trial in (
+            store.checkpoint,
+            lambda: exported(copy, 100),
+            lambda: other.take([*other.changes("snapshot"), 99]),
+        ):
+            with pytest.raises(ServiceUnavailable, match="the store of state has lost keys: 0 are in keyshift:job/0/"):
+                trial()
+        state.values[5] = 6, b""
+        store.load([(state, {1})])
+        store.load([(state, {1})])
+        with pytest.raises(ServiceUnavailable, match="the store of state has lost keys"):
+            store.checkpoint()
+        client.close()
+
+
+def test_a_server_that_may_drop_state_is_refused_before_a_run_and_in_it(monkeypatch):
+    line = "its maxmemory-policy is allkeys-lru, with which it may drop state: set noeviction"
+    with served(RemoteSettings(), "job", Path("/")) as server, opened(server) as store:
+        monkeypatch.setenv(PASSWORD, server.secret)
+        require(RemoteSettings(redis=server.redis), True)
+        client = connected(server)
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.close()
+        with pytest.raises(BadInput, match=f"redis = {server.redis}: {line}$"):
+            require(RemoteSettings(redis=server.redis), True)
+        with pytest.raises(ServiceUnavailable, match=line):
+            store.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("about", "line"),
+    [
+        ({"role": "slave"}, "it is a replica"),
+        ({"maxmemory_policy": "volatile-ttl"}, "its maxmemory-policy is volatile-ttl"),
+        ({"run_id": ""}, "it does not tell its run_id"),
+        ({}, None),
+    ],
+)
+def test_what_a_server_tells_about_itself_says_whether_state_stays_there(about, line):
+    found = redis_server.unsafe({"role": "master", "maxmemory_policy": "noeviction", "run_id": "abc"} | about)
+    assert found.startswith(line) if line else found == ""
+
+
+def test_who_has_lost_a_job_to_another_process_leaves_that_ones_state_alone(server, monkeypatch):
+    monkeypatch.setenv(PASSWORD, server.secret)
+    address = RemoteSettings(redis=server.redis)
+    old = served(address, "twice", None)
+    old.__enter__()
+    with served(address, "twice", None) as settings:
+        store = RemoteStore("twice/1/stage/0", SCHEMA, settings)
+        filled(store)
+        old.__exit__(None, None, None)
+        store.checkpoint()
+        store.close()
+    assert not [name for name in names(server) if name.startswith("keyshift:twice/")]
 
 
 @pytest.mark.parametrize(

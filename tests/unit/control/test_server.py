@@ -1,0 +1,113 @@
+"""The HTTP server as strangers meet it: who asks nothing is sent away, and who brings much is not listened to."""
+
+import contextlib
+import socket
+import time
+
+import pytest
+from fastapi import FastAPI
+
+from keyshift.control import server as servers
+from keyshift.control.guard import Guard
+from keyshift.control.server import Server, listen
+from keyshift.waiting import wait_until
+
+ASKED = b"GET /here HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n\r\n"
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def address():
+    app = FastAPI()
+    app.add_middleware(Guard, token="the-token")
+    app.get("/here")(lambda: {"here": True})
+    listener = listen()
+    found = listener.getsockname()
+    server = Server(app, listener)
+    yield found
+    server.stop()
+
+
+@contextlib.contextmanager
+def connection(address):
+    with socket.create_connection(address, PATIENCE_S) as found:
+        yield found
+
+
+def answered(found):
+    """The status of the next answer; None if the connection is closed instead."""
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        with contextlib.suppress(ConnectionResetError):
+            if part := found.recv(1 << 16):
+                answer += part
+                continue
+        return None
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize(
+    "body", [b"Content-Length: 1000000000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
+)
+def test_who_has_no_token_gets_an_answer_before_the_body_is_there(address, body):
+    with connection(address) as stranger:
+        stranger.sendall(b"POST /here HTTP/1.1\r\nHost: x\r\n" + body)
+        assert answered(stranger) == 401
+
+
+def test_a_chunked_body_is_refused_when_it_has_become_too_large(address):
+    with connection(address) as friend:
+        friend.sendall(ASKED.replace(b"GET", b"POST").removesuffix(b"\r\n") + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(17):
+            friend.sendall(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+        assert answered(friend) == 413
+
+
+@pytest.mark.parametrize("before", [b"", ASKED], ids=["at first", "after an answer"])
+def test_who_does_not_finish_a_question_is_sent_away(address, before, monkeypatch):
+    monkeypatch.setattr(servers, "HEAD_S", 0.3)
+    with connection(address) as slow:
+        slow.sendall(before)
+        assert not before or answered(slow) == 200
+        assert wait_until(lambda: sent_away(slow), PATIENCE_S)
+
+
+def sent_away(slow):
+    """Send a letter more, and see whether the other side is still there."""
+    slow.settimeout(0.02)
+    try:
+        slow.sendall(b"G")
+        return slow.recv(100) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_an_answer_may_take_longer_than_a_question(address, monkeypatch):
+    monkeypatch.setattr(servers, "HEAD_S", 0.05)
+    app = FastAPI()
+    app.get("/here")(lambda: time.sleep(0.5))
+    listener = listen()
+    server = Server(app, listener)
+    with connection(listener.getsockname()) as patient:
+        patient.sendall(ASKED)
+        assert answered(patient) == 200
+    server.stop()
+
+
+def test_too_many_are_sent_away_and_when_some_have_gone_others_may_come(address, monkeypatch):
+    monkeypatch.setattr(servers, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(servers, "HEAD_S", 10 * PATIENCE_S)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(connection(address)).sendall(b"GET /here")
+        assert asked(address) is None
+    assert wait_until(lambda: asked(address) == 200, PATIENCE_S)
+
+
+def asked(address):
+    with connection(address) as found:
+        with contextlib.suppress(ConnectionError):
+            found.sendall(ASKED)
+        return answered(found)
