@@ -17,7 +17,7 @@ DOCKER ?= docker
 IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
 
 .DEFAULT_GOAL := help
-.PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies faults lock clean image kind test-kubernetes
+.PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies faults soak lock clean image kind test-kubernetes
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ bench-state: $(READY) ## what stores of state, a chain, snapshots and a death co
 
 faults: $(READY) ## what fails in each phase of a migration, and what becomes of the job; half an hour
 	@$(BIN)/python -m keyshift.bench.faults $(ARGS)
+
+soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, and what grows (ARGS="--hours 0.2 --seed 3")
+	@$(BIN)/python -m keyshift.bench.soak $(ARGS)
 
 bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes)
 	@$(BIN)/python -m keyshift.bench.strategies $(ARGS)

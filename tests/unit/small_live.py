@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 
-from keyshift.errors import QueryDied
-from keyshift.executor.faults import Fault
+from keyshift.errors import BadInput, QueryDied
 from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
 from keyshift.keys import Assignment, SlotId
@@ -111,8 +110,10 @@ class Job:
         return Past(stages, [], [], list(self.troubles), set(), None, 0)
 
     def hit(self, fault):
-        assert fault == Fault("kill", "slot", "", None)
-        self.dies.append("killed")
+        if fault.who not in ("slot", "coordinator"):
+            raise BadInput(f"fault = {fault}: not here")
+        if fault.who == "slot":
+            self.dies.append("killed")
 
 
 class Traffic:

@@ -81,10 +81,10 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         job.set_rate(rate)
         return {"rate": rate}
 
-    @app.post("/kill")
-    def kill() -> dict[str, Any]:
-        job.kill_worker()
-        return {"killed": True}
+    @app.post("/fault", status_code=202)
+    def fault(fault: Annotated[str, Query(description="e.g. kill:slot")]) -> dict[str, Any]:
+        job.hit(fault)
+        return {"fault": fault}
 
     @app.post("/stop")
     def stop() -> dict[str, Any]:

@@ -126,8 +126,10 @@ class WatchedJob:
                 client.post("/rate", rate=rate)
             case "double", ():
                 client.post("/rate", rate=2 * client.status()["rate"])
-            case (("cancel" | "kill"), ()):
-                client.post(f"/{what}")
+            case "cancel", ():
+                client.post("/cancel")
+            case "kill", ():
+                client.post("/fault", fault="kill:slot")
             case _:
                 raise unknown("action", str(Action(0, what, given)), list(ACTIONS))
 

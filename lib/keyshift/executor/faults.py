@@ -40,6 +40,7 @@ DURATIONS = {  # what one means; of a restart there may be none
     "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
 }
 FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
+FORMS_NOW = "kill:slot, stop:coordinator:3s or restart:kafka"
 # The slot that tells of a phase when no slot is hit; of other phases the coordinator does.
 TELLS = {
     **dict.fromkeys(("align", "transfer"), "source"),
@@ -51,7 +52,7 @@ TELLS = {
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``action`` hits ``who``, for ``seconds`` if it is one that lasts: in a ``phase``, or at a moment of measured
-    time.
+    time. One without either happens when it is asked for.
     """
 
     action: str
@@ -61,7 +62,9 @@ class Fault:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.action}:{self.who}@{self.phase or f'{self.at_s:g}'}"
+        when = self.phase if self.at_s is None else f"{self.at_s:g}"
+        lasts = f":{self.seconds:g}s" if self.seconds else ""
+        return f"{self.action}:{self.who}{when and f'@{when}'}{lasts}"
 
     @property
     def ends_query(self) -> bool:
@@ -121,25 +124,44 @@ def parse(text: str) -> list[Fault]:
     return [_parse(part.strip()) for part in text.split(",") if part.strip()]
 
 
+def parse_now(text: str) -> Fault:
+    """One fault, as in ``parse`` but without a phase or a time: it is to happen now. Raises BadInput as ``parse``."""
+    action, _, rest = text.partition(":")
+    who, _, duration = rest.partition(":")
+    if "@" in text:
+        raise BadInput(f"fault = {text!r}: one that is asked for happens now, without @; for example {FORMS_NOW}")
+    seconds = _checked(text, action, who, duration, FORMS_NOW)
+    if who not in AT_REST:
+        able = f"now can be hit {', '.join(AT_REST)}; for example {FORMS_NOW}"
+        raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}")
+    return Fault(action, who, "", None, seconds)
+
+
 def _parse(text: str) -> Fault:
     action, _, rest = text.partition(":")
     who, _, when = rest.partition("@")
     phase, _, duration = when.partition(":")
-    if action not in ACTIONS:
-        raise BadInput(f"fault = {text!r}: {action!r} is none of {', '.join(ACTIONS)}; for example {FORMS}")
-    if who not in PHASES:
-        raise BadInput(f"fault = {text!r}: {who!r} is none of {', '.join(PHASES)}; for example {FORMS}")
-    if who not in ACTIONS[action]:
-        able = ", ".join(each for each, whom in ACTIONS.items() if who in whom)
-        raise BadInput(f"fault = {text!r}: what can happen to {who} is {able}; for example {FORMS}")
+    seconds = _checked(text, action, who, duration, FORMS)
     at_s = _seconds(phase)
     if phase not in PHASES[who] and (at_s is None or who not in AT_REST):
         also = ", or seconds of measured time" if who in AT_REST else ""
         raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {FORMS}")
+    return Fault(action, who, "" if at_s is not None else phase, at_s, seconds)
+
+
+def _checked(text: str, action: str, who: str, duration: str, forms: str) -> float:
+    """Seconds of ``duration``, if this can happen to ``who``."""
+    if action not in ACTIONS:
+        raise BadInput(f"fault = {text!r}: {action!r} is none of {', '.join(ACTIONS)}; for example {forms}")
+    if who not in PHASES:
+        raise BadInput(f"fault = {text!r}: {who!r} is none of {', '.join(PHASES)}; for example {forms}")
+    if who not in ACTIONS[action]:
+        able = ", ".join(each for each, whom in ACTIONS.items() if who in whom)
+        raise BadInput(f"fault = {text!r}: what can happen to {who} is {able}; for example {forms}")
     seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
     if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
         raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
-    return Fault(action, who, "" if at_s is not None else phase, at_s, seconds)
+    return seconds
 
 
 def _seconds(text: str) -> float | None:

@@ -12,6 +12,9 @@ from keyshift.executor.led_stage import LedStage
 class Services(Protocol):
     """What a job uses, and may be hit."""
 
+    def require(self, fault: Fault) -> None:
+        """Raises BadInput if it cannot happen here."""
+
     def hit(self, fault: Fault) -> None:
         """Begin; does not wait."""
 
@@ -74,7 +77,9 @@ class Strikes:
             self._carry_out(fault, stage)
 
     def hit(self, fault: Fault, stage: LedStage) -> None:
-        """It happens now."""
+        """It happens now. Raises BadInput if it cannot happen here."""
+        if self._services is not None:
+            self._services.require(fault)
         with self._lock:
             self._happens(fault)
         self._carry_out(fault, stage)

@@ -61,7 +61,7 @@ def open_lab(specs: list[RunSpec], profile: str | None = None, say: Say | None =
     require_java()
     stack = Stack() if place.services == "embedded" else None
     for spec in specs:
-        require_possible(spec, stack, place.spark)
+        require_possible(spec.scenario.faults(), stack, place.spark)
         backend = backends.get(spec.backend.name)
         backend.require(backend.settings(**spec.backend.settings), not place.spark.on_kubernetes)
     with (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keyshift.errors import BadInput, KeyshiftError
-from keyshift.executor.faults import Fault
+from keyshift.executor.faults import parse_now
 from keyshift.lab.autoscaler import sentence, told
 from keyshift.lab.live_run import LiveRun, NotRunning
 from keyshift.lab.live_spec import parameters, room
@@ -240,10 +240,12 @@ class LiveJob:
         run = self._running()
         run.ask(lambda: run.change_rate(float(rate)))
 
-    def kill_worker(self) -> None:
-        """Kill the process of the first slot, to see what becomes of the job."""
-        run = self._running()
-        run.ask(lambda: run.system.hit(Fault("kill", "slot", "", None)))
+    def hit(self, fault: str = "kill:slot") -> None:
+        """Let something of the job fail now, to see what becomes of it. ``fault``: as a run has it, without a phase or
+        a time, such as ``stop:coordinator:3s``. A slot is the first one of the first stage.
+        """
+        run, parsed = self._running(), parse_now(fault)
+        run.ask(lambda: run.system.hit(parsed))
 
     def _proposed(self, run: LiveRun, stage: str, target: Target, point: Strategy | None) -> Proposal:
         """The controlling thread's: nothing changes between what is checked and what is planned."""

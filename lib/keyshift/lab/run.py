@@ -128,7 +128,7 @@ class Lab:
 
     def run(self, spec: RunSpec) -> Manifest:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
-        require_possible(spec, self._stack, self._place)
+        require_possible(spec.scenario.faults(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
         return self.record(spec, run_id, OneRun, [*spec.tasks.values()][-1], spec.parameters())
 
@@ -222,7 +222,7 @@ class Lab:
             self._work / f"{config.job}.parquet",
             display.second,
         )
-        services = ServiceFaults(self._stack, lambda line: job.troubles.append(line))
+        services = ServiceFaults(self._stack, self._place, lambda line: job.troubles.append(line))
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter, services)
         system = KeyshiftJob(spec, job)
         try:

@@ -2,29 +2,27 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor import faults
 from keyshift.executor.faults import SERVICES, Fault
-from keyshift.lab.spec import RunSpec
 from keyshift.place.profile import CLUSTER, Spark
 from keyshift.services.stack import Stack
 
 Say = Callable[[str], None]
 
 
-def require_possible(spec: RunSpec, stack: Stack | None, spark: Spark) -> None:
-    """Raises BadInput if a fault of ``spec`` cannot happen here. ``stack``: the services, None if they are not ours."""
-    text = spec.scenario.fault
-    for fault in spec.scenario.faults():
+def require_possible(faults: Iterable[Fault], stack: Stack | None, spark: Spark) -> None:
+    """Raises BadInput if one of ``faults`` cannot happen here. ``stack``: the services, None if they are not ours."""
+    for fault in faults:
         if fault.who == "executor" and spark.master != CLUSTER:
             raise BadInput(
-                f"fault = {text}: Spark at {spark.master} has no executor that is a process of this machine beside the "
-                "driver's; use `--profile local-cluster`"
+                f"fault = {fault}: Spark at {spark.master} has no executor that is a process of this machine beside "
+                "the driver's; use `--profile local-cluster`"
             )
         if fault.who in SERVICES:
-            what = f"fault = {text}: {fault.who} may only be hit if keyshift has started it for this run alone"
+            what = f"fault = {fault}: {fault.who} may only be hit if keyshift has started it for this run alone"
             if stack is None:
                 raise BadInput(f"{what}; use a profile with services: embedded, as `--profile local`")
             if others := stack.used_by_others():
@@ -37,9 +35,13 @@ def require_possible(spec: RunSpec, stack: Stack | None, spark: Spark) -> None:
 class ServiceFaults:
     """Carried out beside the run, in threads. ``failed(line)``: a service did not come back."""
 
-    def __init__(self, stack: Stack | None, failed: Say) -> None:
-        self._stack, self._failed = stack, failed
+    def __init__(self, stack: Stack | None, spark: Spark, failed: Say) -> None:
+        self._stack, self._spark, self._failed = stack, spark, failed
         self._threads: list[threading.Thread] = []
+
+    def require(self, fault: Fault) -> None:
+        """Raises BadInput if it cannot happen here."""
+        require_possible([fault], self._stack, self._spark)
 
     def hit(self, fault: Fault) -> None:
         """Begin; for any thread."""

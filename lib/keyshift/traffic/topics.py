@@ -1,5 +1,6 @@
 """Topics of a run: made, deleted, and read back for the verdict."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -98,9 +99,10 @@ def length(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> i
 
 
 def records(
-    kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN
+    kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN, since: float | None = None
 ) -> Iterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-    """What is in ``topic`` at the time of the call, those of a partition in their order.
+    """What is in ``topic`` at the time of the call, those of a partition in their order. ``since``: what was written
+    then or later, in seconds since the epoch.
 
     Raises ServiceUnavailable if the broker does not answer.
     """
@@ -120,6 +122,10 @@ def records(
             consumer.assign(assigned)
             ends = consumer.end_offsets(assigned)
             consumer.seek_to_beginning(*assigned)
+            if since is not None:
+                found = consumer.offsets_for_times(dict.fromkeys(assigned, math.floor(since * 1000)))
+                for partition, first in found.items():
+                    consumer.seek(partition, first.offset if first else ends[partition])
             while any(consumer.position(p) < end for p, end in ends.items()):
                 fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
                 if not fetched:
@@ -131,6 +137,16 @@ def records(
                         yield partition, kept
         finally:
             consumer.close()
+
+
+def result_times(kafka: str, topic: str, partitions: int, since: float, sign_in: SignIn = OPEN) -> list[int]:
+    """When each frame with results was written that was written since ``since``, which is in seconds since the epoch:
+    microseconds since the epoch, in no order. Raises ServiceUnavailable.
+    """
+    found = []
+    for _, some in records(kafka, topic, partitions, sign_in, since):
+        found += [record.timestamp * 1000 for record in some if frames.row_count(record.value)]
+    return found
 
 
 def read_topic(

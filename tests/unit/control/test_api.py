@@ -34,7 +34,7 @@ def client(job):
 
 
 GETS = ["/status", "/metrics"]
-POSTS = ["/scale?slots=3", "/plan", "/cancel", "/stop", "/rate?rate=5", "/kill"]
+POSTS = ["/scale?slots=3", "/plan", "/cancel", "/stop", "/rate?rate=5", "/fault?fault=kill:slot"]
 
 
 @pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}])
@@ -103,7 +103,7 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     assert sum("recovering" in dict(key[1:]).values() for key, value in samples(client).items() if value) == 2
 
 
-def test_rate_cancel_and_kill(job, client):
+def test_rate_cancel_and_fault(job, client):
     assert client.post("/rate", params={"rate": 123.5}).json() == {"rate": 123.5}
     assert ("change_rate", 123.5) in job.traffic.told
     job.inner.go.clear()
@@ -111,7 +111,9 @@ def test_rate_cancel_and_kill(job, client):
     assert client.post("/cancel").status_code == 200
     assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
     assert client.get("/status").json()["stages"]["counter"]["slots"] == 2
-    assert client.post("/kill").status_code == 200
+    assert client.post("/fault", params={"fault": "kill:coordinator"}).json() == {"fault": "kill:coordinator"}
+    assert client.get("/status").json()["deaths"] == 0
+    assert client.post("/fault", params={"fault": "kill:slot"}).status_code == 202
     assert wait_until(lambda: client.get("/status").json()["deaths"] == 1, 10)
 
 
@@ -132,6 +134,10 @@ def test_rate_cancel_and_kill(job, client):
         ("/plan", {"strategy": "fluid", "target": {"99": 1}}, 400, "99"),
         ("/rate?rate=-1", None, 400, "rate = -1.0"),
         ("/rate?rate=fast", None, 422, "rate: Input should be a valid number"),
+        ("/fault", None, 422, "fault: Field required"),
+        ("/fault?fault=kill:slot@3", None, 400, "one that is asked for happens now, without @; for example kill:slot"),
+        ("/fault?fault=kill:source", None, 400, "source is hit in a phase only; now can be hit slot, coordinator"),
+        ("/fault?fault=restart:minio", None, 400, "fault = restart:minio: not here"),
         ("/nowhere", None, 404, "Not Found"),
     ],
 )

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from keyshift.errors import KeyshiftError
-from keyshift.executor.faults import Fault, FaultPoints, parse
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.executor.faults import Fault, FaultPoints, parse, parse_now
 from keyshift.keys import Move, SlotId, Step, UnitId
 from keyshift.waiting import wait_until
 
@@ -28,6 +28,31 @@ def test_a_text_has_several_faults():
         Fault("restart", "minio", "snapshot", None, 3.0),
     ]
     assert parse("") == []
+
+
+def test_a_fault_that_is_asked_for_has_no_phase():
+    assert parse_now("kill:slot") == Fault("kill", "slot", "", None)
+    assert parse_now("stop:coordinator:1.5s") == Fault("stop", "coordinator", "", None, 1.5)
+    assert parse_now("restart:minio:3s") == Fault("restart", "minio", "", None, 3.0)
+    assert [str(parse_now(text)) for text in ("kill:daemon", "restart:kafka")] == ["kill:daemon", "restart:kafka"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is none of kill, stop, restart, cut, slow"),
+        ("kill", "'' is none of source, destination, slot"),
+        ("kill:slot@batch", "happens now, without @"),
+        ("kill:destination", "destination is hit in a phase only; now can be hit slot, coordinator, daemon"),
+        ("cut:flight", "flight is hit in a phase only"),
+        ("kill:kafka", "what can happen to kafka is stop, restart"),
+        ("stop:slot", "stop needs how long it is stopped"),
+        ("kill:slot:3s", "kill needs no duration"),
+    ],
+)
+def test_a_fault_that_cannot_be_asked_for_is_refused_in_one_line(text, words):
+    with pytest.raises(BadInput, match=f"(?s)^(?!.*\n).*{words}"):
+        parse_now(text)
 
 
 @pytest.fixture

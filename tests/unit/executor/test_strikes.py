@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.executor.faults import parse
+from keyshift.errors import BadInput
+from keyshift.executor.faults import parse, parse_now
 from keyshift.executor.strikes import Strikes
 
 
@@ -31,6 +32,10 @@ class Services:
 
     def __init__(self):
         self.hits = []
+
+    def require(self, fault):
+        if fault.who == "executor":
+            raise BadInput(f"{fault} cannot happen")
 
     def hit(self, fault):
         self.hits.append(str(fault))
@@ -61,7 +66,7 @@ def test_what_two_stages_come_to_happens_once(struck):
     assert made.services.hits == ["restart:kafka@transfer", "restart:zookeeper@switch"]
     assert [str(fault) for fault in made.strikes.done] == [
         "restart:kafka@transfer",
-        "stop:source@align",  # has hit itself
+        "stop:source@align:1s",  # has hit itself
         "restart:zookeeper@switch",
     ]
     assert made.phases == ["fault: restart kafka", "fault: restart zookeeper"]
@@ -83,7 +88,7 @@ def test_the_coordinator_that_comes_to_the_phase_is_hit(struck):
     second.at_phase(second, "switch")
     first.at_phase(first, "switch")
     first.watched["faults"](["1"])
-    assert (first.failed, second.failed) == (["stop:coordinator@drain"], ["kill:coordinator@switch"])
+    assert (first.failed, second.failed) == (["stop:coordinator@drain:2s"], ["kill:coordinator@switch"])
 
 
 def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
@@ -92,3 +97,10 @@ def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
         made.strikes.hit(fault, made.stages[0])
     assert made.services.hits == ["restart:minio@4"]
     assert made.stages[0].told == [("fault", 0, "kill")]
+
+
+def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
+    made = struck("")
+    with pytest.raises(BadInput, match="kill:executor cannot happen"):
+        made.strikes.hit(parse_now("kill:executor"), made.stages[0])
+    assert (made.strikes.done, made.strikes.struck, made.stages[0].told) == ([], [], [])

@@ -360,7 +360,7 @@ def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
 
 
 def test_a_killed_worker_is_survived(job):
-    job.kill_worker()
+    job.hit("kill:slot")
     assert wait_until(lambda: job.status()["deaths"] == 1, 10)
     assert job.scale(slots=3)["outcome"] == "complete"
     assert job.inner.calls == ["start", "recover"]

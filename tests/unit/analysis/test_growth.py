@@ -1,0 +1,71 @@
+"""How fast something grows: on made-up lives of processes whose growth is known."""
+
+import numpy as np
+import pytest
+
+from keyshift.analysis.growth import growth
+
+HOUR_S = 3600.0
+
+
+def life(per_h, noise=0.0, begin=100.0, seconds=HOUR_S, seed=1, every_s=5.0):
+    """Seconds and values of a process that grows so fast."""
+    t = np.arange(0.0, seconds, every_s)
+    return t, begin + per_h * t / HOUR_S + np.random.default_rng(seed).normal(0, noise, len(t))
+
+
+def test_what_does_not_change_does_not_grow():
+    found = growth([life(0.0)], 60, 60)
+    assert (found.slope, found.low, found.high, found.median) == (0, 0, 0, 100)
+    assert found.flat(0.0)
+
+
+def test_a_leak_is_measured_however_noisy_it_is():
+    found = growth([life(30.0, noise=10.0)], 60, 60)
+    assert found.low < 30 < found.high
+    assert found.low > 10
+    assert not found.flat(4.0)
+
+
+def test_noise_alone_is_no_growth():
+    for seed in range(5):
+        assert growth([life(0.0, noise=10.0, seed=seed)], 60, 60).flat(4.0)
+
+
+def test_a_leak_shows_within_lives_though_each_new_process_begins_below():
+    lives = [life(40.0, noise=2.0, begin=100, seconds=900, seed=seed) for seed in range(6)]
+    assert growth(lives, 60, 60).slope == pytest.approx(40, rel=0.2)
+
+
+def test_lives_that_begin_with_more_each_time_do_not_grow():
+    lives = [life(0.0, begin=100 * number, seconds=900) for number in range(1, 6)]
+    found = growth(lives, 60, 60)
+    assert (found.slope, found.high) == (0, 0)
+    assert found.median == 300
+
+
+def test_the_warm_up_of_each_life_and_outliers_do_not_count():
+    t, y = life(0.0)
+    y[t < 300] = t[t < 300] / 3
+    y[400:404] = 5000
+    found = growth([(t, y)], 300, 60)
+    assert (found.slope, found.low, found.high) == (0, 0, 0)
+    assert growth([(t, y)], 0, 60).slope >= 0
+    assert found.points == 55
+
+
+def test_a_stair_is_growth():
+    t = np.arange(0, HOUR_S, 5)
+    found = growth([(t, 200 + 10 * (t // 600))], 0, 60)
+    assert found.slope == pytest.approx(60, rel=0.1)
+    assert not found.flat(4.0)
+
+
+def test_what_shrinks_is_flat_enough():
+    assert growth([life(-50.0)], 0, 60).flat(0.0)
+
+
+def test_lives_that_are_too_short_tell_nothing():
+    assert growth([life(10.0, seconds=250), life(10.0, seconds=100)], 60, 60) is None
+    assert growth([], 0, 60) is None
+    assert growth([life(10.0, seconds=250), life(10.0)], 60, 60).points == 59

@@ -1,0 +1,209 @@
+"""A soak: what is drawn, what is reported, and that it passes or not; the job and its processes are stand-ins."""
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.bench.soak import __main__ as soak
+from keyshift.bench.soak.job import Unanswered
+from keyshift.bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
+from keyshift.bench.soak.report import Happened, figure, grown, problems, summary
+from keyshift.bench.soak.watch import Sample, role_of
+from keyshift.errors import BadInput, KeyshiftError
+from keyshift.executor.faults import parse_now
+from keyshift.lab.live_spec import live_spec
+from keyshift.planner import strategies
+
+GOOD = {"summary": {"verdict": "ok", "events": 5}, "examples": [], "manifest": {"notes": ["a note"]}}
+
+
+def test_the_same_seed_draws_the_same_and_another_one_not():
+    assert rounds(3, 7200, 180, 4) == rounds(3, 7200, 180, 4)
+    assert rounds(3, 7200, 180, 4) != rounds(4, 7200, 180, 4)
+
+
+def test_every_fault_comes_before_any_comes_again():
+    drawn = [each.fault for each in rounds(1, 7200, 180, 4)]
+    assert sorted(drawn[: len(FAULTS)]) == sorted(FAULTS)
+    assert len(drawn) == 39 and set(map(drawn.count, FAULTS)) == {3}
+
+
+def test_rounds_are_in_time_and_move_something():
+    some = rounds(2, 3600, 100, 4)
+    assert [each.at_s for each in some] == [50 + 100 * number for number in range(35)]
+    assert all(each.slots != before.slots for before, each in pairwise(some))
+    assert {each.slots for each in some} == {1, 2, 3, 4}
+    assert all(each.gap_s <= (1.5 if each.in_the_midst else 50) for each in some)
+    assert 5 < sum(each.in_the_midst for each in some) < 30
+    assert rounds(2, 149, 100, 4) == []
+
+
+def test_what_is_drawn_can_be_asked_of_the_job():
+    spec = live_spec(soak.LOAD)
+    assert [str(parse_now(each)) for each in FAULTS if each != DRIVER] == [each for each in FAULTS if each != DRIVER]
+    assert {strategies.get(each).bins for each in STRATEGIES} == {spec.workload.bins}
+
+
+def samples(role="driver", per_h=0.0, threads_per_h=0.0, pid=7, begin_s=0.0):
+    return [
+        Sample(begin_s + t, role, pid, float(t), 200 + per_h * t / 3600, int(9 + threads_per_h * t / 3600), 5)
+        for t in range(0, 3600, 10)
+    ]
+
+
+def leaks(rows):
+    return [(row.role, row.measure) for row in rows if row.leaks]
+
+
+def test_memory_that_grows_is_a_leak_and_a_little_is_not():
+    assert leaks(grown(samples(), 60)) == []
+    assert leaks(grown(samples(per_h=3.9), 60)) == []
+    assert leaks(grown(samples(per_h=20), 60)) == [("driver", "rss_mib")]
+    assert leaks(grown(samples(threads_per_h=6), 60)) == [("driver", "threads")]
+
+
+def test_processes_that_become_more_are_a_leak():
+    found = [each for number in range(8) for each in samples("worker", pid=number, begin_s=400.0 * number)]
+    rows = grown([each for each in found if each.t_s < 3600], 60)
+    assert leaks(rows) == [("worker", "processes")]
+
+
+def test_what_lives_too_shortly_is_no_leak_and_is_told():
+    rows = grown(samples()[:3], 60)
+    assert leaks(rows) == []
+    assert {row.cells()[-1] for row in rows} == {"lives too short to tell"}
+
+
+def happened(bad=""):
+    each = rounds(1, 300, 60, 4)[0]
+    return Happened(each, 30.0, "complete after 1.0 s", 123.4, [], bad)
+
+
+def test_a_soak_without_any_problem_has_none():
+    assert problems(GOOD, [happened()], grown(samples(), 60)) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "bad", "per_h", "words"),
+    [
+        (None, "", 0, "the job gave no verdict"),
+        ({"summary": {"verdict": "bad"}, "examples": ["lost: x"]}, "", 0, "the verdict is bad"),
+        (GOOD, "not answered", 0, "not answered"),
+        (GOOD, "", 50, "driver: rss_mib grows by 50.00 per hour"),
+    ],
+)
+def test_each_problem_is_told(told, bad, per_h, words):
+    found = problems(told, [happened(bad)], grown(samples(per_h=per_h), 60))
+    assert words in found[0] or words in found[-1], found
+
+
+def test_the_summary_is_json():
+    said = json.loads(json.dumps(summary(GOOD, [happened()], grown(samples(), 60), ["one more"])))
+    assert said["problems"] == ["one more"] and said["verdict"] == "ok" and said["notes"] == ["a note"]
+    [line] = [each["line"] for each in said["rounds"]]
+    assert line.startswith("0:00:30  ") and line.endswith("complete after 1.0 s, silence 123 ms")
+
+
+def test_the_figure_has_a_panel_for_each_role_and_measure():
+    made = figure(samples() + samples("jvm", per_h=50), [happened()], grown(samples("jvm", per_h=50), 60), "title")
+    titles = [ax.get_title(loc="left") for ax in made.axes if ax.get_visible()]
+    assert titles[0].startswith("driver: MiB") and titles[3] == "jvm: MiB, +50.0 per hour" and len(titles) == 6
+
+
+DAEMON = ["python", "-m", "keyshift.executor.daemon"]
+
+
+def process(*command, above=()):
+    return list(command), SimpleNamespace(cmdline=lambda: list(above))
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "above", "role"),
+    [
+        ("java", ["java", "-cp"], ["python"], "jvm"),
+        ("python3", DAEMON, ["java"], "daemon"),
+        ("python3", DAEMON, DAEMON, "worker"),
+        ("python3", ["python", "-m", "keyshift.traffic.collector"], ["python"], "collector"),
+        ("sh", ["/bin/sh", "-c", "sleep 3"], ["python"], None),
+    ],
+)
+def test_processes_are_told_apart(name, command, above, role):
+    assert role_of(name, *process(*command, above=above)) == role
+
+
+class Job:
+    """Answers everything, but for what it is told to do otherwise: a fault, and the error it leads to."""
+
+    def __init__(self, errors=None):
+        self.errors, self.calls, self.alive = errors or {}, [], True
+
+    def status(self):
+        return {"migrations": [], "deaths": 0, "troubles": []}
+
+    def plan(self, strategy, slots):
+        self.calls.append(("plan", strategy, slots))
+
+    def fault(self, fault):
+        self.calls.append(fault)
+        if fault in self.errors:
+            raise self.errors[fault]
+
+    def die(self):
+        self.fault(DRIVER)
+
+    def settle(self):
+        return {"migrations": [{"outcome": "complete", "took_s": 1.0}], "deaths": 1, "troubles": ["died"]}
+
+    def silence_ms(self, begin, end):
+        return 50.0
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """All rounds, at once."""
+
+    def run(job, faults):
+        now = [0.0]
+        monkeypatch.setattr(soak.time, "time", lambda: now[0])
+        monkeypatch.setattr(soak.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+        made = soak.Soak(job, SimpleNamespace(n=0, total=1000, update=lambda n: None))
+        some = rounds(1, 45 * (len(faults) + 1), 45, 4, faults)
+        try:
+            made.run(some, 300)
+        except KeyshiftError as error:
+            made.error = str(error)
+        return made
+
+    return run
+
+
+def test_each_round_asks_for_a_migration_and_a_fault(run):
+    job = Job()
+    made = run(job, ["kill:slot", DRIVER])
+    assert [call for call in job.calls if isinstance(call, str)] == [each.round.fault for each in made.happened]
+    assert {each.round.fault for each in made.happened} == {"kill:slot", DRIVER}
+    assert len([call for call in job.calls if call[0] == "plan"]) == 2
+    assert {(each.outcome, each.bad, tuple(each.troubles)) for each in made.happened} == {
+        ("complete after 1.0 s, died 1 x", "", ("died",))
+    }
+
+
+def test_what_is_refused_was_answered(run):
+    errors = {"kill:slot": BadInput("no"), "restart:kafka": KeyshiftError("away")}
+    made = run(Job(errors), list(errors))
+    assert [each.bad for each in made.happened] == ["", ""]
+    assert {each.outcome.partition(";")[0] for each in made.happened} == {"refused (no)", "refused (away)"}
+
+
+def test_what_is_not_answered_is_bad_and_the_soak_goes_on(run):
+    made = run(Job({"kill:slot": Unanswered("nothing came")}), ["kill:slot"] * 2)
+    assert [each.bad for each in made.happened] == ["nothing came"] * 2
+    assert problems(GOOD, made.happened, [])
+
+
+def test_a_job_that_ends_ends_the_soak_and_its_last_round_is_told(run):
+    made = run(Job({DRIVER: KeyshiftError("the job has ended")}), [DRIVER, DRIVER])
+    assert made.error == "the job has ended"
+    assert [each.bad for each in made.happened] == ["the job has ended"]
