@@ -20,8 +20,7 @@ from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
 from keyshift.state.timers import Timers
 from keyshift.workloads import results_due, workloads
-from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.keycount.operator import KeyCountOperator
+from keyshift.workloads.keycount import KeyCount, KeyCountOperator
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
 

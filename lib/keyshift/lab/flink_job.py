@@ -33,8 +33,7 @@ from keyshift.traffic import lines
 from keyshift.traffic.topics import length
 from keyshift.traffic.traffic import Topic
 from keyshift.waiting import wait_until
-from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.keycount.oracle import wrong_results
+from keyshift.workloads.keycount import KeyCount, wrong_results
 from keyshift.workloads.times import Times
 
 RUN_S = 60.0  # from a submitted job until all its tasks run

@@ -1,6 +1,7 @@
 """Planning: from (current, target) to the steps of a migration. Pure: no clock, no random, no IO.
 
-A new strategy is one file in ``strategies`` and one line here. One of a notebook's cell has the decorator ``strategy``.
+A new point of the space is one entry of ``presets``. A strategy with code of its own is one file, and one line here.
+One of a notebook's cell has the decorator ``strategy``.
 """
 
 from collections.abc import Callable
@@ -9,24 +10,7 @@ from typing import Any, overload
 from keyshift.planner.check import MEANINGS, change, check, settings
 from keyshift.planner.model import Decision, Plan, Propose, Snapshot, Strategy
 from keyshift.planner.plan import in_units, make_plan
-from keyshift.planner.strategies import (
-    all_at_once,
-    chunked,
-    drrs,
-    fluid,
-    fluid_per_source,
-    hot_first,
-    hybrid,
-    lazy,
-    matched,
-    meces,
-    order_unaware,
-    pause_resume,
-    replicated,
-    rhino,
-    spacker_dynamic,
-    stop_restart,
-)
+from keyshift.planner.presets import PRESETS
 from keyshift.registry import Registry
 
 __all__ = [
@@ -45,22 +29,8 @@ __all__ = [
 ]
 
 strategies: Registry[Strategy] = Registry("strategy")
-strategies.register("stop_restart", stop_restart.STRATEGY)
-strategies.register("pause_resume", pause_resume.STRATEGY)
-strategies.register("order_unaware", order_unaware.STRATEGY)
-strategies.register("all_at_once", all_at_once.STRATEGY)
-strategies.register("fluid", fluid.STRATEGY)
-strategies.register("fluid_per_source", fluid_per_source.STRATEGY)
-strategies.register("matched", matched.STRATEGY)
-strategies.register("chunked", chunked.STRATEGY)
-strategies.register("hot_first", hot_first.STRATEGY)
-strategies.register("replicated", replicated.STRATEGY)
-strategies.register("rhino", rhino.STRATEGY)
-strategies.register("meces", meces.STRATEGY)
-strategies.register("lazy", lazy.STRATEGY)
-strategies.register("hybrid", hybrid.STRATEGY)
-strategies.register("spacker_dynamic", spacker_dynamic.STRATEGY)
-strategies.register("drrs", drrs.STRATEGY)
+for _name, _preset in PRESETS.items():
+    strategies.register(_name, _preset)
 
 
 @overload

@@ -47,7 +47,7 @@ Propose = Callable[["Strategy", Snapshot, Log], Iterator[Step]]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to move state. The presets of ``planner.strategies`` are such points; so is what a user changes.
+    """One way to move state. The ``presets`` are such points; so is what a user changes.
 
     The text of a coordinate is what a user reads of it.
     """

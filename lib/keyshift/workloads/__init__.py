@@ -1,4 +1,4 @@
-"""Workloads: the computation, its input, and the results it must give. One folder each, one line here.
+"""Workloads: the computation, its input, and the results it must give. One file or folder each, one line here.
 
 A workload is a pydantic model of its parameters, which users set by name. It consists of sources (run in the generator
 process) and keyed stages, whose operators run on slots, and it judges results. The operator's code is the same under

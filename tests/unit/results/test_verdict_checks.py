@@ -18,9 +18,8 @@ from keyshift.keys import Assignment
 from keyshift.lab.sequential import run_sequentially
 from keyshift.results import verdict
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
-from keyshift.workloads import Workload, times
+from keyshift.workloads import Workload, keycount, times
 from keyshift.workloads.keycount import KeyCount
-from keyshift.workloads.keycount import oracle as keycount_oracle
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount import oracle as windowcount_oracle
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
@@ -513,27 +512,27 @@ def a_timer_for_no_event(run):
     run.timers = pd.concat([run.timers, timer.assign(time=10**9)], ignore_index=True)
 
 
-# -- keycount/oracle.py -----------------------------------------------------------------------------------------------
+# -- keycount.py ------------------------------------------------------------------------------------------------------
 
 
-@check(keycount_oracle, "(count < 1) | ", "", "counts")
+@check(keycount, "(count < 1) | ", "", "counts")
 def a_count_of_nothing(run):
     run.results.loc[run.results.index[run.results["count"] == 1][0], ["count", "stamp"]] = [0, -1]
 
 
-@check(keycount_oracle, "(count > counts[np.where(known, key, 0)]) | ", "", "counts")
+@check(keycount, "(count > counts[np.where(known, key, 0)]) | ", "", "counts")
 def a_count_beyond_all_events(run):
     last = run.results[run.results["key"] == run.results["key"][0]]["count"].idxmax()
     run.results.loc[last, ["count", "stamp"]] += 1
 
 
-@check(keycount_oracle, " | (stamp != count - 1)", "", "counts")
+@check(keycount, " | (stamp != count - 1)", "", "counts")
 def a_stamp_of_another_count(run):
     run.results.loc[7, "stamp"] -= 1
 
 
 @check(
-    keycount_oracle,
+    keycount,
     "bad[order[1:]] |= (np.diff(key[order]) == 0) & (np.diff(count[order]) == 0)",
     "pass",
     "counts",
@@ -545,27 +544,27 @@ def a_count_that_two_events_have(run):
     run.results.loc[row, ["count", "stamp"]] -= 1
 
 
-@check(keycount_oracle, "bad[order[1:]] |= same & (np.diff(count[order]) <= 0)", "pass", "counts")
+@check(keycount, "bad[order[1:]] |= same & (np.diff(count[order]) <= 0)", "pass", "counts")
 def counts_in_the_wrong_order(run):
     both = run.results.index[(run.results["key"] == run.results["key"][0]) & (run.results["router"] == 0)][:2]
     columns = ["count", "stamp"]
     run.results.loc[both, columns] = run.results.loc[both[::-1], columns].to_numpy()
 
 
-@check(keycount_oracle, "bad = ~known | (workload.units[home]", "bad = (workload.units[home]", "counts")
+@check(keycount, "bad = ~known | (workload.units[home]", "bad = (workload.units[home]", "counts")
 def a_key_that_does_not_exist(run):
     like = run.final[run.final["key"] == 0]
     payload = run.workload.payloads(np.array([10**6]), like["count"].to_numpy())[0].tobytes()
     run.final = pd.concat([run.final, like.assign(key=10**6, payload=[payload])], ignore_index=True)
 
 
-@check(keycount_oracle, "(workload.units[home] != unit) | ", "", "counts")
+@check(keycount, "(workload.units[home] != unit) | ", "", "counts")
 def a_counted_key_in_another_unit(run):
     row = run.final.index[run.final["slot"] == 0][0]
     run.final.loc[row, "unit"] = (run.final.loc[row, "unit"] + 1) % 3
 
 
-@check(keycount_oracle, "(counts[home] != count) | ", "", "counts")
+@check(keycount, "(counts[home] != count) | ", "", "counts")
 def an_older_count_with_its_payload(run):
     count = run.final.loc[[0], "count"].to_numpy() - 1
     payload = run.workload.payloads(run.final.loc[[0], "key"].to_numpy(), count)[0].tobytes()
@@ -573,12 +572,12 @@ def an_older_count_with_its_payload(run):
     run.final.at[0, "payload"] = payload
 
 
-@check(keycount_oracle, " | workload.damaged(rows, count)", "", "counts")
+@check(keycount, " | workload.damaged(rows, count)", "", "counts")
 def a_counted_key_with_another_payload(run):
     run.final.at[0, "payload"] = run.final.at[0, "payload"][:-1] + b"?"
 
 
-@check(keycount_oracle, "np.flatnonzero(self._seen != 1)", "np.flatnonzero(self._seen > 9)", "counts")
+@check(keycount, "np.flatnonzero(self._seen != 1)", "np.flatnonzero(self._seen > 9)", "counts")
 def a_counted_key_that_is_nowhere(run):
     run.final = run.final.drop(index=0)
 

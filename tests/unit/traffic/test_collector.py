@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 
 from keyshift.traffic import collector
 from keyshift.traffic.collector import BUCKETS_MS, Results
-from keyshift.workloads.keycount.operator import RESULT_FIELDS
+from keyshift.workloads.keycount import RESULT_FIELDS
 
 
 def batch(*rows: tuple[int, int]) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from kafka.future import Future
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.frames import MOST_BYTES, decode
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
-from keyshift.workloads.keycount.source import EVENTS
+from keyshift.workloads.keycount import EVENTS
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000

@@ -14,8 +14,7 @@ from keyshift.frames import encode as frame
 from keyshift.traffic import lines
 from keyshift.traffic.collector import Results, decoded
 from keyshift.traffic.generator import Generator, GeneratorConfig
-from keyshift.workloads.keycount.operator import RESULT_FIELDS
-from keyshift.workloads.keycount.source import EVENTS
+from keyshift.workloads.keycount import EVENTS, RESULT_FIELDS
 
 RESULTS = Results(RESULT_FIELDS).schema
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_sequentially
 from keyshift.state.memory import MemoryState
-from keyshift.workloads import workloads
-from keyshift.workloads.keycount import KeyCount, operator
+from keyshift.workloads import keycount, workloads
+from keyshift.workloads.keycount import KeyCount
 
 
 def make(**changes) -> KeyCount:
@@ -235,7 +235,7 @@ def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(b
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(operator, "time", SimpleNamespace(perf_counter=clock, sleep=sleep))
+    monkeypatch.setattr(keycount, "time", SimpleNamespace(perf_counter=clock, sleep=sleep))
     workload = make(work_us=2000.0, work_by=by)
     counter = workload.stages[0].operator()
     state = MemoryState(counter.state_schema)

@@ -12,8 +12,7 @@ from keyshift.keys import Assignment, units_of
 from keyshift.lab.sequential import run_sequentially
 from keyshift.results.verdict import judge
 from keyshift.workloads import wordcount
-from keyshift.workloads.wordcount import WordCount, text
-from keyshift.workloads.wordcount.source import word
+from keyshift.workloads.wordcount import WordCount, word
 
 SAMPLE = Path(__file__).parents[3] / "data" / "moving.txt"
 WINDOW_US = 20_000
@@ -38,7 +37,7 @@ def verdict(workload, made, **changes):
 def test_words_are_runs_of_letters_in_lower_case_in_their_order(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes("\ufeffTo keep, to MOVE;\n\n\u00dcber-all: to keep".encode())
-    words, numbers = text.read(str(file))
+    words, numbers = wordcount.read_words(str(file))
     assert [words[number] for number in numbers] == ["to", "keep", "to", "move", "über", "all", "to", "keep"]
     assert len(words) == 5
 
@@ -66,7 +65,7 @@ def test_a_folder_is_no_text(tmp_path):
 
 
 def test_a_router_reads_the_whole_text_over_and_over_again():
-    words, numbers = text.read(str(SAMPLE))
+    words, numbers = wordcount.read_words(str(SAMPLE))
     source = make(text=str(SAMPLE)).sources[0].partition(0)
     taken = source.take(np.zeros(2 * len(numbers), np.int64))["word"].to_pylist()
     assert Counter(taken) == Counter({w: 2 * n for w, n in Counter(words[i] for i in numbers).items()})

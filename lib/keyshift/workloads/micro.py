@@ -1,0 +1,134 @@
+"""Micro: the micro-benchmark of Spacker. One value per key; a record writes it if its key group is active, or reads it.
+
+How much of the state changes while it is copied or moved is thus a parameter (``active_share``), apart from the rate.
+All else is as in ``keycount``: key groups from a Zipf distribution, the keys of a group in turn, ``state_bytes`` per
+key, and ``work_us`` with ``work_by`` for the CPU of a record. Several sources are several ``routers``.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pydantic import Field
+
+from keyshift.frames import EVENT_FIELDS
+from keyshift.keys import units_of
+from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCountOperator, StateCheck, wrong_results
+from keyshift.workloads.keyed import Keyed, key_draw
+from keyshift.workloads.times import Times, lines
+
+EVENTS = pa.schema([*EVENT_FIELDS, pa.field("writes", pa.bool_())])
+_SECOND_US = 1_000_000
+
+
+class MicroPartition:
+    """Keys of two distributions, one behind the other; see ``Partition``.
+
+    The key groups in an order drawn from the seed make a circle. The active ones are an arc of it, and each second has
+    the next arc: all routers agree on it, and every group has its turn.
+    """
+
+    def __init__(self, workload: "Micro", router: int) -> None:
+        self._keys = key_draw(workload, router)
+        self._later = key_draw(workload.model_copy(update={"skew": workload.later_skew}), router)
+        self._left = workload.later_events or None  # events until the later skew; None: never
+        self._groups, self._active = workload.key_groups, workload.active_groups
+        self._place = np.random.default_rng((workload.seed, 2)).permutation(self._groups)
+
+    def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The next ``len(times)`` events, whatever was taken at once before."""
+        keys = self._draw(len(times))
+        begin = times // _SECOND_US * self._active % self._groups
+        place = self._place[units_of(keys, self._groups)]
+        writes = (place - begin) % self._groups < self._active
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in (keys, times, writes)], schema=EVENTS)
+
+    def _draw(self, count: int) -> npt.NDArray[np.int64]:
+        if self._left is None:
+            return self._keys.draw(count)
+        first = min(count, self._left)
+        self._left -= first
+        return np.concatenate([self._keys.draw(first), self._later.draw(count - first)])
+
+
+class Micro(KeyCount):
+    """Parameters of the workload; every key exists from the beginning, with count 0."""
+
+    name: ClassVar[str] = "micro"
+    summary: ClassVar[str] = "read one value per key, and write it in the seconds in which the key group is active"
+
+    active_share: float = Field(
+        default=0.02, gt=0, le=1, description="share of the key groups that are active in each second, one at least"
+    )
+    later_events: int = Field(
+        default=0, ge=0, description="events of each router behind which keys follow later_skew; 0: never"
+    )
+    later_skew: float = Field(default=0.6, ge=0, le=10, description="Zipf exponent from later_events on")
+
+    @property
+    def active_groups(self) -> int:
+        """How many key groups are active in any second."""
+        return max(1, round(self.active_share * self.key_groups))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Events with a key, that write or only read."""
+        return (Source("events", EVENTS, partial(MicroPartition, self)),)
+
+    @property
+    def stages(self) -> tuple[KeyedStage, ...]:
+        """The map from keys to values."""
+        operator = partial(KeyCountOperator, self, self.work_us, self.work_by == "spinning")
+        return (KeyedStage("map", EVENTS, RESULT_FIELDS, operator),)
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong``."""
+        return _wrong(self, events, results, final)
+
+
+_ORIGIN = ["router", "offset", "position"]
+
+
+# -- what must come out, told from the events: not by the code of the operator -----------------------------------------
+
+
+def _wrong(
+    workload: Keyed, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]
+) -> Iterator[str]:
+    """See ``Workload.wrong``. Records that write are counted as in ``keycount``.
+
+    One that reads has the count of writes that its payload has, too, at most as many as there are; and for the events
+    of a router and key the count never shrinks, and grows with each write.
+    """
+    counts = np.bincount(events.loc[events["writes"], "key"], minlength=workload.keys)
+    results = results.merge(events[[*_ORIGIN, "writes"]], on=_ORIGIN)
+    writes = results["writes"]
+    yield from wrong_results(counts, results[writes])
+
+    key = results["key"]
+    most = pd.Series(counts[key.where(key.between(0, workload.keys - 1), 0)], results.index)
+    odd = (results["count"] != results["stamp"]) | ~results["count"].between(0, most)
+    text = (
+        "result of router {router} offset {offset} position {position}, which reads: key {key} has count {count} and"
+        " stamp {stamp}; expected both the same, and not more than {most} writes"
+    )
+    yield from lines(results.assign(most=most), ~writes & odd, text)
+    ordered = results.sort_values(["key", *_ORIGIN])
+    behind = ordered.groupby(["key", "router"])["count"].diff() < ordered["writes"]
+    text = (
+        "result of router {router} offset {offset} position {position}: key {key} has count {count}, which its router"
+        " had left behind"
+    )
+    yield from lines(ordered, behind & ~ordered["writes"], text)
+
+    check = StateCheck(workload, counts)
+    for part in final:
+        yield from check.wrong(part)
+    yield from check.missing()

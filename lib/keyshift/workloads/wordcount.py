@@ -1,0 +1,315 @@
+"""Word count: how often each word has come, in all or in tumbling windows. Words of a text file, or made from a seed.
+
+A word is a text, and its key a hash of that, so two words may share a key. The state of a key therefore has the words
+themselves. The event time of a word is its ``t``, so none is late, and what each window counts depends on the input
+alone.
+"""
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pydantic import Field
+
+from keyshift.errors import BadInput
+from keyshift.frames import EVENT_FIELDS, keys_of
+from keyshift.keys import units_of
+from keyshift.state import UnitState
+from keyshift.state.timers import EVENT
+from keyshift.workloads import files
+from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.keyed import Grouped, KeyDraw
+from keyshift.workloads.times import Times, lines
+
+_WORD = re.compile(r"\w+")
+
+
+def read_words(path: str) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """The distinct words of a file in lower case, and the number of each of its words, in their order.
+
+    Memory: the distinct words, and four bytes for each word. Raises BadInput if the file cannot be read, has no word,
+    or is not UTF-8 throughout.
+    """
+    numbers: dict[str, int] = {}
+    found = array("i")
+    for line in files.lines("text", path):
+        for word in _WORD.findall(line.lower()):
+            found.append(numbers.setdefault(word, len(numbers)))
+    if not found:
+        raise BadInput(f"text = {path!r}: there is no word in it; give a text file in UTF-8 with at least one")
+    return list(numbers), np.frombuffer(found, np.int32)
+
+
+WORDS = pa.schema([pa.field("t", pa.int64()), pa.field("word", pa.string())])
+
+
+class TextWords:
+    """The words of a file, over and over again. Every router begins at another one; see ``Partition``."""
+
+    def __init__(self, workload: "WordCount", router: int) -> None:
+        words, self._numbers = read_words(workload.text)
+        self._words = pa.array(words, pa.string())
+        self._next = int(np.random.default_rng((workload.seed, router)).integers(len(self._numbers)))
+
+    def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The next ``len(times)`` words, whatever was taken at once before."""
+        places = np.arange(self._next, self._next + len(times)) % len(self._numbers)
+        self._next += len(times)
+        words = self._words.take(pa.array(self._numbers[places]))
+        return pa.RecordBatch.from_arrays([pa.array(times), words], schema=WORDS)
+
+
+class DrawnWords:
+    """Words made of letters that say their number; key groups as in every keyed workload. See ``Partition``."""
+
+    def __init__(self, workload: "WordCount", router: int) -> None:
+        self._words = pa.array([word(number) for number in range(workload.words)], pa.string())
+        groups = units_of(keys_of(self._words).to_numpy(), workload.key_groups)
+        self._draw = KeyDraw(groups, workload.key_groups, workload.skew, (workload.seed, router))
+
+    def take(self, times: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The next ``len(times)`` words, whatever was taken at once before."""
+        words = self._words.take(pa.array(self._draw.draw(len(times))))
+        return pa.RecordBatch.from_arrays([pa.array(times), words], schema=WORDS)
+
+
+_SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvwz" for vowel in "aeiou"]
+
+
+def word(number: int) -> str:
+    """The word of a number: its digits as syllables, so other numbers have other words."""
+    syllables = ""
+    while True:
+        number, digit = divmod(number, len(_SYLLABLES))
+        syllables += _SYLLABLES[digit]
+        if not number:
+            return syllables
+
+
+WORD, WINDOW = 0, 1  # kinds of results: of a word that came, and of one in a window that closed
+
+EVENTS = pa.schema([*EVENT_FIELDS, pa.field("word", pa.string())])
+RESULT_FIELDS = (
+    pa.field("kind", pa.int8()),  # WORD or WINDOW; for a window, t is its end
+    pa.field("word", pa.string()),
+    pa.field("start", pa.int64()),  # of the window; 0 if there is none
+    pa.field("count", pa.int64()),  # of the word so far, in the window if there is one; this one included
+)
+
+
+class WordCountOperator:
+    """The state of a key is three lists side by side: an element for each word and window of it; see ``Operator``.
+
+    ``window_us``: length of a window; 0: one that never ends.
+    """
+
+    state_schema = pa.schema(
+        [
+            pa.field("words", pa.list_(pa.string())),
+            pa.field("starts", pa.list_(pa.int64())),
+            pa.field("counts", pa.list_(pa.int64())),
+        ]
+    )
+
+    def __init__(self, window_us: int) -> None:
+        self._window_us, self.uses_time = window_us, window_us > 0
+        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), *RESULT_FIELDS))
+
+    def initial(self, unit: int, state: UnitState) -> None:
+        """No word is known in advance."""
+
+    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
+        """One result per word."""
+        columns = (events[name].to_pylist() for name in ("unit", "key", "t", "word"))
+        rows = [self._count(state_of(unit), *event) for unit, *event in zip(*columns, strict=True)]
+        return self._results([events[name] for name in ("key", "t", "position")], rows)
+
+    def _count(self, state: UnitState, key: int, t: int, word: str) -> tuple[Any, ...]:
+        start = t - t % self._window_us if self._window_us else 0
+        words, starts, counts = state.values[key] or ([], [], [])
+        for i, known in enumerate(words):
+            if known == word and starts[i] == start:
+                count = counts[i] + 1
+                state.values[key] = words, starts, [*counts[:i], count, *counts[i + 1 :]]
+                return WORD, word, start, count
+        state.values[key] = [*words, word], [*starts, start], [*counts, 1]
+        if self._window_us:
+            state.timers.set(EVENT, start + self._window_us, key)
+        return WORD, word, start, 1
+
+    def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
+        """One result per word of each window that closes. A key without an open window is forgotten."""
+        due: list[tuple[int, int]] = []
+        rows: list[tuple[Any, ...]] = []
+        for state in states:
+            for end, key in state.timers.due(EVENT, state.timers.watermark):
+                entries = list(zip(*(state.values[key] or ([], [], [])), strict=True))
+                closed = [entry for entry in entries if entry[1] + self._window_us == end]
+                left = [entry for entry in entries if entry[1] + self._window_us != end]
+                if left:
+                    words, starts, counts = map(list, zip(*left, strict=True))
+                    state.values[key] = words, starts, counts
+                else:
+                    state.delete(key)
+                due += [(key, end)] * len(closed)
+                rows += [(WINDOW, *entry) for entry in closed]
+        if not rows:
+            return None
+        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
+        return self._results([keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
+
+    def _results(self, of_event: list[pa.Array], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = zip(*rows, strict=True) if rows else [()] * len(RESULT_FIELDS)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, RESULT_FIELDS, strict=True)]
+        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._result_schema)
+
+
+class WordCount(Grouped):
+    """Parameters of the workload. A key exists as soon as a word of it has come."""
+
+    name: ClassVar[str] = "wordcount"
+    summary: ClassVar[str] = "count words, in all or in tumbling windows: of a text file, or made from a seed"
+
+    text: files.InputFile = Field(
+        default="", description="text file, UTF-8, over and over again; empty: words made from the seed"
+    )
+    words: int = Field(default=20_000, ge=1, le=10**7, description="number of distinct words, if there is no text")
+    skew: float = Field(
+        default=0.8, ge=0, le=10, description="Zipf exponent over key groups, if there is no text; 0 is uniform"
+    )
+    window_ms: int = Field(default=0, ge=0, description="length of a window, in milliseconds; 0: count in all")
+
+    @property
+    def window_us(self) -> int:
+        """Length of a window; 0: none."""
+        return self.window_ms * 1000
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Words, one per event."""
+        if self.text:
+            return (Source("words", WORDS, partial(TextWords, self), partial(read_words, self.text)),)
+        return (Source("words", WORDS, partial(DrawnWords, self)),)
+
+    @property
+    def stages(self) -> tuple[KeyedStage, ...]:
+        """The counter, behind routers that give each word its key."""
+        return (KeyedStage("counter", EVENTS, RESULT_FIELDS, partial(WordCountOperator, self.window_us), with_keys),)
+
+    def wrong(
+        self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
+    ) -> Iterator[str]:
+        """See ``Workload.wrong``."""
+        return _wrong(self, events, results, final, times)
+
+
+def with_keys(words: pa.RecordBatch) -> pa.RecordBatch:
+    """Words with their keys; those of few distinct words cost little."""
+    return pa.RecordBatch.from_arrays([keys_of(words["word"]), words["t"], words["word"]], schema=EVENTS)
+
+
+_EVENT = ["router", "offset", "position"]
+_WINDOW = ["key", "word", "start"]  # a word has one key, but a result that mixes them up is to be seen
+
+
+# -- what must come out, told from the words that went in: not by the code of the operator -----------------------------
+#
+# The event time of a word is its ``t``, and no watermark is beyond a word that is still to come. So the count of each
+# word in each window is that of the input, whatever the watermarks were; they say only which windows have closed by the
+# end.
+
+
+def _wrong(
+    workload: "WordCount",
+    events: pd.DataFrame,
+    results: pd.DataFrame,
+    final: Iterator[pd.DataFrame],
+    times: Times | None,
+) -> Iterator[str]:
+    """See ``Workload.wrong``. One line per wrong result, window, and word of the final state."""
+    window_us = workload.window_us
+    events = events[[*_EVENT, "key", "t", "word"]]
+    events = events.assign(start=events["t"] - events["t"] % window_us if window_us else 0)
+    offered = events.groupby(_WINDOW).size().rename("offered").reset_index()
+    of_event = results["position"] >= 0
+    yield from _wrong_answers(events, offered, results[of_event])
+
+    fired = results[~of_event]
+    found: list[pd.DataFrame] = [fired.assign(unit=-1)]
+    for part in final:
+        yield from _wrong_part(workload, part)
+        found.append(_entries(part))
+    text = "timer of key {key} set to {t} tells of word {word!r} in window {start}, kind {kind}: expected kind"
+    text += f" {WINDOW} at {window_us} behind the start, not later than all routers had come"
+    reached = times.least if times is not None else 0
+    due = fired["start"] + window_us
+    yield from lines(fired, (fired["kind"] != WINDOW) | (fired["t"] != due) | (due > reached), text)
+    yield from _wrong_windows(offered, pd.concat(found, ignore_index=True))
+    if window_us and times is not None:
+        yield from _wrong_timers(found[1:], times, window_us)
+
+
+def _wrong_answers(events: pd.DataFrame, offered: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
+    told = answers[[*_EVENT, "kind", "word", "start", "count"]].merge(
+        events[[*_EVENT, "key", "word", "start"]], on=_EVENT, suffixes=("_told", "")
+    )
+    told = told.merge(offered, on=_WINDOW).sort_values(_EVENT)
+    bad = (told["kind"] != WORD) | (told["word_told"] != told["word"]) | (told["start_told"] != told["start"])
+    bad |= ~told["count"].between(1, told["offered"]) | told.duplicated([*_WINDOW, "count"])
+    bad |= told.groupby([*_WINDOW, "router"])["count"].diff() <= 0
+    text = (
+        "result of router {router} offset {offset} position {position}: kind {kind}, word {word_told!r} in window"
+        " {start_told} with count {count}; expected word {word!r} in window {start}, counts 1..{offered}, each once, in"
+        " event order"
+    )
+    yield from lines(told, bad, text)
+
+
+def _wrong_part(workload: "WordCount", part: pd.DataFrame) -> Iterator[str]:
+    home = units_of(part["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
+    lengths = [part[name].str.len() for name in ("words", "starts", "counts")]
+    odd = (part["unit"] != home) | (lengths[0] == 0) | (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
+    text = (
+        "final state of key {key} in unit {unit}, slot {slot}: expected unit {home}, and words with starts and counts"
+    )
+    yield from lines(part.assign(home=home), odd, text)
+
+
+def _entries(part: pd.DataFrame) -> pd.DataFrame:
+    """The final state, a row for each word and window: columns unit, key, word, start, count."""
+    columns: dict[str, Any] = {"words": "word", "starts": "start", "counts": "count"}
+    whole = part[part["words"].str.len() == part["starts"].str.len()]
+    whole = whole[whole["words"].str.len() == whole["counts"].str.len()]
+    entries = whole[["unit", "key", *columns]].explode([*columns]).rename(columns=columns).dropna()
+    return entries.astype({"start": np.int64, "count": np.int64})
+
+
+def _wrong_windows(offered: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
+    found = found[[*_WINDOW, "count"]]
+    what = "word {word!r} of key {key} in window {start:.0f} "
+    yield from lines(found, found.duplicated(_WINDOW), what + "was told twice, or told and is in the final state")
+    both = offered.merge(found, on=_WINDOW, how="outer", indicator="side")
+    text = what + "was neither told nor is in the final state; expected count {offered:.0f}"
+    yield from lines(both, both["side"] == "left_only", text)
+    yield from lines(both, both["side"] == "right_only", what + "has count {count:.0f}, but never came")
+    text = what + "has count {count:.0f} in the end, expected {offered:.0f}"
+    yield from lines(both, (both["side"] == "both") & (both["count"] != both["offered"]), text)
+
+
+def _wrong_timers(parts: list[pd.DataFrame], times: Times, window_us: int) -> Iterator[str]:
+    """One line for each window of the final state without a timer, and for each timer without a window."""
+    timers = times.timers_of(EVENT)[["unit", "key", "time"]]
+    left = pd.concat([*parts, timers[:0]])
+    due = left.assign(time=left["start"] + window_us if len(left) else 0)[["unit", "key", "time"]].drop_duplicates()
+    both = due.merge(timers, how="outer", indicator="side")
+    text = "final state of key {key} in unit {unit}: "
+    yield from lines(both, both["side"] == "left_only", text + "a window has no timer, set to {time}")
+    yield from lines(
+        both, both["side"] == "right_only", text + "a timer is set to {time}, and there is no window for it"
+    )
