@@ -21,6 +21,7 @@ from keyshift.waiting import wait_until
 
 VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "slots_max": 4, "strategy": "fluid", "rate": 100.0}
 PNG = b"\x89PNG"
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -95,9 +96,9 @@ def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
     job.start(VALUES)
     job.look()
     job.ask("scale", 4)
-    assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 4, 10)
+    assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 4, DEADLINE_S)
     job.ask("plan", "matched", 3)
-    assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 3, 10)
+    assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 3, DEADLINE_S)
     job.ask("rate", 50.0)
     job.ask("double")
     job.ask("cancel")
@@ -120,12 +121,39 @@ def test_another_kernel_finds_the_job_that_runs(job):
     assert other.stop().run_id == job.live.run_id
 
 
-def test_a_script_presses_and_stops(job):
+@pytest.fixture
+def load(monkeypatch):
+    """The seconds of load that a script sees: ``passes`` makes them pass."""
+    status = watched.Client.status
+
+    class Load:
+        seconds = 0
+
+        def passes(self):
+            self.seconds += 1
+
+    load = Load()
+    monkeypatch.setattr(watched.Client, "status", lambda client: status(client) | {"running_s": load.seconds})
+    return load
+
+
+def outcomes(job):
+    return [each["outcome"] for each in job.live.status()["migrations"]]
+
+
+def test_a_script_presses_and_stops(job, load):
     seen = []
-    manifest = play(job, VALUES, ["0.1: scale 4", "0.4: double"], 1.2, lambda job: seen.append(len(job.history.looks)))
+
+    def look(job):
+        seen.append(len(job.history.looks))
+        if load.seconds == 4:
+            assert wait_until(lambda: outcomes(job) == ["complete"], DEADLINE_S)
+        load.passes()
+
+    manifest = play(job, VALUES, ["1: scale 4", "3: double"], 5, look)
     assert manifest.status == "ok" and not job.runs
-    assert seen == sorted(seen) and len(seen) > 5
-    assert [each["outcome"] for each in job.live.status()["migrations"]] == ["complete"]
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert outcomes(job) == ["complete"]
     assert ("change_rate", 200.0) in job.live.traffic.told
 
 
@@ -171,7 +199,7 @@ def page(job, monkeypatch):
     yield page
     if job.runs:
         job.stop()
-    assert wait_until(lambda: not page._looking, 10)
+    assert wait_until(lambda: not page._looking, DEADLINE_S)
 
 
 def buttons(page):
@@ -191,19 +219,19 @@ def test_buttons_start_watch_ask_and_stop(page, job):
     press = buttons(page)
     assert [name for name, button in press.items() if not button.disabled] == ["start"]
     press["start"].click()
-    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG) and not press["scale"].disabled, 20)
+    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG) and not press["scale"].disabled, DEADLINE_S)
     assert press["start"].disabled and not press["stop"].disabled
     before = bytes(page._picture.value)
     press["scale"].click()
-    assert wait_until(lambda: "counter: 4 slots" in page._status.value, 20)
-    assert wait_until(lambda: bytes(page._picture.value) != before, 20)
+    assert wait_until(lambda: "counter: 4 slots" in page._status.value, DEADLINE_S)
+    assert wait_until(lambda: bytes(page._picture.value) != before, DEADLINE_S)
     press["change plan"].click()
-    assert wait_until(lambda: "plan matched 4" in page._said.value, 10)
+    assert wait_until(lambda: "plan matched 4" in page._said.value, DEADLINE_S)
     press["double the rate"].click()
-    assert wait_until(lambda: ("change_rate", 200.0) in job.live.traffic.told, 10)
+    assert wait_until(lambda: ("change_rate", 200.0) in job.live.traffic.told, DEADLINE_S)
     press["stop"].click()
-    assert wait_until(lambda: "has ended, verdict ok" in page._said.value, 20)
-    assert wait_until(lambda: not press["start"].disabled and press["scale"].disabled, 10)
+    assert wait_until(lambda: "has ended, verdict ok" in page._said.value, DEADLINE_S)
+    assert wait_until(lambda: not press["start"].disabled and press["scale"].disabled, DEADLINE_S)
 
 
 def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
@@ -211,22 +239,22 @@ def test_a_page_that_is_opened_later_shows_the_job_that_runs(job, monkeypatch):
     monkeypatch.setattr(explorer_module, "display", lambda page: None)
     page = Explorer(WatchedJob(), VALUES)
     page.show()
-    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), 20)
+    assert wait_until(lambda: bytes(page._picture.value).startswith(PNG), DEADLINE_S)
     job.stop()  # by somebody else
-    assert wait_until(lambda: "no job explore runs" in page._said.value, 20)
+    assert wait_until(lambda: "no job explore runs" in page._said.value, DEADLINE_S)
     assert buttons(page)["scale"].disabled and not page._looking
 
 
 def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
     press = buttons(page)
     press["start"].click()
-    assert wait_until(lambda: not press["scale"].disabled, 20)
+    assert wait_until(lambda: not press["scale"].disabled, DEADLINE_S)
     page._slots.value = 9
     press["scale"].click()
-    assert wait_until(lambda: "slots = 9: 4 are provisioned" in page._said.value, 10)
+    assert wait_until(lambda: "slots = 9: 4 are provisioned" in page._said.value, DEADLINE_S)
     with page._busy:
         press["stop"].click()
-        assert wait_until(lambda: "starts or stops already" in page._said.value, 10)
+        assert wait_until(lambda: "starts or stops already" in page._said.value, DEADLINE_S)
     assert job.runs
 
 
@@ -246,7 +274,7 @@ def test_a_status_is_one_line():
     assert line_of(told) == line
 
 
-def test_the_picture_of_a_script_is_one_that_changes(job, monkeypatch):
+def test_the_picture_of_a_script_is_one_that_changes(job, load, monkeypatch):
     drawn = []
 
     class Place:
@@ -254,6 +282,12 @@ def test_the_picture_of_a_script_is_one_that_changes(job, monkeypatch):
             drawn.append(image.data)
 
     monkeypatch.setattr(explorer_module, "display", lambda *_, **__: Place())
-    play(job, VALUES, ["0.1: scale 4"], 1.0, live_picture())
-    assert len(drawn) > 2 and len(set(drawn)) > 1
+    show = live_picture()
+
+    def look(job):
+        show(job)
+        load.passes()
+
+    play(job, VALUES, ["1: scale 4"], 4, look)
+    assert len(drawn) == 5 and len(set(drawn)) > 1
     assert all(data.startswith(PNG) for data in drawn)
