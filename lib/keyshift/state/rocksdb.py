@@ -201,8 +201,8 @@ def _new_folder(within: Path) -> tuple[Path, IO[str]]:
         others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or others:
             raise ServiceUnavailable(
-                f"state_folder = {str(within)!r}: {parent.name} in it is not a folder of this user alone; remove it, or "
-                "name another folder"
+                f"state_folder = {str(within)!r}: {parent.name} in it is not a folder of this user alone; remove it, "
+                "or name another folder"
             )
         with _lock_file(parent) as entrance:
             fcntl.flock(entrance, fcntl.LOCK_EX)
