@@ -30,6 +30,7 @@ from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate
 from keyshift.results.store import HEAD, ResultStore
 from keyshift.results.tables import LATER, TABLES, check_table
 
+MOST_ROWS, MOST_BYTES = 200_000_000, 8 << 30  # of a table that is imported: Parquet says in little what fills a memory
 FORMAT = 1  # grows when a file is renamed, removed or means something else
 Kind = Literal["parquet", "csv"]
 RUN_ID = pa.field("run_id", pa.string(), nullable=False)
@@ -196,7 +197,7 @@ def _manifests(folder: Path) -> Iterator[Manifest]:
     for number, line in enumerate(lines, start=1):
         try:
             yield validate(json.loads(line))
-        except (ValueError, KeyshiftError) as error:
+        except (ValueError, KeyshiftError, RecursionError) as error:
             raise BadInput(f"manifests.jsonl, line {number}: {error}") from None
     if not lines:
         raise BadInput("manifests.jsonl is empty: the export has no run")
@@ -207,7 +208,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}; an export has it") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
 
 
@@ -222,17 +223,20 @@ def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:
     """The tables of one run, checked."""
     tables = {}
     for name in _tables_of(manifest):
-        table = _of_run(exported, name, manifest.run_id)
-        try:
-            check_table(name, table)
-        except BadInput as error:
-            raise BadInput(f"{name}.{exported.kind}: {error}") from None
-        tables[name] = table
+        tables[name] = _of_run(exported, name, manifest.run_id)
+        _check(exported.kind, name, tables[name])
     if manifest.status != "died":  # one that was stored before there were these tables
         tables |= {name: TABLES[name].empty_table() for name in LATER if name not in tables}
     if manifest.status != "died" and (missing := TABLES.keys() - tables.keys()):
         raise BadInput(f"run {manifest.run_id} has no table {', '.join(sorted(missing))}: the export is not whole")
     return tables
+
+
+def _check(kind: Kind, name: str, table: pa.Table) -> None:
+    try:
+        check_table(name, table)
+    except BadInput as error:
+        raise BadInput(f"{name}.{kind}: {error}") from None
 
 
 def _run_ids(exported: Exported, name: str) -> list[str]:
@@ -243,21 +247,38 @@ def _run_ids(exported: Exported, name: str) -> list[str]:
 def _of_run(exported: Exported, name: str, run_id: str) -> pa.Table:
     table = _parsed(exported, name, run_id=run_id)
     table = table.filter(pc.equal(table["run_id"], run_id)).drop_columns("run_id")
-    if exported.kind == "csv":  # an empty place is how CSV says NaN
-        for place, field in enumerate(table.schema):
-            if pa.types.is_floating(field.type):
-                table = table.set_column(place, field, pc.fill_null(table[field.name], float("nan")))
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):  # see ``_parsed``
+            if (size := _expanded(table[field.name])) > MOST_BYTES:
+                raise BadInput(
+                    f"{name}.parquet: {field.name} of run {run_id} has {size} bytes, at most {MOST_BYTES} may be"
+                )
+            table = table.set_column(place, TABLES[name].field(field.name), table[field.name].cast(pa.string()))
+        elif exported.kind == "csv" and pa.types.is_floating(field.type):  # an empty place is how CSV says NaN
+            table = table.set_column(place, field, pc.fill_null(table[field.name], float("nan")))
     return table
 
 
+def _expanded(column: pa.ChunkedArray) -> int:
+    """Bytes of all texts in a column of a dictionary."""
+    lengths = (pc.take(pc.binary_length(chunk.dictionary), chunk.indices) for chunk in column.chunks)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
+
+
 def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run_id: str | None = None) -> pa.Table:
-    """Rows of a table's file, of Parquet those of one run. Raises BadInput if it cannot be read as that table."""
+    """Rows of a table's file, of Parquet those of one run, with texts as dictionaries: they take what they have there.
+
+    Raises BadInput if it cannot be read as that table, or is too large.
+    """
     folder, kind, _ = exported
     path = folder / f"{name}.{kind}"
+    types = {field.name: field.type for field in TABLES[name].insert(0, RUN_ID)}
     try:
+        _require_readable(path, name, kind)
         if kind == "parquet":
-            return pq.read_table(path, columns=columns, filters=run_id and [("run_id", "=", run_id)])
-        types = {field.name: field.type for field in TABLES[name].insert(0, RUN_ID)}
+            texts = [column for column, of in types.items() if of == pa.string()]
+            filters = run_id and [("run_id", "=", run_id)]
+            return pq.read_table(path, columns=columns, filters=filters, read_dictionary=texts)
         options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=columns)
         lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
         return pyarrow.csv.read_csv(path, convert_options=options, parse_options=lines)
@@ -265,3 +286,21 @@ def _parsed(exported: Exported, name: str, columns: list[str] | None = None, run
         raise BadInput(f"{path} is not there: an export has it") from None
     except (pa.ArrowException, OSError, KeyError) as error:
         raise BadInput(f"{path.name} cannot be read as the table {name}: {str(error).splitlines()[0]}") from None
+
+
+def _require_readable(path: Path, name: str, kind: Kind) -> None:
+    """Raise BadInput, without reading any row, for a file that has more than may be, or Parquet of other columns."""
+    rows, size = 0, path.stat().st_size
+    if kind == "parquet":
+        told = pq.read_metadata(path)
+        groups = (told.row_group(number) for number in range(told.num_row_groups))
+        rows, size = told.num_rows, sum(group.total_byte_size for group in groups)
+        columns = told.schema.to_arrow_schema().empty_table()
+        if columns["run_id"].type != RUN_ID.type:
+            raise BadInput(f"{path.name}: column run_id has type {columns['run_id'].type}, expected {RUN_ID.type}")
+        _check(kind, name, columns.drop_columns("run_id"))
+    if rows > MOST_ROWS or size > MOST_BYTES:
+        raise BadInput(
+            f"{path.name} has {rows} rows and {size} bytes, at most {MOST_ROWS} and {MOST_BYTES} are imported: export "
+            "fewer runs at a time"
+        )

@@ -8,6 +8,7 @@ process leaves behind when it is killed is of no use, since its job goes on from
 import fcntl
 import os
 import shutil
+import stat
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -190,18 +191,26 @@ def _options(settings: RocksSettings) -> Any:
 def _new_folder(within: Path) -> tuple[Path, IO[str]]:
     """A folder of this process, and the file whose lock says that the process lives: those of dead ones are removed.
 
-    The system gives the lock free however a process ends.
+    The system gives the lock free however a process ends. ``within`` may be a folder that everybody writes to: what is
+    used of it is ours alone, and no link is followed.
     """
     parent = within / f"keyshift-state-{os.getuid()}"
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(parent / _LOCK, "w") as entrance:
+        about = parent.lstat()
+        others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or others:
+            raise ServiceUnavailable(
+                f"state_folder = {str(within)!r}: {parent.name} in it is not a folder of this user alone; remove it, "
+                "or name another folder"
+            )
+        with _lock_file(parent) as entrance:
             fcntl.flock(entrance, fcntl.LOCK_EX)
             for folder in parent.iterdir():
                 if folder.is_dir() and _is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
             mine = Path(tempfile.mkdtemp(dir=parent))
-            in_use = open(mine / _LOCK, "w")  # noqa: SIM115 - as long as the store
+            in_use = _lock_file(mine)
             fcntl.flock(in_use, fcntl.LOCK_EX)
             return mine, in_use
     except OSError as error:
@@ -213,10 +222,15 @@ def _new_folder(within: Path) -> tuple[Path, IO[str]]:
 def _is_left(folder: Path) -> bool:
     """Whether nobody is behind it any more."""
     try:
-        with open(folder / _LOCK, "a") as file:
+        with _lock_file(folder) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
     except BlockingIOError:
         return False
     except OSError:
         return True
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    """It is made if it is not there, and never through a link."""
+    return open(folder / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600))

@@ -10,6 +10,7 @@ import pytest
 from small_store import result_store, run, tables
 
 from keyshift.errors import BadInput
+from keyshift.results import exchange
 from keyshift.results.dictionary import meaning, unit
 from keyshift.results.exchange import export_runs, import_runs, read_export
 from keyshift.results.manifest import Summary
@@ -137,6 +138,19 @@ def spoil(folder, name, content):
             lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 2', b'version": 3')),
             "schema_version 3.*upgrade",
         ),
+        (lambda f: spoil(f, "export.json", lambda c: b"[" * 200_000), r"export\.json cannot be read: .*recursion"),
+        (lambda f: spoil(f, "export.json", lambda c: c.replace(b'"format": 1', b'"format": [1]')), r"format \[1\]"),
+        (
+            lambda f: spoil(f, "export.json", lambda c: c.replace(b'"kind": "', b'"kind": "a')),
+            "neither parquet nor csv",
+        ),
+        (lambda f: spoil(f, "manifests.jsonl", lambda c: b"[" * 200_000), "manifests.jsonl, line 1: .*recursion"),
+        (lambda f: spoil(f, "manifests.jsonl", lambda c: b"[1]"), "line 1: .* is not a keyshift manifest"),
+        (lambda f: spoil(f, "manifests.jsonl", lambda c: b"9" * 5000), "line 1: Exceeds the limit"),
+        (
+            lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 2', b'version": [2]')),
+            "schema_version",
+        ),
     ],
 )
 def test_what_is_broken_is_named_in_a_line_before_anything_is_stored(exported, damage, words):
@@ -144,6 +158,56 @@ def test_what_is_broken_is_named_in_a_line_before_anything_is_stored(exported, d
     with pytest.raises(BadInput, match=words) as error:
         read_export(exported)
     assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def in_parquet(store, tmp_path):
+    folder = tmp_path / "parquet"
+    export_runs(store, [run(0).run_id], folder)
+    return folder
+
+
+def written(folder, name, column, values):
+    """The table with another column, in Parquet, where ever the same value takes no place."""
+    table = pq.read_table(folder / f"{name}.parquet")
+    table = pa.table({each: pa.repeat(table[each][0], len(values)) for each in table.column_names}, table.schema)
+    table = table.set_column(table.schema.get_field_index(column), pa.field(column, values.type, False), values)
+    pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+
+
+def test_a_file_that_says_in_little_what_fills_a_memory_is_refused_before_it_is_read(in_parquet, monkeypatch):
+    rows = 200_000
+    written(in_parquet, "latency", "slot", pa.repeat(pa.scalar(0, pa.int16()), rows))
+    assert (in_parquet / "latency.parquet").stat().st_size < rows // 10
+    monkeypatch.setattr(exchange, "MOST_ROWS", rows)
+    read_export(in_parquet)
+    monkeypatch.setattr(pq, "read_table", None)
+    monkeypatch.setattr(exchange, "MOST_ROWS", rows - 1)
+    with pytest.raises(BadInput, match=r"latency.parquet has 200000 rows .* at most 199999 .*: export fewer runs"):
+        read_export(in_parquet)
+    monkeypatch.setattr(exchange, "MOST_ROWS", rows)
+    monkeypatch.setattr(exchange, "MOST_BYTES", 1)
+    with pytest.raises(BadInput, match=r"latency.parquet has 200000 rows and \d+ bytes, at most"):
+        read_export(in_parquet)
+
+
+def test_texts_that_are_much_longer_than_what_is_written_of_them_are_refused_before_they_are_there(
+    in_parquet, monkeypatch
+):
+    monkeypatch.setattr(exchange, "MOST_BYTES", 1 << 18)
+    written(in_parquet, "decisions", "reason", pa.repeat("x" * (1 << 14), 16))
+    assert len(import_runs(result_store(), read_export(in_parquet))[0]) == 1
+    written(in_parquet, "decisions", "reason", pa.repeat("x" * (1 << 14), 1000))
+    with pytest.raises(BadInput, match=r"decisions.parquet: reason of run 2026\S+ has 16384000 bytes, at most 262144"):
+        read_export(in_parquet)
+
+
+@pytest.mark.parametrize("column", ["slot", "run_id"])
+def test_a_column_of_lists_is_refused_before_it_is_read(in_parquet, monkeypatch, column):
+    written(in_parquet, "latency", column, pa.array([[1, 2, 3]]))
+    monkeypatch.setattr(pq, "read_table", None)
+    with pytest.raises(BadInput, match=rf"latency.parquet: .*column {column} has type list"):
+        read_export(in_parquet)
 
 
 @KINDS

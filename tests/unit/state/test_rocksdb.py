@@ -121,3 +121,42 @@ def test_values_in_python_have_a_bound(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_named_with_the_remedy():
     with pytest.raises(ServiceUnavailable, match=r"state_folder = '/proc/nowhere': .*; name a folder that can be"):
         opened("/proc/nowhere")
+
+
+@pytest.mark.parametrize("made", ["by everybody", "by a group", "as a link", "as a file", "by another user"])
+def test_in_a_shared_folder_nothing_is_used_that_somebody_else_could_have_made(tmp_path, made, monkeypatch):
+    parent = tmp_path / f"keyshift-state-{os.getuid()}"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    if made == "as a link":
+        parent.symlink_to(elsewhere)
+    elif made == "as a file":
+        parent.write_text("")
+    else:
+        parent.mkdir()
+        parent.chmod({"by everybody": 0o777, "by a group": 0o770}.get(made, 0o700))
+    if made == "by another user":
+        other = os.getuid() + 1
+        parent.rename(tmp_path / f"keyshift-state-{other}")
+        monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(ServiceUnavailable, match=r"state_folder = '.*': .*(remove it|File exists)") as error:
+        opened(tmp_path)
+    assert "\n" not in str(error.value)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_lock_is_never_taken_through_a_link(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    parent = tmp_path / f"keyshift-state-{os.getuid()}"
+    parent.mkdir(mode=0o700)
+    (parent / "in-use").symlink_to(precious)
+    with pytest.raises(ServiceUnavailable, match="state_folder = "):
+        opened(tmp_path)
+    (parent / "in-use").unlink()
+    left = parent / "left"
+    left.mkdir()
+    (left / "in-use").symlink_to(precious)
+    opened(tmp_path).close()
+    assert precious.read_text() == "data"
+    assert not left.exists(), "what is no folder of a store is in nobody's use"
