@@ -16,7 +16,7 @@ from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
-from keyshift.traffic.traffic import Before, Progress
+from keyshift.traffic.traffic import Before, Latencies, Progress
 
 
 class Stage:
@@ -121,9 +121,8 @@ class Traffic:
 
     def __init__(self):
         self.told, self.pids, self.received = [], set(), 30
-        self.seconds = [
-            {"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0, "by_slot": [[0, 9.0, [2, 1] + [0] * 11]]}
-        ]
+        self.seconds = [{"second": 7, "results": 3, "p50_ms": 4.0, "p99_ms": 6.0}]
+        self.latencies = {0: Latencies(9.0, [2, 1] + [0] * 11)}
         self.feed_ = SimpleNamespace(
             sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
         )

@@ -1,8 +1,7 @@
 """What Prometheus reads of a live job: the labels ``stage`` and ``slot`` wherever a slot is meant."""
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -45,10 +44,6 @@ class Metrics(Collector):
 
     def __init__(self, job: LiveJob) -> None:
         self._job = job
-        self._read = 0  # seconds of results that are in the histograms
-        self._within: dict[int, Counter[int]] = {}  # of each slot, results in each bucket
-        self._sum_ms: Counter[int] = Counter()
-        self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -96,20 +91,10 @@ class Metrics(Collector):
     def _latencies(self, stage: str) -> Metric:
         """Of the last stage, whose results come out."""
         family = HistogramMetricFamily("keyshift_latency_seconds", "event due to result read", labels=LABELS)
-        with self._lock:
-            seconds = self._job.seconds
-            for second in seconds[self._read :]:
-                self._read += 1
-                for slot, sum_ms, within in second["by_slot"]:
-                    self._within.setdefault(slot, Counter()).update(dict(enumerate(within)))
-                    self._sum_ms[slot] += sum_ms
-            for slot, within in sorted(self._within.items()):
-                buckets, count = [], 0
-                for number, bound_ms in enumerate(BUCKETS_MS):
-                    count += within[number]
-                    buckets.append((str(bound_ms / 1000), count))
-                buckets.append(("+Inf", count + within[len(BUCKETS_MS)]))
-                family.add_metric((stage, str(slot)), buckets, self._sum_ms[slot] / 1000)
+        bounds = [*(str(bound_ms / 1000) for bound_ms in BUCKETS_MS), "+Inf"]
+        for slot, (sum_ms, within) in sorted(self._job.latencies.items()):
+            buckets = list(zip(bounds, accumulate(within), strict=True))
+            family.add_metric((stage, str(slot)), buckets, sum_ms / 1000)
         return family
 
 

@@ -24,6 +24,7 @@ from keyshift.planner import Strategy, change, strategies
 from keyshift.planner.scaling import Scaling
 from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, new_run_id
+from keyshift.traffic.traffic import Latencies
 
 TOLD = 10  # decisions of an autoscaler in a status
 Target = int | Mapping[int, int]
@@ -188,9 +189,9 @@ class LiveJob:
         return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
 
     @property
-    def seconds(self) -> list[dict[str, Any]]:
-        """What came out in each second so far; see ``traffic.collector``."""
-        return self._run.traffic.seconds if self._run else []
+    def latencies(self) -> Mapping[int, Latencies]:
+        """Of what came out so far, by slot."""
+        return self._run.traffic.latencies if self._run else {}
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The collector process: reads results from Kafka as they come, times them, and keeps all of them for the verdict.
+"""The collector process: reads results from Kafka as they come, times them, and writes all of them for the verdict.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"stop": true}``. Out:
 ``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ..., "by_slot": ...}``:
@@ -34,6 +34,8 @@ from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
 
+PART_ROWS = 1 << 16  # are written at once: some MiB, which take milliseconds
+_ARRIVAL = (pa.field("slot", pa.int32()), pa.field("log_offset", pa.int64()), pa.field("arrived_us", pa.int64()))
 _QUIET_S = 1.0  # after stop, results may still be on their way for this long
 _DRAIN_S = 10.0  # ... but a job that never falls silent is cut off here
 BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
@@ -47,12 +49,14 @@ class CollectorConfig(TrafficConfig):
 
 
 class Results:
-    """All results so far, as Arrow tables of about one second each."""
+    """All results so far, in a parquet file; those of the last minutes are still to be written."""
 
-    def __init__(self, result_fields: tuple[pa.Field, ...]) -> None:
+    def __init__(self, result_fields: tuple[pa.Field, ...], output: Path) -> None:
         self.schema = pa.schema([*frames.RESULT_FIELDS, *result_fields])
         self.count = 0
-        self._tables: list[pa.Table] = []
+        self._writer = pq.ParquetWriter(output, pa.schema([*self.schema, *_ARRIVAL]))
+        self._tables: list[pa.Table] = []  # of about one second each
+        self._unwritten = 0  # rows of them
         self._batches: list[pa.RecordBatch] = []
         self._origin: list[tuple[int, int, int]] = []  # slot, log_offset, arrived_us of each batch
 
@@ -74,15 +78,23 @@ class Results:
         table = table.append_column("log_offset", pa.array(np.repeat(log_offset, rows)))
         table = table.append_column("arrived_us", pa.array(arrived_us))
         self._tables.append(table)
+        self._unwritten += table.num_rows
+        if self._unwritten >= PART_ROWS:
+            self._write()
         self._batches, self._origin = [], []
         of_event = table.column("position").to_numpy() >= 0
         latencies_ms = (arrived_us - table.column("t").to_numpy()) / 1000
         return latencies_ms[of_event], table.column("version").to_numpy()[of_event], slots[of_event]
 
-    def write(self, path: Path) -> None:
-        """Everything, as one parquet file."""
+    def close(self) -> None:
+        """The file has everything. Nothing can read it before."""
         self.roll()
-        pq.write_table(pa.concat_tables(self._tables), path)
+        self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        self._writer.write_table(pa.concat_tables(self._tables))
+        self._tables, self._unwritten = [], 0
 
 
 def decoded(
@@ -134,7 +146,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         )
         consumer.assign(assigned)
         consumer.seek_to_beginning(*assigned)
-    results = Results(stage.result_fields)
+    results = Results(stage.result_fields, config.output)
     columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
@@ -169,7 +181,7 @@ def collect(config: CollectorConfig, commands: Commands) -> None:
         while second < now_us() // SECOND_US:
             report(second, *results.roll())
             second += 1
-    results.write(config.output)
+    results.close()
     say({"state": "done", "results": results.count})
 
 

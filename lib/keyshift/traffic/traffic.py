@@ -21,6 +21,7 @@ from keyshift.workloads import Workload, parcel_of
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
 LOOK_S = 0.05  # between two looks at what they said
+OF_A_SECOND = ("second", "results", "p50_ms", "p99_ms")  # what is kept: a job may last for days
 REMEMBERED = 60  # reports of a feed, one per second
 ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
 
@@ -38,6 +39,19 @@ class Before(NamedTuple):
     events: int = 0
     due: int = 0
     took_s: float = 0.0
+
+
+class Latencies(NamedTuple):
+    """Of all results of a slot: the sum of their latencies in ms, and how many are within each of ``BUCKETS_MS`` and
+    not within the one before, or beyond all.
+    """
+
+    sum_ms: float
+    within: Sequence[int]
+
+    def more(self, sum_ms: float, within: Sequence[int]) -> "Latencies":
+        """With those of one more second."""
+        return Latencies(self.sum_ms + sum_ms, [sum(pair) for pair in zip(self.within, within, strict=True)])
 
 
 class Progress(NamedTuple):
@@ -143,7 +157,8 @@ class Traffic:
         self._markers: list[dict[str, Any]] = []  # all that were said, each once
         self._by_version: Counter[int] = Counter()  # results so far
         self._revoked: set[int] = set()  # versions
-        self.seconds: list[dict[str, Any]] = []  # what the collector said of each second
+        self.seconds: list[dict[str, Any]] = []  # what the collector said of each second, as far as ``OF_A_SECOND``
+        self.latencies: dict[int, Latencies] = {}  # of each slot so far
 
     def open(self, again: bool = False) -> None:
         """Make the topics, start the collector. ``again``: they are there; wait until nobody writes events any more."""
@@ -202,7 +217,10 @@ class Traffic:
             if report not in self._markers:
                 self._markers.append(report)
         elif "second" in report:
-            self.seconds.append(report)
+            self.seconds.append({name: report[name] for name in OF_A_SECOND})
+            for slot, *more in report["by_slot"]:
+                before = self.latencies.get(slot, Latencies(0.0, [0] * len(more[1])))
+                self.latencies = self.latencies | {slot: before.more(*more)}
             self._by_version.update(dict(report["versions"]))
             self._heard_second(report)
 

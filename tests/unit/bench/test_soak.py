@@ -109,7 +109,7 @@ def test_the_summary_is_json():
 def test_the_figure_has_a_panel_for_each_role_and_measure():
     made = figure(samples() + samples("jvm", per_h=50), [happened()], grown(samples("jvm", per_h=50), 60), "title")
     titles = [ax.get_title(loc="left") for ax in made.axes if ax.get_visible()]
-    assert titles[0].startswith("driver: MiB") and titles[3] == "jvm: MiB, +50.0 per hour" and len(titles) == 6
+    assert titles[0] == "driver: MiB" and titles[3] == "jvm: MiB, GROWS by 50.0 per hour" and len(titles) == 6
 
 
 DAEMON = ["python", "-m", "keyshift.executor.daemon"]
@@ -168,7 +168,7 @@ def run(monkeypatch):
         now = [0.0]
         monkeypatch.setattr(soak.time, "time", lambda: now[0])
         monkeypatch.setattr(soak.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
-        made = soak.Soak(job, SimpleNamespace(n=0, total=1000, update=lambda n: None))
+        made = soak.Soak(job, SimpleNamespace(n=0, total=1000, update=lambda n: None), lambda: now[0])
         some = rounds(1, 45 * (len(faults) + 1), 45, 4, faults)
         try:
             made.run(some, 300)

@@ -10,6 +10,7 @@ from small_live import live_job
 from keyshift.control.api import make_app
 from keyshift.control.metrics import PHASES, phase_of
 from keyshift.lab.live_spec import live_spec
+from keyshift.traffic.traffic import Latencies
 from keyshift.waiting import wait_until
 
 TOKEN = "the-token"
@@ -204,17 +205,13 @@ def test_busy_time_is_told_where_slots_measure_it(job, client):
     assert samples(client)["keyshift_busy_seconds_total", *of(3)] == 3.5
 
 
-def test_latencies_add_up_from_second_to_second(job, client):
-    assert samples(client)["keyshift_latency_seconds_count", *of(0)] == 3
-    job.traffic.seconds.append(
-        job.traffic.seconds[0] | {"by_slot": [[0, 60_000.0, [0] * 12 + [1]], [2, 1.0, [1] + [0] * 12]]}
-    )
-    for _ in range(2):
-        found = samples(client)
-        within = [found["keyshift_latency_seconds_bucket", *of(0, le=le)] for le in ("0.005", "0.01", "30.0", "+Inf")]
-        assert within == [2, 3, 3, 4]
-        assert found["keyshift_latency_seconds_sum", *of(0)] == pytest.approx(60.009)
-        assert found["keyshift_latency_seconds_count", *of(2)] == 1
+def test_metrics_have_the_latencies_of_each_slot(job, client):
+    job.traffic.latencies = {0: Latencies(60_009.0, [2, 1, *[0] * 10, 1]), 2: Latencies(1.0, [1] + [0] * 12)}
+    found = samples(client)
+    within = [found["keyshift_latency_seconds_bucket", *of(0, le=le)] for le in ("0.005", "0.01", "30.0", "+Inf")]
+    assert within == [2, 3, 3, 4]
+    assert found["keyshift_latency_seconds_sum", *of(0)] == pytest.approx(60.009)
+    assert [found["keyshift_latency_seconds_count", *of(slot)] for slot in (0, 2)] == [4, 1]
 
 
 def test_a_job_that_has_not_begun_has_a_status_and_metrics(monkeypatch):

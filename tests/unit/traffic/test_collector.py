@@ -1,6 +1,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keyshift import frames
 from keyshift.traffic import collector
 from keyshift.traffic.collector import BUCKETS_MS, Results
 from keyshift.workloads.keycount import RESULT_FIELDS
@@ -8,29 +9,29 @@ from keyshift.workloads.keycount import RESULT_FIELDS
 
 def batch(*rows: tuple[int, int]) -> pa.RecordBatch:
     """Results with these (t, position)."""
-    schema = Results(RESULT_FIELDS).schema
+    schema = pa.schema([*frames.RESULT_FIELDS, *RESULT_FIELDS])
     plain = dict.fromkeys(schema.names, 0)
     return pa.RecordBatch.from_pylist([plain | {"t": t, "position": position} for t, position in rows], schema=schema)
 
 
 def test_results_of_timers_are_kept_but_not_timed(tmp_path):
-    results = Results(RESULT_FIELDS)
+    results = Results(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((1000, 0), (500, -1), (2000, 1)), slot=1, log_offset=7, arrived_us=5000)
     results.add(batch((400, -1)), slot=0, log_offset=3, arrived_us=6000)
     latencies_ms, versions, slots = results.roll()
     assert latencies_ms.tolist() == [4.0, 3.0] and versions.tolist() == [0, 0] and slots.tolist() == [1, 1]
     assert [column.tolist() for column in results.roll()] == [[], [], []]
-    results.write(tmp_path / "results.parquet")
+    results.close()
     table = pq.read_table(tmp_path / "results.parquet").to_pandas()
     assert table["position"].tolist() == [0, -1, 1, -1]
     assert table["slot"].tolist() == [1, 1, 1, 0]
     assert results.count == 4
 
 
-def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypatch):
+def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypatch, tmp_path):
     said = []
     monkeypatch.setattr(collector, "say", said.append)
-    results = Results(RESULT_FIELDS)
+    results = Results(RESULT_FIELDS, tmp_path / "results.parquet")
     results.add(batch((0, 0), (1000, 1)), slot=2, log_offset=0, arrived_us=5000)
     results.add(batch((0, 0)), slot=0, log_offset=0, arrived_us=60_000_000)
     collector.report(17, *results.roll())
@@ -42,3 +43,26 @@ def test_what_arrived_in_a_second_is_told_by_slot_with_how_long_it_took(monkeypa
     said.clear()
     collector.report(18, *results.roll())
     assert said == [{"second": 18, "results": 0, "versions": [], "p50_ms": None, "p99_ms": None, "by_slot": []}]
+
+
+def test_what_was_written_is_not_kept_and_all_of_it_is_in_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(collector, "PART_ROWS", 3)
+    results, kept = Results(RESULT_FIELDS, tmp_path / "results.parquet"), []
+    for number in range(10):
+        results.add(batch((1000, number), (2000, number)), slot=1, log_offset=number, arrived_us=5000)
+        results.roll()
+        kept.append(sum(table.num_rows for table in results._tables))
+    assert kept == [2, 0] * 5
+    results.add(batch((3000, 10)), slot=0, log_offset=3, arrived_us=6000)
+    results.close()
+    file = pq.ParquetFile(tmp_path / "results.parquet")
+    assert file.num_row_groups == 6
+    table = file.read().to_pandas()
+    assert table["position"].tolist() == [each // 2 for each in range(20)] + [10]
+    assert table["log_offset"].tolist()[-3:] == [9, 9, 3] and results.count == 21
+
+
+def test_no_result_at_all_is_a_file_without_rows(tmp_path):
+    Results(RESULT_FIELDS, tmp_path / "results.parquet").close()
+    table = pq.read_table(tmp_path / "results.parquet")
+    assert (table.num_rows, table.column_names[-3:]) == (0, ["slot", "log_offset", "arrived_us"])

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyshift import frames
 from keyshift.errors import ProtocolViolation
 from keyshift.frames import encode as frame
 from keyshift.traffic import lines
-from keyshift.traffic.collector import Results, decoded
+from keyshift.traffic.collector import decoded
 from keyshift.traffic.generator import Generator, GeneratorConfig
 from keyshift.workloads.keycount import EVENTS, RESULT_FIELDS
 
-RESULTS = Results(RESULT_FIELDS).schema
+RESULTS = pa.schema([*frames.RESULT_FIELDS, *RESULT_FIELDS])
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 

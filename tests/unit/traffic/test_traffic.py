@@ -7,7 +7,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.traffic import traffic as module
-from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.traffic.traffic import Latencies, Topic, Traffic
 from keyshift.workloads.keycount import KeyCount
 
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
@@ -27,14 +27,22 @@ def nothing():
 
 
 def second(number, results, version=1):
-    return {"second": number, "results": results, "versions": [[version, results]], "p50_ms": 1.0, "p99_ms": 2.0}
+    told = {"second": number, "results": results, "versions": [[version, results]], "p50_ms": 1.0, "p99_ms": 2.0}
+    return told | {"by_slot": [[1, 10.0 * number, [results, 0]]]}
 
 
 def test_results_of_each_second_are_added_up_and_passed_on(traffic):
     for report in ({"state": "ready"}, second(1, 10), second(2, 5)):
         traffic._heard(report)
     assert traffic.received == 15
-    assert traffic.seconds == traffic.heard_seconds == [second(1, 10), second(2, 5)]
+    assert traffic.heard_seconds == [second(1, 10), second(2, 5)]
+
+
+def test_of_a_second_little_is_kept_and_latencies_are_added_up(traffic):
+    for number in range(1, 101):
+        traffic._heard(second(number, 2))
+    assert traffic.seconds[-1] == {"second": 100, "results": 2, "p50_ms": 1.0, "p99_ms": 2.0}
+    assert traffic.latencies == {1: Latencies(10.0 * 5050, [200, 0])}
 
 
 def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_more(traffic):

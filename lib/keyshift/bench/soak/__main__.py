@@ -64,34 +64,31 @@ SAMPLES = 2880  # in a soak, at most one each second
 
 
 class Soak:
-    """``happened``: what became of each round so far; ``told``: the last status of the job, with its verdict."""
+    """``happened``: what became of each round so far; ``told``: the last status of the job, with its verdict.
+    ``now_s()``: seconds since the job was ready.
+    """
 
-    def __init__(self, job: SoakJob, bar: "tqdm[Any]") -> None:
-        self._job, self._bar = job, bar
+    def __init__(self, job: SoakJob, bar: "tqdm[Any]", now_s: Callable[[], float]) -> None:
+        self._job, self._bar, self._now_s = job, bar, now_s
         self.happened: list[Happened] = []
         self.told: dict[str, Any] | None = None
 
     def run(self, some: list[Round], seconds: float) -> None:
         """Until the load has lasted so long. Raises KeyshiftError if the job ends before."""
-        self._began = time.time()
         for each in some:
             self._pass_until(each.at_s)
             self.happened.append(self._round(each))
             tell(self.happened[-1].line())
         self._pass_until(seconds)
 
-    @property
-    def _passed_s(self) -> float:
-        return time.time() - self._began
-
     def _pass_until(self, at_s: float) -> None:
-        while (left := at_s - self._passed_s) > 0:
+        while (left := at_s - self._now_s()) > 0:
             self._job.status()
-            self._bar.update(min(int(self._passed_s), int(self._bar.total or 0)) - self._bar.n)
+            self._bar.update(min(int(self._now_s()), int(self._bar.total or 0)) - self._bar.n)
             time.sleep(min(left, 1.0))
 
     def _round(self, each: Round) -> Happened:
-        began, began_s = time.time(), self._passed_s
+        began, began_s = time.time(), self._now_s()
         before, bad, told, words = self._job.status(), "", dict[str, Any](), list[str]()
         try:
             words.append(self._answer(lambda: self._job.plan(each.strategy, each.slots)))
@@ -191,14 +188,14 @@ def _soak(
         tqdm(total=round(seconds), unit="s", desc="soak", leave=False, disable=None) as bar,
     ):
         job = SoakJob(stack, values, profile, watch.follow)
-        soak = Soak(job, bar)
+        soak = Soak(job, bar, watch.now_s)
         try:
             job.start(tell)
             try:
                 soak.run(some, seconds)
             except KeyboardInterrupt:
                 tell("interrupted: the job is stopped; once more gives it up")
-            ended_s = watch.now_s  # what the verdict needs then is no growth
+            ended_s = watch.now_s()  # what the verdict needs then is no growth
             soak.told = job.stop(STOP_S, tell)
         except (KeyshiftError, KeyboardInterrupt) as error:
             more.append(str(error) or "given up")

@@ -136,9 +136,8 @@ def figure(samples: Sequence[Sample], happened: Sequence[Happened], rows: Sequen
     for number, ax in enumerate(axes):
         role, measure = roles[number // len(shown)], shown[number % len(shown)]
         row, some = known.get((role, measure)), table[table["role"] == role]
-        slope = f", {row.found.slope:+.1f} per hour" if row and row.found else ""
+        slope = f", {'GROWS by ' if row.leaks else ''}{row.found.slope:.1f} per hour" if row and row.found else ""
         heading(ax, f"{role}: {MEASURES[measure]}{slope}", pad=3)
-        ax.title.set_color("#D55E00" if row and row.leaks else "black")
         for _, life in some.groupby("pid"):
             ax.plot(life["minutes"], life[measure], linewidth=1, color="#0072B2", alpha=0.8)
         ax.set_ylim(0, 1.15 * float(some[measure].max()) + 1)

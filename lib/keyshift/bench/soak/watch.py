@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 class Watch:
-    """Samples every ``every_s``, into ``rows`` and the file ``csv``. A context manager.
+    """Samples every ``every_s``, into ``rows`` and a file, from the first ``follow`` on. A context manager.
 
     A process that was seen once is watched until it is gone, whoever its parent is by then.
     """
@@ -45,22 +45,24 @@ class Watch:
         self.rows: list[Sample] = []
         self._known: dict[psutil.Process, str] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keyshift-watch", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Watch":
-        self._began = time.time()
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread:
+            self._thread.join()
 
     def follow(self, driver: int) -> None:
         """From now on this is the job's process."""
         self._driver = driver
+        if self._thread is None:
+            self._began = time.time()
+            self._thread = threading.Thread(target=self._run, name="keyshift-watch", daemon=True)
+            self._thread.start()
 
-    @property
     def now_s(self) -> float:
         """Seconds since it began, as samples have them."""
         return time.time() - self._began
