@@ -29,6 +29,10 @@ class QueryDied(ServiceUnavailable):
     """The Spark query has ended by itself; the message has its last words. The job may start another attempt."""
 
 
+class Deposed(KeyshiftError):
+    """Another process drives the job now: this one ends, and leaves everything to it."""
+
+
 class PlanRejected(KeyshiftError):
     """A strategy proposed a step that breaks an invariant of the plan; the message names which."""
 

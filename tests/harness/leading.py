@@ -9,6 +9,7 @@ from nodes import Ensemble, Session
 
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
+from keyshift.executor.epoch import Epoch
 from keyshift.executor.job import Job
 from keyshift.executor.led_stage import LedStage
 
@@ -20,8 +21,8 @@ class Died(Exception):
 class MortalSession(Session):
     """The session of a coordinator that dies at a message with probability ``dies``."""
 
-    def __init__(self, ensemble: Ensemble, root: str, dies: float) -> None:
-        super().__init__(ensemble, root)
+    def __init__(self, ensemble: Ensemble, root: str, dies: float, epoch: Epoch) -> None:
+        super().__init__(ensemble, root, epoch)
         self._dies, self._fate = dies, random.Random(ensemble.rng.random())
         self.dead = threading.Event()
         self.plan_begun = True  # whether a step of it was published since the last plan was made
@@ -66,7 +67,8 @@ class MortalStage(LedStage):
             self._session.plan_begun = False
 
     def _new_session(self) -> MortalSession:
-        return MortalSession(self._ensemble, self.config.root, self._dies)
+        config = self.config
+        return MortalSession(self._ensemble, config.root, self._dies, Epoch(config.job, config.epoch))
 
     def _lead(self) -> None:
         while True:

@@ -4,7 +4,7 @@ Watches come late, from a thread of their session, and miss values that were the
 are under way for a while; what a session says later never arrives before them. A session may *expire*: what it had
 registered is gone and it hears nothing, until after a while it has a successor that registers and watches anew. What
 is asked or said meanwhile waits for that, as the real one repeats it. A session that is *lost* comes back no more, and
-all that is asked of it raises.
+all that is asked of it raises. That of a driver publishes and withdraws nothing when another one has claimed its job.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.executor.epoch import Epoch
 
 EXPIRED_S = 0.3  # at the most, until an expired session has its successor
 
@@ -49,6 +50,7 @@ class Ensemble:
         self.sessions: list[Session] = []
         self.leaders: dict[str, Session] = {}
         self.terms: dict[str, int] = {}  # by root: how often somebody was elected
+        self.epochs: dict[str, int] = {}  # by job: how often somebody has claimed it; of those that are not over
         self._made = 0
 
     def put(self, path: str, value: Any, owner: "Session | None" = None, over: bool = True) -> None:
@@ -85,8 +87,8 @@ class Ensemble:
 class Session:
     """One session, seen from the root of one job; see ``Coordination`` for the methods without a word here."""
 
-    def __init__(self, ensemble: Ensemble, root: str) -> None:
-        self.root, self._ensemble = root, ensemble
+    def __init__(self, ensemble: Ensemble, root: str, epoch: Epoch | None = None) -> None:
+        self.root, self._ensemble, self._epoch = root, ensemble, epoch
         self._rng = random.Random(ensemble.rng.random())
         self._there = threading.Event()  # set while there is a session, and when there will never be one again
         self._there.set()
@@ -145,6 +147,7 @@ class Session:
 
     def publish(self, path: str, value: Any) -> None:
         with self._talking():
+            self._require_driver()
             if self._term not in (None, self._ensemble.terms.get(self.root)):
                 raise ServiceUnavailable(f"{path} is not written: another one leads now")
             self._ensemble.put(self._at(path), value)
@@ -177,6 +180,7 @@ class Session:
     def withdraw(self, path: str) -> None:
         node = self._at(path).rstrip("/")
         with self._talking():
+            self._require_driver()
             self._registered.pop(node, None)
             for each in [each for each in self._ensemble.nodes if each == node or each.startswith(f"{node}/")]:
                 self._ensemble.remove(each)
@@ -250,6 +254,29 @@ class Session:
             watch.seen = seen
             watch.over = say() is False
 
+    # -- driving -------------------------------------------------------------------------------------------------------
+
+    def claim(self, job: str, first: bool = False) -> Epoch:
+        with self._talking():
+            if not first and job not in self._ensemble.epochs:
+                raise NotThere(f"job {job} is over, or never was")
+            self._ensemble.epochs[job] = self._ensemble.epochs.get(job, 0) + 1
+            return Epoch(job, self._ensemble.epochs[job])
+
+    def require_epoch(self) -> None:
+        with self._talking():
+            self._require_driver()
+
+    def end_epoch(self) -> None:
+        with self._talking():
+            if self._epoch is not None and self._epoch.job in self._ensemble.epochs:
+                self._require_driver()
+                del self._ensemble.epochs[self._epoch.job]
+
+    def _require_driver(self) -> None:
+        if self._epoch is not None and self._ensemble.epochs.get(self._epoch.job) != self._epoch.number:
+            raise Deposed(f"job {self._epoch.job} is another's now")
+
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def lead(self, name: str, act: Callable[[], None]) -> None:
@@ -259,6 +286,7 @@ class Session:
                     break
             time.sleep(0.01)
         with self._ensemble.lock:
+            self._require_driver()
             if self._term is None:
                 self._term = self._ensemble.terms[self.root] = self._ensemble.terms.get(self.root, 0) + 1
         try:

@@ -86,7 +86,8 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterat
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
         for module in (job, led_stage, slot_task, routing):
-            patches.enter_context(patch.object(module, "Coordination", lambda _, root, *more: Session(ensemble, root)))
+            session = lambda _hosts, root, _secret="", epoch=None: Session(ensemble, root, epoch)  # noqa: E731
+            patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (
             (flight, "FlightClient", failures),
             (job, "start_query", lambda engine, *rest: engine.start_query(*rest)),

@@ -9,7 +9,7 @@ import pytest
 from flaky_flight import Failures
 from nodes import Ensemble, Session
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.executor.zookeeper import Coordination
 
 
@@ -122,6 +122,23 @@ def test_one_session_leads_at_a_time(ensemble):
     may_end.set()
     second.join(5)
     assert order == ["one", "other"]
+
+
+def test_a_driver_whose_job_another_one_has_claimed_publishes_withdraws_and_leads_nothing(ensemble):
+    nodes = Session(ensemble, "/keyshift/job")
+    old = Session(ensemble, "/keyshift/job/0", nodes.claim("job", first=True))
+    old.publish("steps", 1)
+    new = Session(ensemble, "/keyshift/job/0", nodes.claim("job"))
+    for act in (lambda: old.publish("steps", 2), lambda: old.withdraw("steps"), lambda: old.lead("old", lambda: None)):
+        with pytest.raises(Deposed):
+            act()
+    assert new.read("steps") == 1
+    with pytest.raises(Deposed):
+        old.end_epoch()
+    new.end_epoch()
+    new.end_epoch()
+    with pytest.raises(NotThere):
+        nodes.claim("job")
 
 
 class Server(flight.FlightServerBase):

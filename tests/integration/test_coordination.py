@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooState
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.executor import zookeeper_session as module
 from keyshift.executor.zookeeper import PART_BYTES, Coordination
 from keyshift.folders import silent
@@ -341,3 +341,86 @@ def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_w
     finally:
         over.set()
         writing.join()
+
+
+@pytest.fixture
+def drive(server, join, request):
+    """Claims the test's own job; gives a place of that driver in an attempt."""
+    nodes, job = join(), request.node.name
+    made = []
+
+    def claim(first=False):
+        epoch = nodes.claim(job, first)
+        made.append(Coordination(server.hosts, f"/keyshift/{job}/0/counter", "", epoch))
+        return made[-1]
+
+    yield claim
+    for each in made:
+        each.close()
+
+
+def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing_any_more(drive):
+    old = drive(first=True)
+    old.publish("assignment", {"version": 1})
+    old.publish("acks/1/prepared-0", {})
+    leads, deposed, failures = threading.Event(), threading.Event(), []
+
+    def lead():
+        leads.set()
+        deposed.wait(DEADLINE_S)
+        for path in ("assignment", "steps"):  # one that is there, and one that is not
+            try:
+                old.publish(path, {"version": 2})
+            except Deposed as error:
+                failures.append(str(error))
+
+    leader = threading.Thread(target=old.lead, args=("old", lead))
+    leader.start()
+    assert leads.wait(DEADLINE_S)
+    old.publish("assignment", {"version": 2})
+    new = drive()
+    new.require_epoch()
+    deposed.set()
+    leader.join(DEADLINE_S)
+    line = f"job {new.root.split('/')[2]} runs in another process now (epoch 2, ours was 1); this one ends and leaves "
+    assert failures == [f"{line}everything to it"] * 2
+    for act in (
+        lambda: old.publish("measure", {}),
+        lambda: old.withdraw("acks"),
+        lambda: old.withdraw(""),
+        old.require_epoch,
+        old.end_epoch,
+    ):
+        with pytest.raises(Deposed):
+            act()
+    assert new.read("assignment") == {"version": 2} and new.children("acks/1") == ["prepared-0"]
+    new.publish("assignment", {"version": 3})
+    new.withdraw("acks")
+    assert new.children("acks") == []
+
+
+def test_a_driver_that_was_paused_beyond_its_session_is_deposed_when_it_wakes(drive, expire):
+    old = drive(first=True)
+    old.publish("assignment", {"version": 1})
+    drive()
+    expire(old)
+    with pytest.raises(Deposed):
+        old.publish("assignment", {"version": 2})
+
+
+def test_when_a_job_is_over_nobody_claims_it_and_who_drove_it_before_makes_nothing_anew(drive, join):
+    with pytest.raises(NotThere, match="cannot be resumed"):
+        drive()
+    old, new = drive(first=True), drive()
+    with pytest.raises(Deposed):
+        old.end_epoch()
+    new.end_epoch()
+    new.end_epoch()
+    nodes = join()
+    nodes.root = new.root.removesuffix("/0/counter")
+    nodes.withdraw("")
+    with pytest.raises(NotThere):
+        drive()
+    with pytest.raises(Deposed, match="was ended by another process"):
+        old.publish("assignment", {"version": 2})
+    assert nodes.children("") == []

@@ -57,6 +57,7 @@ class JobConfig:
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
     restore: str | None = None  # the savepoint or snapshot to begin from
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
+    epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property

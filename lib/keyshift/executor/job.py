@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.clock import now_us
 from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
+from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault
 from keyshift.executor.led_stage import LedStage, StagePast
 from keyshift.executor.savepoint import Manifest, Savepoint, SavepointStore, participants
@@ -59,8 +60,8 @@ class Job:
     """Starts and stops queries and moves their state.
 
     For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears the phase. Methods
-    that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, and
-    ServiceUnavailable if a service is not there any more. ``services`` can be hit.
+    that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, Deposed if another
+    process has claimed the job, and ServiceUnavailable if a service is not there any more. ``services`` can be hit.
     """
 
     def __init__(
@@ -103,6 +104,38 @@ class Job:
         """``troubles``, with those of the attempt under way; for any thread."""
         return [*self.troubles, *(trouble for stage in self.stages for trouble in stage.new_troubles)]
 
+    # -- who drives it ------------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> contextlib.closing[Coordination]:
+        """A place in ZooKeeper, at the root of the whole job."""
+        config = self.config
+        root, epoch = f"/keyshift/{config.job}", Epoch(config.job, config.epoch) if config.epoch else None
+        return contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token, epoch))
+
+    def claim(self, first: bool = False) -> int:
+        """Be the job's driver from now on, and tell in which epoch: another process that was is deposed.
+
+        ``first``: there was none before. Raises NotThere if the job is over.
+        """
+        with self._nodes() as nodes:
+            self.config = dataclasses.replace(self.config, epoch=nodes.claim(self.config.job, first).number)
+        return self.config.epoch
+
+    def require_driver(self) -> None:
+        """Raises Deposed if another process has claimed the job meanwhile."""
+        if self.config.epoch:
+            with self._nodes() as nodes:
+                nodes.require_epoch()
+
+    def end(self) -> None:
+        """The job is over, after ``stop``: nobody claims it any more, and what it left may go.
+
+        Raises Deposed if another process has claimed it.
+        """
+        if self.config.epoch:
+            with self._nodes() as nodes:
+                nodes.end_epoch()
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, assignments: Sequence[Assignment], offsets: dict[int, int] | None = None) -> None:
@@ -110,6 +143,8 @@ class Job:
 
         ``assignments``: of each stage.
         """
+        if not self.config.epoch:
+            self.claim(first=True)
         config = self.config
         for stage, each, assignment in zip(self.stages, config.chain(), assignments, strict=True):
             stage.publish(each, assignment)
@@ -226,20 +261,18 @@ class Job:
         )
 
     def resume(self, past: Past) -> None:
-        """Go on with a job whose driver is gone, as after the death of the query. ``config``: of an attempt that is not
-        older than ``past``. What has happened since then is found in ZooKeeper.
+        """Go on with a job that was claimed from another driver, as after the death of the query. ``config``: of an
+        attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, and nothing more
+        happens there: the version that this driver goes on with is one that the other never publishes.
         """
         self.savepoints, self.snapshots, self.troubles[:] = past.savepoints, past.snapshots, past.troubles
         self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
         config = self.config
-        nodes = Coordination(config.endpoints.zookeeper, f"/keyshift/{config.job}", config.token)
-        try:
+        with self._nodes() as nodes:
             attempts = [int(name) for name in nodes.children("") if name.isdigit()]
             if not attempts:
                 raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
             newest = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
-        finally:
-            nodes.close()
         tasks = {  # a restart that was under way may have led to more
             each.stage: max(each.slots, *(owner + 1 for owner in assignment.owner))
             for each, assignment in zip(config.chain(), newest, strict=True)
@@ -265,13 +298,14 @@ class Job:
         return False
 
     def clean(self) -> None:
-        """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them)."""
+        """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).
+
+        After ``end``: it is not asked here whose the job is.
+        """
         config = self.config
-        coordination = Coordination(config.endpoints.zookeeper, f"/keyshift/{config.job}", config.token)
-        try:
-            coordination.withdraw("")
-        finally:
-            coordination.close()
+        root = f"/keyshift/{config.job}"
+        with contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token)) as nodes:
+            nodes.withdraw("")
         SavepointStore(self.config.endpoints, self.config.job).delete_all()
         for attempt in range(self.config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)

@@ -10,6 +10,7 @@ from typing import Any
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor import protocol_logs
 from keyshift.executor.config import JobConfig
+from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator, CoordinatorDied, MakeSteps
@@ -111,7 +112,7 @@ class LedStage:
         """Let an attempt begin under ``assignment``: from now on its tasks find what they need."""
         self.config = config
         self.begins.append(assignment.version)
-        self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
+        self.coordination = self._new_session()
         self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
         self._coordinator, self._session = self._elected_next(assignment)
         self._stopping, self.phase = False, STEADY
@@ -123,7 +124,8 @@ class LedStage:
         self._leader.start()
 
     def _new_session(self) -> Coordination:
-        return Coordination(self.config.endpoints.zookeeper, self.config.root, self.config.token)
+        config = self.config
+        return Coordination(config.endpoints.zookeeper, config.root, config.token, Epoch(config.job, config.epoch))
 
     def _elected_next(self, assignment: Assignment) -> tuple[Coordinator, Coordination]:
         config, session = self.config, self._new_session()

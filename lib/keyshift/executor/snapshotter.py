@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from keyshift.clock import now_us
-from keyshift.errors import MigrationFailed, ServiceUnavailable
+from keyshift.errors import Deposed, MigrationFailed, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator
@@ -84,7 +84,7 @@ class Snapshotter:
             name = f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}"
             try:
                 self._take(name)
-            except _Over:
+            except (_Over, Deposed):  # whoever controls the job hears of another driver, too
                 pass
             except (MigrationFailed, ServiceUnavailable) as error:
                 if not self._over.is_set():
@@ -106,6 +106,7 @@ class Snapshotter:
             manifest.add(stage.name, said, coordinator.assignment_of(version), coordinator.to_come.get(version, ()))
             written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
+        self._stages[0].participant.require_epoch()
         self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
         with self._committing:
             if self._over.is_set():
@@ -114,6 +115,7 @@ class Snapshotter:
             self._complete.append(Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes))
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
             self._taken.append(SnapshotRecord(begun_us, now_us(), written, state))
+        self._stages[0].participant.require_epoch()
         self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
         for stage, version in zip(self._stages, versions, strict=True):
             stage.participant.withdraw(path)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kazoo.client import TransactionRequest
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -31,6 +32,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from keyshift.errors import ServiceUnavailable
 from keyshift.executor.confirmed import ConfirmedWrites, Write
+from keyshift.executor.epoch import Epoch, begun, claimed
 from keyshift.executor.zookeeper_session import GIVE_UP_S, Session
 from keyshift.keys import Step
 
@@ -55,12 +57,13 @@ class Coordination(Session):
 
     A lost connection and an expired session pass unnoticed: calls wait, watches and registrations are made again, and
     each write is repeated until it is confirmed. Every method raises ServiceUnavailable if ZooKeeper is not there,
-    refuses, or was away for ``GIVE_UP_S``; then for good.
+    refuses, or was away for ``GIVE_UP_S``; then for good. That of a driver has its ``epoch``: when another one has
+    claimed the job it publishes and withdraws nothing, but raises Deposed.
     """
 
-    def __init__(self, hosts: str, root: str, secret: str = "") -> None:
+    def __init__(self, hosts: str, root: str, secret: str = "", epoch: Epoch | None = None) -> None:
         super().__init__(hosts, secret)
-        self.root = root
+        self.root, self._epoch = root, epoch
         self._held: dict[str, bytes] = {}  # registrations
         self._holding = threading.Lock()
         self._acknowledgements = ConfirmedWrites(self._client, self._refused)
@@ -121,22 +124,35 @@ class Coordination(Session):
 
     def _put(self, node: str, data: bytes) -> None:
         """May be repeated: nobody else writes the node, or nobody who comes before in the order of terms."""
-        if self._term is None:
-            try:
-                self._client.set(node, data)
-            except NoNodeError:
-                self._client.create(node, data, makepath=True)
-        else:
-            try:
-                self._in_term("set_data", node, data)
-            except NoNodeError:
-                self._in_term("create", node, data)
+        try:
+            self._in_term("set_data", node, data)
+        except NoNodeError:
+            self._client.ensure_path(node.rsplit("/", 1)[0])
+            self._in_term("create", node, data)
 
-    def _in_term(self, write: str, node: str, data: bytes) -> None:
+    def _in_term(self, write: str, node: str, *data: bytes) -> None:
+        """One write, if this one is the driver still, and leads still."""
+        transaction = self._transaction()
+        if self._term is not None:
+            transaction.check(f"{self.root}/leader", self._term)
+        getattr(transaction, write)(node, *data)
+        self._commit(transaction)
+
+    def _transaction(self) -> TransactionRequest:
         transaction = self._client.transaction()
-        transaction.check(f"{self.root}/leader", self._term)
-        getattr(transaction, write)(node, data)
-        _commit(transaction)
+        if self._epoch is not None:
+            self._epoch.also(transaction)
+        return transaction
+
+    def _commit(self, transaction: TransactionRequest) -> list[Any]:
+        """All or nothing. Raises Deposed, and what kept it from being done, which kazoo hides among the results."""
+        results: list[Any] = transaction.commit()
+        for result in results:
+            if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+                if self._epoch is not None:
+                    self._epoch.require(self._client)
+                raise result
+        return results
 
     def acknowledge(self, path: str, value: Any) -> None:
         """Create a node that others wait for, without blocking; the first one counts."""
@@ -187,7 +203,7 @@ class Coordination(Session):
 
     def _delete_below(self, node: str) -> None:
         try:
-            self._client.retry(self._client.delete, node)
+            self._client.retry(self._in_term, "delete", node)
         except NoNodeError:
             pass
         except NotEmptyError:
@@ -302,16 +318,29 @@ class Coordination(Session):
             election.run(elected)
 
     def _begin_term(self, candidate: str, name: str) -> int:
-        transaction = self._client.transaction()
+        transaction = self._transaction()
         transaction.check(candidate, -1)  # whose session has expired since then is elected no more
         transaction.set_data(f"{self.root}/leader", name.encode())
-        return _commit(transaction)[-1].version  # type: ignore[no-any-return]
+        return self._commit(transaction)[-1].version  # type: ignore[no-any-return]
 
+    # -- driving ------------------------------------------------------------------------------------------------------
 
-def _commit(transaction: Any) -> list[Any]:
-    """All or nothing. Raises what kept it from being done, which kazoo hides among the results."""
-    results: list[Any] = transaction.commit()
-    for result in results:
-        if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
-            raise result
-    return results
+    def claim(self, job: str, first: bool = False) -> Epoch:
+        """Be the driver of ``job`` from now on; who was is deposed. ``first``: there was none before.
+
+        Raises NotThere if the job is over.
+        """
+        with self._talking():
+            return (begun if first else claimed)(self._client, job)
+
+    def require_epoch(self) -> None:
+        """Raises Deposed if this one is of a driver, and another one has claimed the job."""
+        if self._epoch is not None:
+            with self._talking():
+                self._epoch.require(self._client)
+
+    def end_epoch(self) -> None:
+        """The job of this one's driver is over: nobody can claim it any more. Raises Deposed if it is another's."""
+        if self._epoch is not None:
+            with self._talking():
+                self._epoch.end(self._client)

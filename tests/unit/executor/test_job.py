@@ -11,9 +11,10 @@ from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift import objects
-from keyshift.errors import QueryDied, ServiceUnavailable
+from keyshift.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor import led_stage
+from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault, parse
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
@@ -57,10 +58,25 @@ class Query:
 class Nodes:
     """One participant, and slots that answer each question at once; ``all_of`` is shared by all participants."""
 
-    def __init__(self, all_of, root):
-        self._all, self.root, self.watches = all_of, root, {}
+    def __init__(self, all_of, root, epoch):
+        self._all, self.root, self._epoch, self.watches = all_of, root, epoch, {}
+
+    def claim(self, job, first=False):
+        if not first and not self._all.epoch:
+            raise NotThere("it is over")
+        self._all.epoch += 1
+        return Epoch(job, self._all.epoch)
+
+    def require_epoch(self):
+        if self._epoch is not None and self._epoch.number != self._all.epoch:
+            raise Deposed("another one drives")
+
+    def end_epoch(self):
+        self.require_epoch()
+        self._all.epoch = 0
 
     def publish(self, path, value):
+        self.require_epoch()
         self._all.published.append((path, value))
         if path == "savepoint":
             name = value["id"]
@@ -110,7 +126,7 @@ class Nodes:
 @pytest.fixture
 def job(monkeypatch):
     """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
-    all_of = SimpleNamespace(published=[], below={}, left=[], lost=False)
+    all_of = SimpleNamespace(published=[], below={}, left=[], lost=False, epoch=0)
     all_of.below["restored"] = {"0": {"units": [[0, 5_000_000, 6_000_000]]}} | {
         "1": {"units": [[1, 5_500_000, 7_000_000], [2, 5_500_000, 7_500_000], [3, 5_500_000, 8_000_000]]}
     }
@@ -118,7 +134,7 @@ def job(monkeypatch):
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
     for each in (module, led_stage):
-        monkeypatch.setattr(each, "Coordination", lambda _, root, *more: Nodes(all_of, root))
+        monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Nodes(all_of, root, epoch))
     offsets = []
 
     def start_query(*arguments):
@@ -421,3 +437,65 @@ def test_steps_are_led_as_long_as_the_job_runs(job):
     job.stop()
     assert seen == [START]
     assert [record.version for record in job.counter.records] == [START.version + 1]
+
+
+def claimed_by_another(job):
+    """Another process goes on with the job, while this one's query, coordinator and threads live."""
+    job.all_of.below |= {"": ["0"], f"0/{CONFIG.stage}/assignment": job.counter.assignment.to_json()}
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.claim()
+    other.resume(job.past())
+    return other
+
+
+def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(job):
+    assert job.config.epoch == job.counter.config.epoch == 1
+    other = claimed_by_another(job)
+    assert other.config.epoch == other.stage("counter").config.epoch == 2
+    other.require_driver()
+    other.stop()
+
+
+def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_nothing(job):
+    other = claimed_by_another(job)
+    published, queries = len(job.all_of.published), len(job.queries)
+    job.queries[0].stop()  # and its query dies, too
+    for act in (job.require_driver, job.recover, job.counter.measure, job.savepoint, job.end):
+        with pytest.raises(Deposed):
+            act()
+    assert (len(job.all_of.published), len(job.queries)) == (published, queries)
+    other.check()
+    other.stop()
+
+
+def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
+    other = claimed_by_another(job)
+    job.counter.request(lambda current: (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),))
+    with pytest.raises(Deposed):
+        for _ in range(1000):
+            job.check()
+            threading.Event().wait(0.01)
+    other.stop()
+
+
+def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
+    """Slots of the old query may go on under that one, and what they say under it is revoked."""
+    job.counter._coordinator._coordination.publish("assignment", {"version": START.version + 3})
+    job.all_of.below[f"0/{CONFIG.stage}/assignment"] = Assignment(START.version + 3, START.owner).to_json()
+    job.all_of.below[""] = ["0"]
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.claim()
+    with pytest.raises(Deposed):
+        job.counter._coordinator._coordination.publish("assignment", {"version": START.version + 4})
+    other.resume(job.past())
+    assert other.stage("counter").begins[-1] == START.version + 4
+    assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
+    other.stop()
+
+
+def test_nobody_goes_on_with_a_job_that_has_ended(job):
+    job.stop()
+    job.end()
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    with pytest.raises(NotThere):
+        other.claim()

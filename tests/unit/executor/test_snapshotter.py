@@ -8,7 +8,7 @@ import pytest
 from small_bucket import state, store_of
 from small_job import CONFIG
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import Deposed, ServiceUnavailable
 from keyshift.executor import snapshotter as module
 from keyshift.executor.snapshotter import Snapshotter
 from keyshift.keys import Assignment, Move, SlotId, Step
@@ -29,6 +29,7 @@ class Job:
         self.silent, self.failing = set(), {}  # who does not answer, and what who cannot write says
         self.said_by = {0, 1}
         self.under_way = []  # versions
+        self.deposed_at = None  # the number of the snapshot at which another driver has claimed the job
 
     def snapshot(self, name):
         version = self.snapshots[name] = 10 + len(self.snapshots)
@@ -60,6 +61,10 @@ class Job:
 
     def check(self):
         pass
+
+    def require_epoch(self):
+        if self.deposed_at is not None and len(self.snapshots) >= self.deposed_at:
+            raise Deposed("another one drives")
 
 
 @pytest.fixture
@@ -194,3 +199,30 @@ def test_a_store_that_is_away_costs_only_the_snapshot(made):
     made.job.snapshot = lambda name: (_ for _ in ()).throw(ServiceUnavailable("nothing can be written"))
     until(lambda: made.troubles)
     assert "nothing can be written" in made.troubles[0]
+
+
+def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_of_it(made):
+    made.job.deposed_at = 4
+    made.begin()
+    until(lambda: len(made.job.snapshots) > 5)
+    committed = {name.split("/")[2] for name in made.store._bucket._client.objects if "manifest" in name}
+    assert [snapshot.name for snapshot in made.complete] == list(made.job.snapshots)[:3]
+    assert committed == {snapshot.name for snapshot in made.complete[-2:]}
+    assert made.troubles == []
+
+
+def test_a_driver_that_is_deposed_while_it_commits_removes_nothing(made):
+    """What it would remove is older than its own, and the other one may have begun from there."""
+    made.begin()
+    until(lambda: len(made.complete) > 1)
+    commit = made.store.commit
+
+    def commit_then_lose(*arguments, **more):
+        commit(*arguments, **more)
+        made.job.deposed_at = 0
+
+    made.store.commit = commit_then_lose
+    until(lambda: made.job.deposed_at == 0)
+    before, last = {snapshot.name for snapshot in made.complete[-3:]}, len(made.job.snapshots)
+    until(lambda: len(made.job.snapshots) > last + 1)
+    assert before <= {name.split("/")[2] for name in made.store._bucket._client.objects}

@@ -45,6 +45,25 @@ class Client:
             self.nodes[self.intruders.pop()] = b""
         return sorted(names)
 
+    def transaction(self):
+        return Transaction(self)
+
+
+class Transaction:
+    """Of one operation."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def delete(self, path):
+        self._path = path
+
+    def commit(self):
+        try:
+            return [self._client.delete(self._path)]
+        except (NoNodeError, NotEmptyError) as error:
+            return [error]
+
 
 @pytest.fixture
 def job(monkeypatch):
