@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from minio.error import MinioException
+from minio.error import S3Error
 
 from keyshift import frames
 from keyshift.executor import tasks
@@ -63,7 +63,7 @@ class Topic:
 
 
 class Bucket:
-    """As much of MinIO's client as a job's savepoints use."""
+    """As much of MinIO's client as savepoints and stored runs use."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -72,16 +72,20 @@ class Bucket:
         self.objects[name] = data.read(length)
 
     def get_object(self, bucket: str, name: str, offset: int = 0, length: int = 0) -> Any:
-        if name not in self.objects:
-            raise MinioException(f"{name} is not there")
-        data = self.objects[name][offset : offset + length if length else None]
+        if (found := self.objects.get(name)) is None:
+            raise S3Error(None, "NoSuchKey", f"{name} is not there", name, None, None)
+        data = found[offset : offset + length if length else None]
         return SimpleNamespace(read=lambda: data, close=lambda: None, release_conn=lambda: None)
 
     def list_objects(self, bucket: str, prefix: str, recursive: bool) -> list[Any]:
-        return [SimpleNamespace(object_name=name) for name in self.objects if name.startswith(prefix)]
+        names = [name for name in sorted(self.objects.copy()) if name.startswith(prefix)]
+        if not recursive:  # folders end in a slash
+            cut = len(prefix)
+            names = sorted({name[: name.find("/", cut) + 1] if "/" in name[cut:] else name for name in names})
+        return [SimpleNamespace(object_name=name) for name in names]
 
     def remove_object(self, bucket: str, name: str) -> None:
-        del self.objects[name]
+        self.objects.pop(name, None)
 
 
 class Process:

@@ -1,0 +1,120 @@
+"""What the seed of a chain of drivers decides before it begins."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from places import CALLS, WRITES, Fault
+from shape import Shape, draw
+
+ENDS = ("kill", "kill", "pause", "pause", "interrupt", "stop")
+DOES = ("die", "die", "die", "pause", "stall", "stall", "fail", "interrupt")
+MOST_LIVES = 3  # before the last one
+
+
+@dataclass(frozen=True)
+class Life:
+    """Of one driver. ``ends``: what becomes of it after ``seconds``, unless one of its ``faults`` ends it before.
+
+    ``twice``: two resumes begin it at once. ``woken_s``: a paused one goes on so long after the next one was resumed.
+    ``half``: only the driver's own process is paused, and Spark and generator go on.
+    """
+
+    seconds: float
+    ends: str
+    faults: tuple[Fault, ...] = ()
+    twice: bool = False
+    woken_s: float = 0.0
+    half: bool = False
+
+    def __str__(self) -> str:
+        also = "".join(f", {name}" for name in ("twice", "half") if getattr(self, name))
+        return f"{self.seconds:.2f} s, then {self.ends}{also}; {'; '.join(map(str, self.faults)) or 'no fault'}"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The job, in ``shape``, and the drivers that it has, one after the other. The last one is to stop it."""
+
+    shape: Shape
+    lives: tuple[Life, ...]
+    rate: float
+    requests_s: float  # between two of them, on average
+
+    def values(self) -> dict[str, Any]:
+        """Of the spec of the job."""
+        shape = self.shape
+        given = {name: value for name, value in shape.parameters.items() if name != "bins"}
+        return given | {
+            "workload": shape.workload,
+            "strategy": shape.strategy,
+            "routers": shape.routers,
+            "slots": shape.begin_slots,
+            "slots_max": shape.slots,
+            "rate": self.rate,
+            "frame_ms": shape.frame_s * 1000,
+            "deadline_s": shape.deadline_s,
+            "snapshot_s": shape.snapshot_s,
+            "chunk_bytes": max(1024, shape.chunk_bytes),
+            "queue_bytes": max(1 << 16, shape.queue_bytes),
+            "recoveries": 10,
+            "catch_up_s": 20.0,
+            "warmup_s": 0.0,
+        }
+
+    def __str__(self) -> str:
+        lives = "\n".join(f"  life {number}: {life}" for number, life in enumerate(self.lives))
+        return f"{self.shape}\nrate {self.rate:g}/s, a request every {self.requests_s:g} s\n{lives}"
+
+
+def draw_fault(rng: random.Random, deadline_s: float, does: Sequence[str] = DOES, calls: Sequence[str] = ()) -> Fault:
+    """Any, at any call; the first calls of a kind are hit more often than later ones."""
+    what = rng.choice(does)
+    call = rng.choice(calls or (WRITES if what == "die" or rng.random() < 0.6 else CALLS))
+    if what == "fail" and call == "disk unlink":  # which needs no room
+        call = "disk replace"
+    nth = rng.choice((0, 1, 2, 3, rng.randrange(8), rng.randrange(60)))
+    seconds = {"stall": rng.choice((0.1, 0.3, deadline_s * 1.2)), "fail": rng.choice((0.0, 0.0, 0.3))}.get(what, 0.0)
+    return Fault(what, call, nth, what in ("die", "fail", "pause") and rng.random() < 0.5, seconds)
+
+
+def draw_chain(
+    seed: int,
+    lives: tuple[Life, ...] | None = None,
+    rate: float | None = None,
+    ends: Sequence[str] = ENDS,
+    does: Sequence[str] = DOES,
+    calls: Sequence[str] = (),
+    **pinned: Any,
+) -> Chain:
+    """A job and its drivers. ``lives``, ``rate`` and the fields of the shape (see ``shape.draw``) may be given instead
+    of drawn; ``ends``, ``does`` and ``calls``: of which ends of lives and faults are drawn.
+    """
+    rng = random.Random(f"chain {seed}")
+    drawn = {
+        "snapshot_s": rng.choice((0.05, 0.1, 0.2)),
+        "deadline_s": rng.choice((0.6, 2.0, 5.0)),
+        "leader_dies": 0.0,
+        "restarts": False,
+        "dies_at_s": None,
+        "fails": rng.choice((0.0, 0.0, 0.05)),
+        "flight_s": 0.0,
+    }
+    if rng.random() < 0.1:
+        drawn |= {"strategy": "stop_restart", "kind": "push"}
+    shape = draw(seed, **{**drawn, **pinned})
+
+    def life() -> Life:
+        faults = (draw_fault(rng, shape.deadline_s, does, calls) for _ in range(rng.choice((0, 1, 1, 2)) if does else 0))
+        return Life(
+            seconds=0.1 + rng.random() * 0.6,
+            ends=rng.choice(ends),
+            faults=tuple(faults),
+            twice=rng.random() < 0.25,
+            woken_s=rng.choice((0.0, 0.1, 0.4)),
+            half=rng.random() < 0.2,
+        )
+
+    some = tuple(life() for _ in range(rng.randint(1, MOST_LIVES)))
+    return Chain(shape, some if lives is None else lives, rate or rng.choice((200.0, 500.0)), rng.choice((0.05, 0.15)))
