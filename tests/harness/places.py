@@ -40,7 +40,9 @@ class DriverDied(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """At the ``nth`` call of a kind. ``does``: die, pause, stall, fail or interrupt; ``after`` the call was carried out.
+    """At the ``nth`` call of a kind. ``does``: die, pause, stall, fail or interrupt.
+
+    ``after``: when the call was carried out.
 
     ``seconds``: how long it stalls, or how long the whole service fails from then on.
     """
