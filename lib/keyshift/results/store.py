@@ -26,6 +26,7 @@ from keyshift.results.tables import LATER, TABLES, check_table, table_schema, up
 
 MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
+DAY = len("20260101")  # of a run's id
 STATUSES = ["ok", "bad", "died", "unreadable"]
 FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
@@ -95,7 +96,7 @@ class ResultStore:
     def resolve(self, run_id: str) -> str:
         """The full id of the one run whose id is or begins with ``run_id``.
 
-        Raises BadInput naming the nearest run if there is none, or the candidates if there are several.
+        Raises BadInput naming the nearest run of that day if there is none, or the candidates if there are several.
         """
         if not run_id:
             raise BadInput("the run id is empty: give one, or its first characters")
@@ -106,11 +107,9 @@ class ResultStore:
             return found[0]
         if found:
             raise BadInput(f"{run_id!r} begins {len(found)} runs, give more of it: {', '.join(found[:5])}")
-        known = self._run_ids()
-        if not known:
-            raise BadInput(f"unknown run {run_id!r}: the store holds no run yet")
-        (nearest,) = get_close_matches(run_id, known, n=1, cutoff=0.0)
-        raise BadInput(f"unknown run {run_id!r}: did you mean {nearest!r}? `keyshift results list` shows all")
+        nearest = get_close_matches(run_id, self._run_ids(run_id[:DAY]), n=1, cutoff=0.0)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise BadInput(f"unknown run {run_id!r}: {hint}`keyshift results list` shows all")
 
     def get_manifest(self, run_id: str) -> Manifest:
         """The manifest of a run. Raises BadInput for an unknown run, KeyshiftError if the manifest is not valid."""

@@ -84,5 +84,5 @@ def test_a_run_that_is_not_there_is_named():
     store = result_store()
     with pytest.raises(BadInput, match="no run given"):
         report(store, [])
-    with pytest.raises(BadInput, match="unknown run '2026': the store holds no run yet"):
+    with pytest.raises(BadInput, match=r"^unknown run '2026': `keyshift results list` shows all$"):
         report(store, ["2026"])

@@ -1,0 +1,42 @@
+"""What a store asks of its bucket; the rest of it is tried on a real MinIO (``tests/integration/test_store.py``)."""
+
+import pytest
+from small_bucket import Bucket
+from small_store import result_store, run
+
+from keyshift.errors import BadInput
+
+
+class Watched(Bucket):
+    def __init__(self):
+        super().__init__()
+        self.listed = []
+
+    def list_objects(self, bucket, prefix, recursive):
+        found = super().list_objects(bucket, prefix, recursive)
+        self.listed += [each.object_name for each in found]
+        return found
+
+    def get_object(self, bucket, name, offset=0, length=0):
+        self.listed.append(name)
+        return super().get_object(bucket, name, offset, length)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "hint", "looked_at"),
+    [
+        ("XYZ", "", 0),
+        ("20260102", "", 0),
+        ("20260101T120100-keycount-flujd-000001", "did you mean '20260101T120100-keycount-fluid-000001'? ", 50),
+    ],
+)
+def test_an_unknown_run_is_looked_for_among_those_of_its_day_and_no_others(run_id, hint, looked_at):
+    bucket = Watched()
+    store = result_store(bucket)
+    for number in [*range(50), *range(5000, 5050)]:  # of the first of January, and of the fourth
+        store.put_run(run(number, status="died"), {})
+    bucket.listed.clear()
+    with pytest.raises(BadInput) as error:
+        store.get_manifest(run_id)
+    assert str(error.value) == f"unknown run {run_id!r}: {hint}`keyshift results list` shows all"
+    assert len(bucket.listed) == looked_at
