@@ -83,6 +83,7 @@ def test_a_batch_that_was_told_to_end_goes_on_where_it_was(slow_batch, tmp_path)
             interrupted.wait(timeout=120)
     assert (interrupted.returncode, output) == (130, b"")
     assert "batch slow: interrupted" in log.read_text()
+    assert "Traceback" not in log.read_text()
     assert not list((tmp_path / "home" / "pids").iterdir())
 
     (tmp_path / "go").touch()

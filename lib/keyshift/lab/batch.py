@@ -27,6 +27,7 @@ from tqdm import tqdm
 from keyshift.errors import BadInput
 from keyshift.lab import notebook as notebooks
 from keyshift.registry import unknown
+from keyshift.results.anonymous import anonymous
 from keyshift.results.store import FILE_NAME, ResultStore
 
 PREFIX = "batches"  # of a store of records; runs have another
@@ -305,7 +306,10 @@ def _run(
         started_at=started,
         finished_at=datetime.now(UTC),
     )
-    records.write(name, f"{execution.id}.json", record.model_dump_json(indent=2).encode())
+    told = record.model_copy(
+        update={"error": error and anonymous(error)}
+    )  # others read it; whoever waits here sees all
+    records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
 
 

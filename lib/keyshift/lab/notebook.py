@@ -26,6 +26,9 @@ from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
 _TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n]|\\.)*)\1""")  # in Python
+# What goes wrong in a cell is in the notebook. A kernel that is interrupted and ended has nothing else to tell but that
+# its sockets are closed.
+_QUIET = ["--log-level=CRITICAL"]
 MIME = "application/vnd.keyshift.summaries+json"
 
 
@@ -44,7 +47,9 @@ class _Engine(Engine):  # type: ignore[misc]
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **told: Any) -> None:
         # What goes to the kernel and back is for nobody else on this machine.
         config = Config({"KernelManager": {"transport_encryption": "auto"}})
-        _Client(nb_man, kernel_name=kernel_name, stderr_file=told["stderr_file"], config=config).execute()
+        client = _Client(nb_man, kernel_name=kernel_name, stderr_file=told["stderr_file"], config=config)
+        client.extra_arguments = _QUIET
+        client.execute()
 
 
 papermill_engines.register("keyshift", _Engine)

@@ -238,6 +238,18 @@ def test_a_failure_is_recorded_and_the_rest_goes_on(folder, bench, error):
     assert all("\n" not in line for line in bench.said)
 
 
+def test_the_record_of_a_failure_says_nothing_of_whose_machine_it_was(folder, bench, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
+    error = "cell 3: OSError: /home/ada/lab/text.txt of 10.1.2.3:9092, with sup3r-s3cret"
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    bench.run(made, Executor(errors={0: error, 1: RuntimeError(error)}))
+    for execution in made.executions:
+        kept = bench.records.read("small", f"{execution.id}.json").decode()
+        assert "OSError: <path> of <address>, with <hidden>" in kept
+        assert not [trace for trace in ("/home/ada", "10.1.2.3", "sup3r-s3cret") if trace in kept]
+    assert "/home/ada/lab/text.txt" in bench.said[1], "whoever waits for it needs to know"
+
+
 def test_on_failure_stop_leaves_the_rest_for_the_next_time(folder, bench):
     made = prepared(folder, "grid: {skew: [0, 1, 2]}\non_failure: stop")
     done = bench.run(made, Executor(errors={1: "cell 3: Oh"}))
