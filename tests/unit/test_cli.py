@@ -20,7 +20,6 @@ def python(*arguments, home, path="/usr/bin:/bin"):
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
         env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(home), "HOME": str(home)},
     )
 
