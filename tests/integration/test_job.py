@@ -28,7 +28,7 @@ def keyshift(session_stack):
     def run(*arguments, status=0):
         env = os.environ | {"PYTHONPATH": LIB, "KEYSHIFT_HOME": str(session_stack.home)}
         command = [sys.executable, "-m", "keyshift.cli", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
         assert done.returncode == status, done.stderr
         return done.stdout if status == 0 else done.stderr
 
@@ -81,7 +81,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
         worker.suspend()  # the migration is under way, and the next snapshot waits for it
     orphans = psutil.Process(job.pid).children(recursive=True)
     psutil.Process(job.pid).kill()
-    assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 30)
+    assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 60)
     (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
     assert (dead["state"], f"`keyshift resume {job.name}` goes on with it" in dead["why"]) == ("ended", True)
     journal = session_stack.home / "jobs" / f"{job.name}.journal"
@@ -95,7 +95,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     told = json.loads(keyshift("job", "status", "--json"))
     outcomes = [each["outcome"].partition(":")[0] for each in told["migrations"]]
     assert outcomes == ["complete", "complete", "incomplete"] and not told["migrating"]
-    assert orphans and not psutil.wait_procs(orphans, timeout=30)[1], "nothing of the killed process is left"
+    assert orphans and not psutil.wait_procs(orphans, timeout=60)[1], "nothing of the killed process is left"
     assert any("another one went on with it; everything since its snapshot" in note for note in told["troubles"])
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
 

@@ -17,14 +17,13 @@ def execute_small(tmp_path_factory):
     ``home``: where something was done before; otherwise a new one.
     """
 
-    def execute(name, parameters, timeout_s, home=None):
+    def execute(name, parameters, home=None):
         home = home or tmp_path_factory.mktemp("home")
         settings = [part for item in parameters.items() for part in ("--set", "=".join(item))]
         done = subprocess.run(
             [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOKS / name), *settings],
             capture_output=True,
             text=True,
-            timeout=timeout_s,
             env=os.environ | {"KEYSHIFT_HOME": str(home)},
         )
         assert done.returncode == 0, done.stderr[-3000:]

@@ -22,7 +22,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def copy(execute_small):
-    _, executed, _ = execute_small("hybrid/02_autoscaling.ipynb", SMALL, 400)
+    _, executed, _ = execute_small("hybrid/02_autoscaling.ipynb", SMALL)
     return executed
 
 

@@ -20,7 +20,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def copy(execute_small):
-    _, executed, _ = execute_small("hybrid/01_backends.ipynb", SMALL, 400)
+    _, executed, _ = execute_small("hybrid/01_backends.ipynb", SMALL)
     return executed
 
 

@@ -22,7 +22,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def copy(execute_small):
-    _, executed, _ = execute_small("compare/01_compare_presets.ipynb", SMALL, 500)
+    _, executed, _ = execute_small("compare/01_compare_presets.ipynb", SMALL)
     return executed
 
 

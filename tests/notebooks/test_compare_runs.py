@@ -31,7 +31,6 @@ def keyshift(home, *arguments, status=0):
         [sys.executable, "-m", "keyshift.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
         env=os.environ | {"KEYSHIFT_HOME": str(home)},
     )
     assert done.returncode == status, done.stderr[-3000:]
@@ -47,7 +46,7 @@ def run_ids(home):
 
 
 def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small):
-    _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {}, 200, home)
+    _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {}, home)
     outputs = [o for cell in nbformat.read(copy, as_version=4).cells for o in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in outputs)
     assert "2 runs in the store, 2 of one load, 2 of them correct\n" in printed
@@ -59,7 +58,7 @@ def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small)
 
 
 def test_too_few_runs_are_told_in_a_line(home, run_ids, execute_small):
-    _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {"strategies": '["fluid"]'}, 200, home)
+    _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {"strategies": '["fluid"]'}, home)
     outputs = [o for cell in nbformat.read(copy, as_version=4).cells for o in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in outputs)
     assert "1 of them correct: too few to compare, 2 are needed; `keyshift run --strategy fluid` makes one" in printed

@@ -29,7 +29,7 @@ def copy(execute_small, tmp_path_factory):
     small = ["--seconds", "3", "--set", "resting=5"]
     command = [sys.executable, "-m", "keyshift.cli", "tape", "write", str(tape), *small]
     subprocess.run(command, check=True, capture_output=True)
-    _, executed, _ = execute_small("stock/01_exchange.ipynb", SMALL | {"tape": str(tape)}, 400)
+    _, executed, _ = execute_small("stock/01_exchange.ipynb", SMALL | {"tape": str(tape)})
     return executed
 
 

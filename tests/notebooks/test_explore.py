@@ -25,7 +25,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def executed(execute_small):
-    return execute_small("start/02_explore.ipynb", SMALL, 300)
+    return execute_small("start/02_explore.ipynb", SMALL)
 
 
 def outputs(copy):
@@ -58,7 +58,7 @@ def test_the_run_is_stored_and_no_job_is_left(executed):
     def told(*arguments):
         command = [sys.executable, "-m", "keyshift.cli", *arguments, "--json"]
         environment = os.environ | {"KEYSHIFT_HOME": str(home)}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     assert told("job", "list") == []

@@ -99,7 +99,7 @@ class Browser:
     def close(self) -> None:
         self._socket.close()
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def copy(execute_small):
-    _, executed, _ = execute_small("start/03_invent.ipynb", SMALL, 400)
+    _, executed, _ = execute_small("start/03_invent.ipynb", SMALL)
     return executed
 
 

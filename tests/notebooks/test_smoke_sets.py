@@ -30,7 +30,6 @@ def keyshift(home, *arguments):
         [sys.executable, "-m", "keyshift.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=400,
         cwd=ROOT,
         env=os.environ | {"KEYSHIFT_HOME": str(home)},
     )

@@ -130,7 +130,7 @@ def hold_up(holder, method):
     door, plain = threading.Event(), getattr(holder, method)
 
     def waits(*arguments):
-        door.wait(10.0)
+        door.wait(60)
         return plain(*arguments)
 
     setattr(holder, method, waits)

@@ -4,7 +4,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.executor.config import JobConfig
 from keyshift.state.memory import MemoryState
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 CONFIG = JobConfig(
     job="job",
     attempt=0,

@@ -1,15 +1,20 @@
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import psutil
 import pytest
 from small_cluster import FREE
 
-from keyshift import planner
+from keyshift import cli, planner
 from keyshift.planner import strategies
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
@@ -20,13 +25,24 @@ def python(*arguments, home, path="/usr/bin:/bin"):
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
         env={"PATH": path, "PYTHONPATH": str(LIB), "KEYSHIFT_HOME": str(home), "HOME": str(home)},
     )
 
 
-def keyshift(*arguments, **where):
-    return python("-m", "keyshift.cli", *arguments, **where)
+def keyshift(*arguments, home):
+    """As a process of its own does it, but in this one: to start takes longer than what most commands do."""
+    out, err = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with contextlib.ExitStack() as stack:
+        for number, handler in handlers.items():
+            stack.callback(signal.signal, number, handler)
+        stack.enter_context(patch.object(sys, "argv", ["keyshift", *arguments]))
+        stack.enter_context(patch.dict(os.environ, {"KEYSHIFT_HOME": str(home), "HOME": str(home)}))
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    return SimpleNamespace(returncode=left.value.code or 0, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 @pytest.mark.parametrize("command", ["strategies", "workloads", "backends", "parameters"])
@@ -39,7 +55,7 @@ def test_lists_have_one_json_object_per_line(command, tmp_path):
 
 
 def test_help_names_every_command(tmp_path):
-    done = keyshift("--help", home=tmp_path)
+    done = python("-m", "keyshift.cli", "--help", home=tmp_path)
     for command in (
         "up",
         "down",
@@ -282,7 +298,7 @@ def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path):
 def test_a_missing_java_is_named_before_anything_is_started(tmp_path):
     empty = tmp_path / "bin"
     empty.mkdir()
-    done = keyshift("run", home=tmp_path, path=str(empty))
+    done = python("-m", "keyshift.cli", "run", home=tmp_path, path=str(empty))
     assert done.returncode == 3
     assert "Java" in done.stderr
     assert "Traceback" not in done.stderr

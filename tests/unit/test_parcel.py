@@ -32,7 +32,7 @@ def as_before(monkeypatch):
 
 def elsewhere(code: str, *arguments: str) -> str:
     """What another process prints; it cannot import this module."""
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
 

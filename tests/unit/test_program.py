@@ -87,7 +87,7 @@ def test_what_ends_with_us_ends_even_if_we_are_killed() -> None:
     def gone() -> bool:
         return not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
-    assert wait_until(gone, 20)
+    assert wait_until(gone, 60)
 
 
 def test_behind_the_block_it_goes_on() -> None:

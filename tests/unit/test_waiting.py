@@ -1,9 +1,11 @@
 """Waiting ends with the first true answer, with the deadline, or with an error; progress puts the deadline off."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
+import tenacity
 
+from keyshift import waiting
 from keyshift.waiting import wait_until
 
 
@@ -13,11 +15,26 @@ def test_the_first_true_answer_ends_the_wait_and_is_given_back():
     assert next(answers) == "later"
 
 
-def test_without_one_the_last_answer_is_given_after_the_deadline_and_not_before():
-    begin, asked = time.monotonic(), []
-    assert wait_until(lambda: asked.append(1) or [], 0.2, 0.01) == []
-    assert time.monotonic() - begin >= 0.2
-    assert len(asked) > 2
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which passes only while somebody sleeps."""
+
+    class Clock:
+        now = 0.0
+
+        def sleep(self, seconds):
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(tenacity.nap, "time", clock)
+    return clock
+
+
+def test_without_one_the_last_answer_is_given_after_the_deadline_and_not_before(clock):
+    asked = []
+    assert wait_until(lambda: asked.append(1) or [], 2, 1) == []
+    assert (clock.now, len(asked)) == (2, 3)
 
 
 def test_with_no_time_at_all_it_is_asked_once():
@@ -26,16 +43,9 @@ def test_with_no_time_at_all_it_is_asked_once():
     assert asked == [1]
 
 
-def test_while_something_moves_the_deadline_begins_anew():
-    begin, moved = time.monotonic(), []
-
-    def moves_for_a_while() -> bool:
-        if time.monotonic() - begin < 0.6:
-            moved.append(1)
-        return False
-
-    assert wait_until(moves_for_a_while, 0.2, 0.01, lambda: len(moved)) is False
-    assert time.monotonic() - begin >= 0.7
+def test_while_something_moves_the_deadline_begins_anew(clock):
+    assert wait_until(lambda: False, 3, 1, lambda: min(clock.now, 6)) is False
+    assert clock.now == 9
 
 
 @pytest.mark.parametrize("raises", ["done", "progress"])

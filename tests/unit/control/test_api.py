@@ -60,7 +60,7 @@ def test_a_job_is_scaled_and_tells_of_it(job, client):
     answer = client.post("/scale", params={"slots": 4, "stage": "counter"})
     assert answer.status_code == 202
     assert answer.json()["planned_moves"] == 8
-    assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
+    assert wait_until(lambda: not client.get("/status").json()["migrating"], 60)
     told = client.get("/status").json()
     assert told["stages"]["counter"]["slots"] == 4
     assert [each["outcome"] for each in told["migrations"]] == ["complete"]
@@ -71,7 +71,7 @@ def test_a_plan_answers_with_its_steps_and_then_begins(job, client):
     answer = client.post("/plan", json={"strategy": "chunked", "target": 4, "settings": {"size": 2}})
     assert answer.status_code == 202
     assert [len(step["moves"]) for step in answer.json()["steps"]] == [4, 4]
-    assert wait_until(lambda: client.get("/status").json()["stages"]["counter"]["slots"] == 4, 10)
+    assert wait_until(lambda: client.get("/status").json()["stages"]["counter"]["slots"] == 4, 60)
     explicit = client.post("/plan", json={"strategy": "fluid", "target": {"0": 1}})
     (step,) = explicit.json()["steps"]
     assert step["moves"] == [{"unit": 0, "source": 0, "destination": 1}]
@@ -90,8 +90,8 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     assert client.post("/scale", params={"slots": 4, "stage": "counter-1"}).json()["stage"] == "counter-1"
     told = client.post("/plan", json={"strategy": "all_at_once", "target": 3, "stage": "counter-2"}).json()
     assert (told["stage"], len(told["steps"])) == ("counter-2", 1)
-    assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
-    assert wait_until(lambda: ("keyshift_records_total", *of(3, stage="counter-1")) in samples(client), 10)
+    assert wait_until(lambda: not client.get("/status").json()["migrating"], 60)
+    assert wait_until(lambda: ("keyshift_records_total", *of(3, stage="counter-1")) in samples(client), 60)
     found = samples(client)
     assert [found["keyshift_units", *of(slot, stage="counter-1")] for slot in range(4)] == [4] * 4
     assert found["keyshift_units", *of(3, stage="counter-2")] == 0
@@ -110,12 +110,12 @@ def test_rate_cancel_and_fault(job, client):
     job.inner.go.clear()
     client.post("/scale", params={"slots": 4})
     assert client.post("/cancel").status_code == 200
-    assert wait_until(lambda: not client.get("/status").json()["migrating"], 10)
+    assert wait_until(lambda: not client.get("/status").json()["migrating"], 60)
     assert client.get("/status").json()["stages"]["counter"]["slots"] == 2
     assert client.post("/fault", params={"fault": "kill:coordinator"}).json() == {"fault": "kill:coordinator"}
     assert client.get("/status").json()["deaths"] == 0
     assert client.post("/fault", params={"fault": "kill:slot"}).status_code == 202
-    assert wait_until(lambda: client.get("/status").json()["deaths"] == 1, 10)
+    assert wait_until(lambda: client.get("/status").json()["deaths"] == 1, 60)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def of(slot, **more):
 
 
 def test_metrics_tell_of_each_slot(job, client):
-    assert wait_until(lambda: ("keyshift_records_total", *of(3)) in samples(client), 10)
+    assert wait_until(lambda: ("keyshift_records_total", *of(3)) in samples(client), 60)
     found = samples(client)
     assert found["keyshift_events_offered_total",] == 31
     assert found["keyshift_results_total",] == 30
@@ -201,7 +201,7 @@ def test_metrics_tell_of_each_slot(job, client):
 def test_busy_time_is_told_where_slots_measure_it(job, client):
     measure = job.counter.measure
     job.counter.measure = lambda: {slot: said | {"busy_s": slot + 0.5} for slot, said in measure().items()}
-    assert wait_until(lambda: ("keyshift_busy_seconds_total", *of(3)) in samples(client), 10)
+    assert wait_until(lambda: ("keyshift_busy_seconds_total", *of(3)) in samples(client), 60)
     assert samples(client)["keyshift_busy_seconds_total", *of(3)] == 3.5
 
 

@@ -63,7 +63,7 @@ def test_a_slot_that_is_not_there_yet_is_waited_for():
     asks.start()
     nodes.addresses["3"] = "there:2"
     nodes.tell("slots/3")
-    asks.join(30)
+    asks.join(60)
     assert found == ["there:2"]
 
 

@@ -153,5 +153,5 @@ def test_a_process_that_is_stopped_goes_on_after_its_time():
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     seen = psutil.Process(process.pid)
-    assert wait_until(lambda: seen.status() == psutil.STATUS_STOPPED, 20, 0.01)
-    assert process.communicate(timeout=20)[0] == "on\n"
+    assert wait_until(lambda: seen.status() == psutil.STATUS_STOPPED, 60, 0.01)
+    assert process.communicate()[0] == "on\n"

@@ -143,7 +143,7 @@ def job(monkeypatch):
         return queries[-1]
 
     monkeypatch.setattr(module, "start_query", start_query)
-    made = Job(None, replace(CONFIG, deadline_s=1.0), Path("nowhere"), 1.0, Output())
+    made = Job(None, replace(CONFIG, deadline_s=60.0), Path("nowhere"), 1.0, Output())
     made.all_of, made.queries, made.offsets = all_of, queries, offsets
     made.start([START])
     (made.counter,) = made.stages
@@ -172,24 +172,18 @@ def test_what_ends_the_coordinator_is_the_controlling_threads(job):
         raise RuntimeError("no such plan")
 
     job.counter.request(impossible)
-    assert planned.wait(10)
+    assert planned.wait(60)
     with pytest.raises(RuntimeError, match="no such plan"):
-        for _ in range(1000):
-            job.check()
-            threading.Event().wait(0.01)
+        wait_until(job.check, 60, 0.01)
     assert job.counter.busy
 
 
 def test_a_job_is_busy_until_what_was_requested_is_over(job):
     goes_on = threading.Event()
-    job.counter.request(lambda current: () if goes_on.wait(10) else None)
+    job.counter.request(lambda current: () if goes_on.wait(60) else None)
     assert job.counter.busy
     goes_on.set()
-    for _ in range(1000):
-        if not job.counter.busy:
-            break
-        threading.Event().wait(0.01)
-    assert not job.counter.busy
+    assert wait_until(lambda: not job.counter.busy, 60, 0.01)
     job.check()
 
 
@@ -216,7 +210,7 @@ def test_a_plan_that_waits_ends_with_the_query(job):
             raise
 
     job.counter.request(waits)
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     job.stop()
     assert said == ["the Spark query has ended: stopped"]
 
@@ -430,10 +424,7 @@ def test_steps_are_led_as_long_as_the_job_runs(job):
         return (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),)
 
     threading.Thread(target=job.counter.request, args=(plan,)).start()
-    for _ in range(1000):
-        if any(path == "steps" for path, _ in job.all_of.published):
-            break
-        threading.Event().wait(0.01)
+    assert wait_until(lambda: any(path == "steps" for path, _ in job.all_of.published), 60, 0.01)
     job.stop()
     assert seen == [START]
     assert [record.version for record in job.counter.records] == [START.version + 1]

@@ -27,8 +27,8 @@ ACCESS, REMOTE = Mode(transfer="access", background=False), Mode(transfer="remot
 CACHED = Mode(transfer="remote", background=False, cache=True)
 
 
-def until(condition, meanwhile=lambda: None, within_s=DEADLINE_S):
-    deadline = time.monotonic() + within_s
+def until(condition, meanwhile=lambda: None):
+    deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         meanwhile()
@@ -440,7 +440,7 @@ def test_what_was_written_before_a_failure_counts_as_written_once(make):
     until(lambda: slot.home() == {2: 21, 9: 2})
     slot.events(9)
     slot.until_done()
-    until(lambda: counts(slot.states[UNIT]) == {}, within_s=3.0)
+    until(lambda: counts(slot.states[UNIT]) == {})
 
 
 def test_what_was_written_is_not_written_again_because_the_rest_does_not_come(make):

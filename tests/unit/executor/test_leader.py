@@ -287,7 +287,7 @@ def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
         seen.append(coordinator.records[START.version + 1].outcome)
         nodes.hook = finish(nodes)
         nodes.acknowledge(START.version + 1, *ENDS)
-        seen.append(wait_until(lambda: not coordinator._under_way, 30.0, 0.01))
+        seen.append(wait_until(lambda: not coordinator._under_way, 60, 0.01))
         return (SECOND,)
 
     def look():
@@ -329,7 +329,7 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
         thread.start()
     lead(coordinator)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     lead(coordinator)
     assert seen == [START.version + 4 * n for n in range(4)]
     assert coordinator.assignment.owner == START.owner

@@ -9,7 +9,7 @@ from keyshift.errors import ServiceUnavailable
 from keyshift.executor.flight.messages import Parcel
 from keyshift.executor.outbox import Courier, Outbox, again
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def until(condition):

@@ -1,6 +1,7 @@
 """What the router's task says to each slot, without Spark and ZooKeeper."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -176,7 +177,9 @@ def test_a_router_that_would_not_hear_of_a_switch_ends(said):
 
 def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch):
     """Slots may be waiting for its end: another router has ended without switching, and says nothing any more."""
-    waited = []
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic, clock.sleep = lambda: clock.now, lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(tasks, "time", clock)
 
     class Full:
         def __init__(self, config):
@@ -186,7 +189,6 @@ def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch)
             return []
 
         def stalled(self):
-            waited.append(1)
             return True
 
         def resume(self):
@@ -197,6 +199,6 @@ def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch)
 
     monkeypatch.setattr(tasks, "RouterTask", Full)
     rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [b"frame"]})
-    answered = list(tasks.router(CONFIG, batch_s=0.1)(iter([rows, rows])))
-    assert len(waited) > 1
+    answered = list(tasks.router(CONFIG, batch_s=3.0)(iter([rows, rows])))
+    assert clock.now == pytest.approx(3.0, abs=tasks.STALL_S)
     assert len(answered) == 1, "what was kept goes out at the end"

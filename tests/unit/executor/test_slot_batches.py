@@ -296,7 +296,7 @@ def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, mon
     """Otherwise a savepoint that takes longer than a batch would begin anew for ever."""
     job = make(**ONE_SLOT, deadline_s=0.2)
     task, goes_on, put = job.opened(0, job.process()), threading.Event(), job.bucket.put_object
-    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(10) and put(*what, **more))
+    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
     job.barrier(task)
     job.data(task, KEYS)
     schema, said = result_schema(job.workload.stages[0]), []
@@ -413,7 +413,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
             raise ServiceUnavailable("the acknowledgement is lost")
 
     monkeypatch.setattr(slot_task, "StateClients", Losing)
-    job = make(slots=2, routers=1, deadline_s=5.0)
+    job = make(slots=2, routers=1, deadline_s=60.0)
     tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
     for task in tasks:
         job.barrier(task)

@@ -151,7 +151,7 @@ def test_a_slot_does_not_keep_back_more_than_it_may_wait(monkeypatch):
 
 def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):
     task, goes_on, put = opened(job, job.process()), threading.Event(), job.bucket.put_object
-    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(10) and put(*what, **more))
+    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
     job.data(task, KEYS)
     begin(job, 2, "one")
     for router in (0, 1):

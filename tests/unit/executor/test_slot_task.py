@@ -83,7 +83,7 @@ def test_what_can_be_done_is_done_without_a_row(slot, monkeypatch):
         pass
     worker = threading.Thread(target=slot._go_on)
     worker.start()
-    assert drained.wait(10)
+    assert drained.wait(60)
     slot._end()
     worker.join()
     assert slot._trouble is None

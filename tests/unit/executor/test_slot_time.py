@@ -30,7 +30,7 @@ JOB = replace(
     reserve_bytes=0,
 )
 WORKLOAD = JOB.make_workload()
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Batches:

@@ -380,7 +380,7 @@ def test_the_command_refuses_a_wrong_file_with_status_2_before_anything_is_start
     file.write_text("name: a\nnotebook: nowhere.ipynb\n")
     command = [sys.executable, "-m", "keyshift.cli", "batch", str(file)]
     environment = os.environ | {"KEYSHIFT_HOME": str(home)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 2
     assert "notebook = 'nowhere.ipynb': there is no such file" in done.stderr
     assert done.stderr.count("\n") == 1

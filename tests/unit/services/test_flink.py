@@ -49,7 +49,7 @@ def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays
     with pytest.raises(ServiceUnavailable, match=said), flink.flink(home, 2, silent):
         raise AssertionError("it must not come to this")
     assert [entry.name for entry in home.iterdir()] == ["logs"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while sleeping := [p for p in psutil.process_iter(["environ"]) if str(home) in str(p.info["environ"])]:
         assert time.monotonic() < deadline, sleeping
 

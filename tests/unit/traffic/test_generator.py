@@ -11,6 +11,7 @@ from kafka.future import Future
 from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.frames import MOST_BYTES, decode
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import EVENTS
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
@@ -251,12 +252,15 @@ def test_a_generator_waits_until_there_is_room_on_the_way_to_kafka():
         while not fast.send(0, START_US + 1_000_000):
             pass
 
+    def on_the_way():
+        return sum(len(value) for _, value in list(broker.values))
+
     sending = threading.Thread(target=send_all)
     sending.start()
-    sending.join(1)
-    on_the_way = sum(len(value) for _, value in broker.values)
+    assert wait_until(lambda: on_the_way() >= ON_THE_WAY_BYTES, 60)
+    sending.join(0.2)
     assert sending.is_alive()
-    assert ON_THE_WAY_BYTES <= on_the_way <= ON_THE_WAY_BYTES + MOST_BYTES
+    assert on_the_way() <= ON_THE_WAY_BYTES + MOST_BYTES
     broker.at_once = True
     broker.answer(Future.success, None)
     sending.join(60)
