@@ -19,7 +19,6 @@ from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
-from keyshift.results.verdict import due_in
 from keyshift.traffic.traffic import Before, Feed, Traffic
 
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
@@ -164,12 +163,10 @@ class LiveRun(Course):
         """In place of ``_open``: topics and results are there, and the state is in snapshots."""
         run = self._spec.run
         self._traffic.open(again=True)
-        events, frames = self._traffic.offered()
-        by_router = frames.groupby("router")["events"].sum()
-        skip = [int(by_router.get(router, 0)) for router in range(self._spec.job.routers)]
+        skip, due = self._traffic.count_offered()
         self.rate, self._trigger = journal["rate"], journal["trigger"]
         self._feed = self._traffic.feed(self.rate, run.frame_ms, skip=skip)
-        self._feed.before = Before(sum(skip), int(due_in(self._spec.workload.stages, events).sum()))
+        self._feed.before = Before(sum(skip), due)
         self._before = [_given_up(migration) for migration in journal["migrations"]]
         begin = time.perf_counter()
         begun_from = self._surviving(partial(self._resume, deque([journal])))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 import numpy as np
@@ -15,7 +15,7 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from keyshift import frames
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.errors import BadInput, ServiceUnavailable, service_errors
-from keyshift.workloads import KeyedStage
+from keyshift.workloads import KeyedStage, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
@@ -165,27 +165,48 @@ def read_topic(
     (0 if it has none) and events, how many of the source.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
-    batches: list[pa.RecordBatch] = []
-    seen: list[tuple[int, int, int, int]] = []
+    tables = [(schema if stage is None else stage.events).empty_table()]
+    seen = [np.empty((0, 5), np.int64)]
     for partition, some in records(kafka, topic, partitions, sign_in):
+        batches: list[pa.RecordBatch] = []
+        rows_seen: list[tuple[int, int, int, int, int]] = []
+        router = partition.partition
         for record in some:
             batch, meta = frames.decode(record.value, schema)
-            router = partition.partition
-            seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
+            rows = -1
             if before is None or record.offset < before[router]:
-                batches.append(batch if stage is None else stage.mapped(batch))
+                batches.append((batch if stage is None else stage.mapped(batch)).replace_schema_metadata(None))
+                rows = batches[-1].num_rows
+            rows_seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows, rows))
+        # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
+        tables.append(pa.Table.from_batches(batches, tables[0].schema).combine_chunks())
+        seen.append(np.array(rows_seen, np.int64))
     columns = ["router", "offset", "watermark", "events"]
-    all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
-    wanted = all_frames
-    if before is not None:
-        wanted = all_frames[all_frames["offset"] < all_frames["router"].map(before)]
-    rows = np.array([batch.num_rows for batch in batches], np.int64)
-    schema = schema if stage is None else stage.events
-    events = pa.Table.from_batches([b.replace_schema_metadata(None) for b in batches], schema).to_pandas()
+    *of_frames, of_rows = np.concatenate(seen).T
+    all_frames = pd.DataFrame(dict(zip(columns, of_frames, strict=True)))
+    wanted, rows = all_frames[of_rows >= 0], of_rows[of_rows >= 0]
+    events = pa.concat_tables(tables).to_pandas()
     events.insert(0, "router", np.repeat(wanted["router"].to_numpy(np.int32), rows))
     events.insert(1, "offset", np.repeat(wanted["offset"].to_numpy(), rows))
     events.insert(2, "position", positions(rows))
     return events, all_frames
+
+
+def count(
+    kafka: str, topic: str, schema: pa.Schema, partitions: int, stages: Sequence[KeyedStage], sign_in: SignIn = OPEN
+) -> tuple[list[int], int]:
+    """How many events of a source are in each partition of ``topic`` now, and how many results they must have.
+
+    In little memory, however long the topic is. Raises as ``read_topic``.
+    """
+    events, due = [0] * partitions, 0
+    for partition, some in records(kafka, topic, partitions, sign_in):
+        batches = [frames.decode(record.value, schema)[0].replace_schema_metadata(None) for record in some]
+        [batch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches() or [None]
+        if batch is not None:
+            events[partition.partition] += batch.num_rows
+            due += results_due(stages, batch)
+    return events, due
 
 
 def positions(rows: np.ndarray) -> np.ndarray:

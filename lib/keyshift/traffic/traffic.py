@@ -273,6 +273,12 @@ class Traffic:
             endpoints.kafka, events.name, source.schema, events.partitions, before, endpoints.sign_in, stage
         )
 
+    def count_offered(self) -> tuple[list[int], int]:
+        """Events of each router, and how many results they must have; see ``topics.count``."""
+        endpoints, events, [source] = self._endpoints, self._events, self._workload.sources
+        stages = self._workload.stages
+        return topics.count(endpoints.kafka, events.name, source.schema, events.partitions, stages, endpoints.sign_in)
+
     def results(self) -> pd.DataFrame:
         """All results, after ``stop``; columns: see ``traffic.collector``."""
         return pq.read_table(self._output).to_pandas()

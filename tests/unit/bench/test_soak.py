@@ -137,7 +137,7 @@ class Job:
     """Answers everything, but for what it is told to do otherwise: a fault, and the error it leads to."""
 
     def __init__(self, errors=None):
-        self.errors, self.calls, self.alive = errors or {}, [], True
+        self.errors, self.calls, self.lasted, self.alive = errors or {}, [], [], True
 
     def status(self):
         return {"migrations": [], "deaths": 0, "troubles": []}
@@ -153,7 +153,8 @@ class Job:
     def die(self):
         self.fault(DRIVER)
 
-    def settle(self):
+    def settle(self, lasts_s):
+        self.lasted.append(lasts_s)
         return {"migrations": [{"outcome": "complete", "took_s": 1.0}], "deaths": 1, "troubles": ["died"]}
 
     def silence_ms(self, begin, end):
@@ -181,9 +182,10 @@ def run(monkeypatch):
 
 def test_each_round_asks_for_a_migration_and_a_fault(run):
     job = Job()
-    made = run(job, ["kill:slot", DRIVER])
+    made = run(job, ["stop:slot:3s", DRIVER])
     assert [call for call in job.calls if isinstance(call, str)] == [each.round.fault for each in made.happened]
-    assert {each.round.fault for each in made.happened} == {"kill:slot", DRIVER}
+    assert {each.round.fault for each in made.happened} == {"stop:slot:3s", DRIVER}
+    assert sorted(job.lasted) == [0.0, 3.0]
     assert len([call for call in job.calls if call[0] == "plan"]) == 2
     assert {(each.outcome, each.bad, tuple(each.troubles)) for each in made.happened} == {
         ("complete after 1.0 s, died 1 x", "", ("died",))

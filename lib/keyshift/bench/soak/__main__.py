@@ -97,7 +97,7 @@ class Soak:
                 self._job.die()
             else:
                 words.append(self._answer(lambda: self._job.fault(each.fault)))
-            told = self._job.settle()
+            told = self._job.settle(0.0 if each.fault == DRIVER else parse_now(each.fault).seconds)
         except Unanswered as error:
             bad = str(error)
         except KeyshiftError as error:

@@ -93,9 +93,12 @@ class SoakJob:
             raise Unanswered(f"process {self._file.pid} was killed and lives after {GONE_S:g} s")
         self._begun(*background.resume(NAME, lambda line: None))
 
-    def settle(self) -> Status:
-        """Its status when it has got over what happened: it runs, has results, moves nothing. Raises Unanswered."""
-        time.sleep(SETTLE_S)
+    def settle(self, lasts_s: float) -> Status:
+        """Its status when it has got over what happened, and lasts so long: it runs, has results, moves nothing.
+
+        Raises Unanswered.
+        """
+        time.sleep(SETTLE_S + lasts_s)
         told: Status = {}
 
         def over() -> bool:

@@ -1,0 +1,71 @@
+"""What is read back from a topic of events, whose records come in several pieces."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from keyshift import frames
+from keyshift.traffic import topics
+from keyshift.traffic.topics import count, read_topic, result_times
+from keyshift.workloads.windowcount import WindowCount
+
+WORKLOAD = WindowCount()
+[SOURCE], [STAGE] = WORKLOAD.sources, WORKLOAD.stages
+ROWS = [[2, 0, 1], [0, 3]]  # events of each frame, of two routers
+
+
+@pytest.fixture
+def offered(monkeypatch):
+    """The events of each router that are in the topic, of which each fetch gives two records at the most."""
+    pieces, events = [], []
+    for router, rows in enumerate(ROWS):
+        partition, made, batches = SOURCE.partition(router), [], []
+        for offset, number in enumerate(rows):
+            batches.append(partition.take(np.arange(number, dtype=np.int64) * 1000 + offset * 20_000))
+            value = frames.encode(batches[-1], {"watermark": offset * 7})
+            made.append(SimpleNamespace(offset=offset, value=value, timestamp=5 + offset))
+        pieces += [(SimpleNamespace(partition=router), made[begin : begin + 2]) for begin in range(0, len(made), 2)]
+        events.append(pa.Table.from_batches(batches, SOURCE.schema))
+    monkeypatch.setattr(topics, "records", lambda *place: iter(pieces))
+    return events
+
+
+def test_events_come_with_their_places_and_frames_with_how_many_they_have(offered):
+    events, seen = read_topic("", "t", SOURCE.schema, 2)
+    assert events[["router", "offset", "position"]].to_numpy().tolist() == [
+        *([0, 0, 0], [0, 0, 1], [0, 2, 0]),
+        *([1, 1, 0], [1, 1, 1], [1, 1, 2]),
+    ]
+    assert events["key"].tolist() == [key for table in offered for key in table["key"].to_pylist()]
+    assert seen.to_dict("list") == {
+        "router": [0, 0, 0, 1, 1],
+        "offset": [0, 1, 2, 0, 1],
+        "watermark": [0, 7, 14, 0, 7],
+        "events": [2, 0, 1, 0, 3],
+    }
+
+
+def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):
+    events, seen = read_topic("", "t", SOURCE.schema, 2, before={0: 2, 1: 1}, stage=STAGE)
+    assert events[["router", "offset", "position"]].to_numpy().tolist() == [[0, 0, 0], [0, 0, 1]]
+    assert seen["events"].tolist() == [2, 0, 1, 0, 3]
+    assert list(events)[3:] == STAGE.events.names
+
+
+def test_events_and_the_results_that_they_must_have_are_counted(offered):
+    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([3, 3], 6)
+
+
+def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
+    monkeypatch.setattr(topics, "records", lambda *place: iter([]))
+    events, seen = read_topic("", "t", SOURCE.schema, 2, stage=STAGE)
+    assert events.empty and seen.empty
+    assert list(events) == ["router", "offset", "position", *STAGE.events.names]
+    assert events["router"].dtype == np.int32
+    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([0, 0], 0)
+
+
+def test_frames_without_a_result_have_no_time(offered):
+    assert result_times("", "t", 2, 0.0) == [5000, 7000, 6000]
