@@ -21,7 +21,7 @@ from driver_world import Deletion, Driver, World
 from flaky_flight import Failures
 from one_run import Outcome
 from places import DriverDied, Fault
-from promises import Promise, broken, promised
+from promises import Input, Promise, broken, promised
 
 from keyshift.control import background
 from keyshift.errors import KeyshiftError, QueryDied
@@ -371,12 +371,14 @@ class Run:
         chosen = {*self._last_of.values()}
         others = sorted(self._promises.keys() - chosen)
         chosen |= set(self._rng.sample(others, min(JUDGED, len(others))))
-        workload = live_spec(self.chain.values()).workload
+        workload, inputs = live_spec(self.chain.values()).workload, dict[str, Input]()
         for name in sorted(chosen):
             promise = self._promises[name]
-            topics = (self.world.kafka.ever(f"{promise.run}-{each}") for each in ("events", "results"))
+            if promise.run not in inputs:
+                topics = (self.world.kafka.ever(f"{promise.run}-{each}") for each in ("events", "results"))
+                inputs[promise.run] = Input(workload, *topics)
             self.seen["promises judged"] += 1
-            for line in broken(promise, workload, *topics):
+            for line in broken(promise, inputs[promise.run]):
                 self._problem("promise", f"{name}: {line}")
 
     def _judge_requests(self) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from minio.error import S3Error
@@ -26,6 +27,7 @@ from keyshift import frames
 from keyshift.executor import tasks
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.slot_host import SlotHost
+from keyshift.traffic.topics import positions
 from keyshift.workloads import Workload
 
 ROWS_ON_THE_WAY = 64  # between routers and a slot: Spark's shuffle holds a few MiB
@@ -49,17 +51,21 @@ class Topic:
 
     def read(self, workload: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
         """All events, with router, offset and position; all frames, with their watermark and how many events."""
-        parts, seen = [], []
+        schema = workload.sources[0].schema
+        batches, seen = [], []
         for router, values in enumerate(self.partitions):
             for offset, value in enumerate(values):
-                events, meta = frames.decode(value, workload.sources[0].schema)
+                events, meta = frames.decode(value, schema)
+                batches.append(events.replace_schema_metadata(None))
                 seen.append((router, offset, meta["watermark"], events.num_rows))
-                if events.num_rows:
-                    where = {"router": router, "offset": offset, "position": range(events.num_rows)}
-                    parts.append(events.to_pandas().assign(**where))
-        kinds = {"router": "int32", "offset": "int64", "position": "int32"}
         columns = ["router", "offset", "watermark", "events"]
-        return pd.concat(parts, ignore_index=True).astype(kinds), pd.DataFrame(seen, columns=columns)
+        all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
+        rows = all_frames["events"].to_numpy()
+        table = pa.Table.from_batches(batches, schema.remove_metadata()).to_pandas()
+        table["router"] = np.repeat(all_frames["router"].to_numpy(np.int32), rows)
+        table["offset"] = np.repeat(all_frames["offset"].to_numpy(), rows)
+        table["position"] = positions(rows)
+        return table, all_frames
 
 
 class Bucket:

@@ -4,6 +4,11 @@ To repeat a seed, or to look for seeds that fail:
 
     PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17   # with all that is said of retries
     PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0-499 --fails 0.2 --kind push --workload windowcount
+
+The same for a live job and its drivers (``driver_run``), of some ends of lives, faults and calls only:
+
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py --driver 17
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py --driver 0-499 --ends kill --does die --calls "disk replace"
 """
 
 import argparse
@@ -13,14 +18,17 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import Any
 
+import driver_run
 import one_run
+from driver_shape import DOES, ENDS
 from one_run import Outcome
-from shape import KINDS, WORKLOADS, draw
+from places import CALLS
+from shape import KINDS, WORKLOADS
 
 RUN_S = 120.0  # in which every run ends, by far
 
@@ -48,14 +56,16 @@ class Pool:
         """A function of a module, in one of the processes."""
         return self._pool.submit(function, *arguments, **named)
 
-    def run(self, seeds: Iterable[int], **pinned: Any) -> Iterator[Outcome]:
-        """The outcomes of these seeds, in their order; see ``one_run.run``."""
-        asked = [(seed, self.submit(one_run.run, seed, **pinned)) for seed in seeds]
+    def run(
+        self, seeds: Iterable[int], of: Callable[..., Outcome] = one_run.run, **pinned: Any
+    ) -> Iterator[Outcome]:
+        """The outcomes of these seeds, in their order; ``of``: ``one_run.run``, or that of ``driver_run``."""
+        asked = [(seed, self.submit(of, seed, **pinned)) for seed in seeds]
         for seed, future in asked:
             try:
                 yield future.result(RUN_S * len(asked))
             except TimeoutError:
-                yield Outcome(seed, draw(seed, **pinned), pinned, {"hangs": "no outcome"})
+                yield Outcome(seed, None, pinned, {"hangs": "no outcome"})
             except BrokenExecutor as error:
                 raise RuntimeError(f"a process crashed: {self.crashes() or 'it left no trace'}") from error
 
@@ -87,15 +97,19 @@ def main() -> None:
     parser.add_argument("--strategy")
     parser.add_argument("--fails", type=float)
     parser.add_argument("--processes", type=int)
+    parser.add_argument("--driver", action="store_const", const=driver_run.run)
+    for name, known in (("ends", ENDS), ("does", DOES), ("calls", CALLS)):
+        parser.add_argument(f"--{name}", nargs="+", choices=sorted({*known}))
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     processes, seeds = given.pop("processes", None), [seed for some in given.pop("seeds") for seed in some]
+    run = given.pop("driver", one_run.run)
     if len(seeds) == 1:
-        sys.stdout.write(f"{one_run.run(*seeds, **given)}\n")
+        sys.stdout.write(f"{run(*seeds, **given)}\n")
         sys.stdout.flush()
         os._exit(0)
     bad = []
     with Pool(processes) as pool:
-        for outcome in pool.run(seeds, **given):
+        for outcome in pool.run(seeds, run, **given):
             if outcome.problems:
                 bad.append(outcome.seed)
                 sys.stdout.write(f"{outcome}\n")

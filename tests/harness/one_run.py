@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.flight as flight
 import pyspark
+from driver_shape import Chain
 from engine import HERE, Bucket, Engine, Topic
 from flaky_flight import Failures
 from leading import LedJob, MortalStage
@@ -54,7 +55,7 @@ class Outcome:
     """``problems``: check -> what it saw. ``seen``: how often what the tests want to have covered happened."""
 
     seed: int
-    shape: Shape
+    shape: Shape | Chain | None  # None: of a run that hangs
     pinned: dict[str, Any]
     problems: dict[str, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)

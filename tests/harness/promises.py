@@ -12,11 +12,11 @@ from engine import Bucket
 from memory_kafka import LoggedTopic
 
 from keyshift import frames
-from keyshift.executor.config import result_schema
 from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.keys import Assignment
 from keyshift.lab.final_state import FinalState, StageEnd, judged
 from keyshift.results.verdict import Course
+from keyshift.traffic.collector import Results
 from keyshift.workloads import Workload
 
 MANIFEST = "manifest.json"
@@ -65,18 +65,23 @@ def promised(bucket: Bucket, journal: dict[str, Any], snapshot: dict[str, Any]) 
     return Promise(snapshot["name"], journal["run_id"], snapshot, copy.deepcopy(journal), objects)
 
 
-def broken(promise: Promise, workload: Workload, events: LoggedTopic, results: LoggedTopic) -> Iterator[str]:
+class Input:
+    """All that went into a job, and what came out of it."""
+
+    def __init__(self, workload: Workload, events: LoggedTopic, results: LoggedTopic) -> None:
+        self.workload, self.topic, self.results = workload, events.read(workload), _results(workload, results)
+
+
+def broken(promise: Promise, given: Input) -> Iterator[str]:
     """What it restores to otherwise than a sequential run of the events before it, and results that are to be there."""
     if missing := promise.missing():
         yield f"{missing} of it is not there"
         return
     manifest, version = promise.store.manifest(promise.name), promise.snapshot["version"]
     offsets = {int(router): offset for router, offset in manifest["offsets"].items()}
-    table, seen = events.read(workload)
-    table, seen = (each[each["offset"] < each["router"].map(offsets)] for each in (table, seen))
-    given = _results(workload, results)
-    revoked = set(promise.journal["revoked"])
-    given = given[(given["version"] < version) & ~given["version"].isin(list(revoked))]
+    table, seen = (each[each["offset"] < each["router"].map(offsets)] for each in given.topic)
+    revoked, workload, results = set(promise.journal["revoked"]), given.workload, given.results
+    results = results[(results["version"] < version) & ~results["version"].isin(list(revoked))]
 
     def end(name: str) -> StageEnd:
         assignments = [Assignment.from_json(each) for each in promise.journal["stages"][name]["assignments"]]
@@ -92,7 +97,7 @@ def broken(promise: Promise, workload: Workload, events: LoggedTopic, results: L
         revoked=revoked,
         troubles=[],
     )
-    found = judged(workload, len(table), table, seen, given, final)
+    found = judged(workload, len(table), table, seen, results, final)
     for kind in judging.KINDS:
         if count := getattr(found, kind):
             yield f"{count} {kind}: {'; '.join(line for line in found.examples if line.startswith(kind))}"
@@ -100,15 +105,15 @@ def broken(promise: Promise, workload: Workload, events: LoggedTopic, results: L
 
 def _results(workload: Workload, topic: LoggedTopic) -> pd.DataFrame:
     """All that came out, as a collector has it."""
-    schema, parts = result_schema(workload.stages[-1]), []
+    found = Results(workload.stages[-1].result_fields)
     for slot, values in enumerate(topic.partitions):
         for offset in range(len(values)):
             record = topic.record(slot, offset)
-            batch, _ = frames.decode(record.value, schema)
+            batch, _ = frames.decode(record.value, found.schema)
             if batch.num_rows:
-                where = {"slot": slot, "log_offset": offset, "arrived_us": record.timestamp * 1000}
-                parts.append(batch.to_pandas().assign(**where))
-    return pd.concat(parts, ignore_index=True)
+                found.add(batch, slot, offset, record.timestamp * 1000)
+    found.roll()
+    return found._tables[-1].to_pandas()
 
 
 def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
