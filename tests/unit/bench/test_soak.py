@@ -1,7 +1,8 @@
 """A soak: what is drawn, what is reported, and that it passes or not; the job and its processes are stand-ins."""
 
+import contextlib
 import json
-from itertools import pairwise
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -209,3 +210,81 @@ def test_a_job_that_ends_ends_the_soak_and_its_last_round_is_told(run):
     made = run(Job({DRIVER: KeyshiftError("the job has ended")}), [DRIVER, DRIVER])
     assert made.error == "the job has ended"
     assert [each.bad for each in made.happened] == ["the job has ended"]
+
+
+class Watch(contextlib.nullcontext):
+    """Has seen a driver that does not grow."""
+
+    rows = samples()
+
+    def __init__(self, stack, file, every_s):
+        super().__init__(self)
+        self.now_s = count(0, 100).__next__
+
+    def follow(self, pid):
+        pass
+
+    def of_job(self):
+        return {}
+
+
+@pytest.fixture
+def whole(monkeypatch, tmp_path):
+    """The soak with all around it; gives what it has written down, and whether it is passed."""
+
+    def whole(**does):
+        class Whole(Job):
+            def __init__(self, *given):
+                super().__init__()
+
+            def start(self, say):
+                pass
+
+            def stop(self, within_s, say):
+                return GOOD
+
+            def end(self):
+                self.alive = False
+
+        for name, act in does.items():
+            monkeypatch.setattr(Whole if hasattr(Whole, name) else Job, name, act)
+        monkeypatch.setattr(soak, "SoakJob", Whole)
+        monkeypatch.setattr(soak, "Watch", Watch)
+        given = {"seed": 1, "seconds": 3600.0, "warm_up_s": 60.0}
+        passed = soak._soak(tmp_path, dict(soak.LOAD), None, rounds(1, 100, 45, 4), given)
+        return json.loads((tmp_path / "summary.json").read_text()), passed
+
+    return whole
+
+
+def fail(error):
+    def act(self, *given):
+        raise error
+
+    return act
+
+
+def test_a_soak_in_which_all_is_well_is_passed(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(soak.Soak, "run", lambda self, some, seconds: self.happened.append(happened()))
+    said, passed = whole()
+    assert passed and said["problems"] == [] and said["verdict"] == "ok" and len(said["rounds"]) == 1
+    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("where", ["start", "status", "stop"])
+def test_a_job_that_fails_anywhere_is_a_problem_and_the_summary_is_written(whole, where):
+    said, passed = whole(**{where: fail(KeyshiftError("it failed"))})
+    assert not passed
+    assert "it failed" in said["problems"]
+    assert (said["verdict"] == "ok") == (where == "status"), "it is stopped for its verdict if it can be"
+
+
+def test_ctrl_c_stops_the_job_and_the_summary_has_its_verdict(whole):
+    said, passed = whole(plan=fail(KeyboardInterrupt()))
+    assert passed and said["verdict"] == "ok" and said["rounds"] == []
+
+
+def test_ctrl_c_once_more_gives_the_job_up(whole):
+    said, passed = whole(plan=fail(KeyboardInterrupt()), stop=fail(KeyboardInterrupt()))
+    assert not passed
+    assert said["problems"] == ["the job gave no verdict", "given up"]

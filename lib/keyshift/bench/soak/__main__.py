@@ -153,6 +153,7 @@ def main(
     fault: Annotated[list[str] | None, typer.Option(help="Only this one, e.g. kill:driver; may be repeated.")] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="name=value of the job; may be repeated.")] = None,
+    warm_up: Annotated[float | None, typer.Option(help="Seconds of each process' life that do not count.")] = None,
     profile: Annotated[str | None, typer.Option(help="As of `keyshift run`.")] = None,
 ) -> None:
     """Run a live job with faults and migrations. Exit status 1 for a bad verdict, growth, or no answer."""
@@ -167,19 +168,18 @@ def main(
     some = rounds(seed, seconds, every, spec.tasks[spec.workload.stages[0].name], faults, names)
     if not some:
         raise BadInput(f"hours = {hours:g}: too short for a fault every {every:g} s; at least {1.5 * every / 3600:.2g}")
+    given = {"seed": seed, "seconds": seconds, "warm_up_s": warm_up or min(WARM_UP_S, WARM_UP_SHARE * seconds)}
     matplotlib.use("agg")
     with _home() as home:
-        passed = _soak(home, values, profile, some, seconds, seed)
+        passed = _soak(home, values, profile, some, given)
         if passed:
             Stack(home).down(wipe=True)
     raise typer.Exit(int(not passed))
 
 
-def _soak(
-    home: Path, values: dict[str, Any], profile: str | None, some: list[Round], seconds: float, seed: int
-) -> bool:
+def _soak(home: Path, values: dict[str, Any], profile: str | None, some: list[Round], given: dict[str, float]) -> bool:
     """Whether it is passed; its summary is told and written either way."""
-    report: dict[str, Any] = {"started_at": datetime.now(UTC).isoformat(), "seed": seed, "seconds": seconds}
+    seconds, report = given["seconds"], {"started_at": datetime.now(UTC).isoformat(), **given}
     report |= {"load": values, "machine": describe_machine().model_dump(), "versions": describe_versions()}
     tell(f"{len(some)} faults and migrations in {clock(seconds)}; all of it is in {home}")
     stack, more, ended_s = Stack(home), list[str](), math.inf
@@ -195,8 +195,11 @@ def _soak(
                 soak.run(some, seconds)
             except KeyboardInterrupt:
                 tell("interrupted: the job is stopped; once more gives it up")
+            except KeyshiftError as error:
+                more.append(str(error))
             ended_s = watch.now_s()  # what the verdict needs then is no growth
-            soak.told = job.stop(STOP_S, tell)
+            if job.alive:
+                soak.told = job.stop(STOP_S, tell)
         except (KeyshiftError, KeyboardInterrupt) as error:
             more.append(str(error) or "given up")
         finally:
@@ -208,7 +211,7 @@ def _soak(
                 with contextlib.suppress(psutil.Error):
                     process.kill()
     rows = [row for row in watch.rows if row.t_s <= ended_s]
-    report |= _told(home, soak, rows, more, min(WARM_UP_S, WARM_UP_SHARE * seconds))
+    report |= _told(home, soak, rows, more, given["warm_up_s"])
     write_whole(home / "summary.json", json.dumps(report, indent=1) + "\n")
     return not report["problems"]
 
@@ -218,9 +221,8 @@ def _told(home: Path, soak: Soak, rows: list[Sample], more: list[str], warm_up_s
     said = summary(soak.told, soak.happened, found, more)
     if rows:
         title = f"{clock(rows[-1].t_s)} with {len(soak.happened)} faults and migrations, verdict {said['verdict']}"
-        for name, content in save(figure(rows, soak.happened, found, title), "soak", pd.DataFrame()).items():
-            if name.endswith(".png"):
-                (home / name).write_bytes(content)
+        drawn = save(figure(rows, soak.happened, found, title), "soak", pd.DataFrame())
+        (home / "soak.png").write_bytes(drawn["soak.png"])
         typer.echo(growth_table(found))
     for line in said["problems"]:
         typer.echo(f"problem: {line}")
