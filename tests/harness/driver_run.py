@@ -202,14 +202,9 @@ class Run:
         if driver.job is None:
             return None
         request = self._request(driver, "stop", driver.job.stop, self._remember)
-        until = time.monotonic() + STOPS_S
-        while not request.answered and not driver.over.is_set() and not driver.place.paused:
-            self._wake_some()
-            time.sleep(0.005)
-            if time.monotonic() > until:
-                self._problem("never", f"driver {driver.pid} does not stop, {driver.job.status()}")
-                break
-        if request.answered and not driver.place.paused:
+        gone = driver.place
+        self._await(f"driver {driver.pid} stops", lambda: request.answered or gone.dead or gone.paused, STOPS_S)
+        if request.answered and not gone.paused:
             self._await(f"driver {driver.pid} ends that was stopped", driver.over.is_set, ENDS_S)
         return request.error
 

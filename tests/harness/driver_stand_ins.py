@@ -88,7 +88,8 @@ def installed(world: World, failures: Failures) -> Iterator[None]:
         put(threads_inherit())
         put(patch.dict(os.environ, {"KEYSHIFT_HOME": str(world.folder)}))
         for module in (job, led_stage, slot_task, routing):
-            put(patch.object(module, "Coordination", lambda _, root, *more: DrivenSession(world, root)))
+            session = lambda _hosts, root, _secret="", epoch=None: DrivenSession(world, root, epoch)  # noqa: E731
+            put(patch.object(module, "Coordination", session))
         for where, name, instead in [
             *HURRY,
             *_services(world, failures),

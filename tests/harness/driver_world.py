@@ -28,6 +28,7 @@ from urllib3.exceptions import HTTPError
 
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.executor.config import JobConfig
+from keyshift.executor.epoch import Epoch
 from keyshift.lab.live_job import LiveJob
 
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
@@ -324,12 +325,12 @@ def place_driver(place: Place) -> Driver:
 class DrivenSession(Session):
     """The session of one process, at whose calls something may happen."""
 
-    def __init__(self, world: World, root: str) -> None:
+    def __init__(self, world: World, root: str, epoch: Epoch | None = None) -> None:
         place = here()
         assert place is not None
         self.place, self._world = place, world
         with self._calling("look"):
-            super().__init__(world.ensemble, root)
+            super().__init__(world.ensemble, root, epoch)
 
     def _calling(self, call: str) -> contextlib.AbstractContextManager[None]:
         return self.place.calling(f"zookeeper {call}", self._broken)
@@ -369,6 +370,18 @@ class DrivenSession(Session):
     def _watch(self, watch: _Watch) -> None:
         with self._calling("watch"):
             super()._watch(watch)
+
+    def claim(self, job: str, first: bool = False) -> Epoch:
+        with self._calling("claim"):
+            return super().claim(job, first)
+
+    def require_epoch(self) -> None:
+        with self._calling("look"):
+            super().require_epoch()
+
+    def end_epoch(self) -> None:
+        with self._calling("end"):
+            super().end_epoch()
 
     def check(self) -> None:
         self.place.check()

@@ -20,6 +20,8 @@ WRITES = (
     "zookeeper acknowledge",
     "zookeeper register",
     "zookeeper withdraw",
+    "zookeeper claim",
+    "zookeeper end",
     "minio put",
     "minio remove",
     "kafka create",
@@ -29,7 +31,7 @@ WRITES = (
     "disk replace",
     "disk unlink",
 )
-READS = ("zookeeper read", "zookeeper children", "zookeeper watch", "minio get", "minio list", "kafka look", "kafka poll")
+READS = ("zookeeper look", "zookeeper read", "zookeeper children", "zookeeper watch", "minio get", "minio list", "kafka look", "kafka poll")
 CALLS = (*WRITES, *READS)
 SLICE_S = 0.02  # in which whoever stalls sees that its process is gone
 

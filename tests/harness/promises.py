@@ -7,16 +7,18 @@ from functools import partial
 from typing import Any
 
 import judging
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 from engine import Bucket
 from memory_kafka import LoggedTopic
 
 from keyshift import frames
+from keyshift.executor.config import result_schema
 from keyshift.executor.savepoint import Location, SavepointStore
 from keyshift.keys import Assignment
 from keyshift.lab.final_state import FinalState, StageEnd, judged
 from keyshift.results.verdict import Course
-from keyshift.traffic.collector import Results
 from keyshift.workloads import Workload
 
 MANIFEST = "manifest.json"
@@ -105,15 +107,19 @@ def broken(promise: Promise, given: Input) -> Iterator[str]:
 
 def _results(workload: Workload, topic: LoggedTopic) -> pd.DataFrame:
     """All that came out, as a collector has it."""
-    found = Results(workload.stages[-1].result_fields)
+    schema = result_schema(workload.stages[-1])
+    batches, origins = [], []
     for slot, values in enumerate(topic.partitions):
         for offset in range(len(values)):
             record = topic.record(slot, offset)
-            batch, _ = frames.decode(record.value, found.schema)
-            if batch.num_rows:
-                found.add(batch, slot, offset, record.timestamp * 1000)
-    found.roll()
-    return found._tables[-1].to_pandas()
+            batch, _ = frames.decode(record.value, schema)
+            batches.append(batch.replace_schema_metadata(None))
+            origins.append((slot, offset, record.timestamp * 1000))
+    rows = [batch.num_rows for batch in batches]
+    where = np.repeat(np.array(origins, np.int64).reshape(-1, 3), rows, axis=0)
+    names = ("slot", "log_offset", "arrived_us")
+    table = pa.Table.from_batches(batches, schema).to_pandas()
+    return table.assign(**{name: where[:, number] for number, name in enumerate(names)})
 
 
 def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
