@@ -25,6 +25,10 @@ class NotThere(ServiceUnavailable):
     """A service answers, and does not have what it was asked for."""
 
 
+class Damaged(ServiceUnavailable):
+    """What a service has is not what was written there."""
+
+
 class QueryDied(ServiceUnavailable):
     """The Spark query has ended by itself; the message has its last words. The job may start another attempt."""
 

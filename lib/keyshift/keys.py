@@ -5,9 +5,10 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 ``group * bins + bin``, so code that plans or moves units never needs to know which of the two they are.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -145,3 +146,104 @@ class Assignment:
     def from_json(cls, raw: dict[str, Any]) -> "Assignment":
         """The inverse of ``to_json``."""
         return cls(int(raw["version"]), tuple(SlotId(slot) for slot in raw["owner"]))
+
+
+class Assignments(Sequence[Assignment]):
+    """Assignments of one stage by their version, ascending. Takes memory for what has changed, not for each version:
+    versions in a row under the same owners are one entry.
+    """
+
+    def __init__(self, these: Iterable[Assignment] = ()) -> None:
+        self._begin: tuple[SlotId, ...] = ()  # the owners before the first entry
+        self._entries: list[tuple[int, int, list[tuple[int, SlotId]]]] = []  # first, last version; unit and owner
+        self._newest: Assignment | None = None
+        for each in these:
+            self.append(each)
+
+    def append(self, assignment: Assignment) -> None:
+        """The next one. Raises BadInput if it is not newer than the last, or of another number of units."""
+        self._add(assignment.version, assignment.version, assignment.owner)
+
+    def _add(self, first: int, last: int, owner: tuple[SlotId, ...]) -> None:
+        newest = self._newest
+        if newest is None:
+            self._begin = owner
+            self._entries.append((first, last, []))
+        elif first <= newest.version or len(owner) != len(newest.owner):
+            raise BadInput(f"assignment {first}: must be newer than {newest.version}, and of {len(newest.owner)} units")
+        elif owner == newest.owner:
+            owner = newest.owner
+            begun, ended, changes = self._entries[-1]
+            if first == ended + 1:
+                self._entries[-1] = begun, last, changes
+            else:
+                self._entries.append((first, last, []))
+        else:
+            changes = [(unit, slot) for unit, slot in enumerate(owner) if slot != newest.owner[unit]]
+            self._entries.append((first, last, changes))
+        self._newest = Assignment(last, owner)
+
+    def __add__(self, other: "Assignments") -> "Assignments":
+        """These and behind them the others."""
+        made = Assignments()
+        made._begin, made._entries, made._newest = self._begin, list(self._entries), self._newest
+        if other._newest is not None:
+            (first, last, _), *entries = other._entries
+            made._add(first, last, other._begin)
+            made._entries += entries
+            made._newest = other._newest
+        return made
+
+    def of(self, version: int) -> Assignment:
+        """That of ``version``. Raises BadInput if there is none."""
+        if self._newest is not None and version == self._newest.version:
+            return self._newest
+        for each in self:
+            if each.version == version:
+                return each
+        raise BadInput(f"assignment {version}: there was none of this version")
+
+    def __iter__(self) -> Iterator[Assignment]:
+        owner = self._begin
+        for first, last, changes in list(self._entries):
+            if changes:
+                changed = list(owner)
+                for unit, slot in changes:
+                    changed[unit] = slot
+                owner = tuple(changed)
+            for version in range(first, last + 1):
+                yield Assignment(version, owner)
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last, _ in self._entries)
+
+    @overload
+    def __getitem__(self, at: int) -> Assignment: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Assignment]: ...
+
+    def __getitem__(self, at: int | slice) -> Assignment | list[Assignment]:
+        if at == -1 and self._newest is not None:
+            return self._newest
+        return list(self)[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Assignments) and (self._begin, self._entries) == (other._begin, other._entries)
+
+    def __repr__(self) -> str:
+        return f"Assignments({list(self)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The owners of the first, and rows of first and last version, unit and owner of what had changed."""
+        rows = [[first, last, [list(change) for change in changes]] for first, last, changes in self._entries]
+        return {"begin": list(self._begin), "entries": rows}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> "Assignments":
+        """The inverse of ``to_json``."""
+        made = cls()
+        made._begin = tuple(map(SlotId, raw["begin"]))
+        made._entries = [(first, last, [(u, SlotId(s)) for u, s in changes]) for first, last, changes in raw["entries"]]
+        made._newest = list(made)[-1] if made._entries else None
+        return made

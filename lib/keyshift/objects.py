@@ -1,7 +1,7 @@
 """Objects in a bucket of an S3 store: MinIO, unless a profile names another. The only module that knows its client."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from xml.etree.ElementTree import ParseError
 
@@ -18,6 +18,20 @@ REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}
 FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
 PART_BYTES = 5 << 20  # the least the minio client accepts
 CONNECT_S = 3.0
+Progress = Callable[[int], None]  # hears of so many bytes more
+
+
+class _Told(io.BytesIO):
+    """Tells ``progress`` what was read of it."""
+
+    def __init__(self, content: bytes | bytearray, progress: Progress) -> None:
+        super().__init__(content)
+        self._progress = progress
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self._progress(len(found))
+        return found
 
 
 class Bucket:
@@ -47,16 +61,23 @@ class Bucket:
         except ValueError as error:
             raise BadInput(f"MinIO address {endpoints.minio!r}: {error}; expected host:port") from None
 
-    def put(self, name: str, content: bytes | bytearray, in_parts: bool = False) -> None:
+    def put(
+        self,
+        name: str,
+        content: bytes | bytearray,
+        in_parts: bool = False,
+        progress: Progress = lambda more: None,
+    ) -> None:
         """Write an object, or replace one.
 
-        In one request, so that nothing stays behind if it is interrupted; ``in_parts`` takes less memory.
+        In one request, so that nothing stays behind if it is interrupted; ``in_parts`` takes less memory. ``progress``
+        hears of each part when it is to be sent: the one before has arrived.
         """
         with self._talking(f"{self._prefix}{name} cannot be written"):
             self._client.put_object(
                 self._name,
                 self._prefix + name,
-                io.BytesIO(content),
+                _Told(content, progress),
                 len(content),
                 part_size=0 if in_parts else max(len(content), PART_BYTES),
             )

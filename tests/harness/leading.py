@@ -25,12 +25,10 @@ class MortalSession(Session):
         super().__init__(ensemble, root, epoch)
         self._dies, self._fate = dies, random.Random(ensemble.rng.random())
         self.dead = threading.Event()
-        self.plan_begun = True  # whether a step of it was published since the last plan was made
 
     def publish(self, path: str, value: Any) -> None:
         self._pass()
         super().publish(path, value)
-        self.plan_begun |= path == "steps" and bool(value["rest"] or any(step["moves"] for step in value["steps"]))
         self._pass()
 
     def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
@@ -59,12 +57,7 @@ class MortalStage(LedStage):
         super().__init__(*arguments)
         self._ensemble, self._dies = ensemble, dies
         self._session: MortalSession | None
-        self.deaths = self.plans_lost = 0
-
-    def planning(self) -> None:
-        """A plan is made: it is lost if the coordinator dies before it has published a step."""
-        if self._session is not None:
-            self._session.plan_begun = False
+        self.deaths = 0
 
     def _new_session(self) -> MortalSession:
         config = self.config
@@ -80,7 +73,6 @@ class MortalStage(LedStage):
                 if not session.dead.is_set() or isinstance(error, QueryDied):
                     raise
                 self.deaths += 1
-                self.plans_lost += not session.plan_begun
                 self._succeed(coordinator, session)
 
 
@@ -105,8 +97,3 @@ class LedJob(Job):
     def deaths(self) -> int:
         """Of coordinators."""
         return sum(stage.deaths for stage in self.stages)
-
-    @property
-    def plans_lost(self) -> int:
-        """With coordinators."""
-        return sum(stage.plans_lost for stage in self.stages)

@@ -149,7 +149,6 @@ class Run:
         self._targets: dict[str, Assignment] = {}
         self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
         self._left_behind: dict[str, set[tuple[int, int]]] = {}
-        self._asked = 0  # migrations that were requested and not planned
 
     def go(self) -> None:
         """Everything; problems are in the outcome."""
@@ -227,7 +226,6 @@ class Run:
             return Request(at_s, stage.cancel, cancels=True)
 
         def plan(current: Assignment) -> tuple[Step, ...]:
-            self._asked -= 1
             return self._plan(stage, number, current)
 
         return Request(at_s, lambda: stage.request(plan, replace=drawn < self.shape.overlaps))
@@ -235,7 +233,6 @@ class Run:
     def _plan(self, stage: MortalStage, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
         point = self.shape.point.phase(number)
-        stage.planning()
         if self._rng.random() < 0.3:
             self.seen["measured"] += len(stage.measure())
         heat = [self._rng.random() for _ in current.owner]
@@ -270,7 +267,6 @@ class Run:
     def _play(self, requests: "deque[Request]", until_s: float) -> None:
         """Make the requests, and let the job go on ``until_s``, or as much longer as migrations take."""
         cancelling = any(request.cancels for request in requests)
-        self._asked += sum(not request.cancels for request in requests)
 
         def play() -> None:
             while requests:
@@ -281,7 +277,7 @@ class Run:
                 self._pass_until(time.monotonic() + LOOK_S)
 
         self._surviving(play)
-        if cancelling or (self._asked and self._job.deaths):  # a request dies with its coordinator, if it was not begun
+        if cancelling:
             self._targets.clear()
 
     def _surviving(self, step: Callable[[], T]) -> T:
@@ -291,8 +287,7 @@ class Run:
         except QueryDied as death:
             if "injected" not in str(death):
                 raise
-            self._job.recover()
-            self._targets.clear()  # a plan that was being made has ended by now
+            self._job.recover()  # and what was requested goes on
             return step()
 
     # -- what happens to it --------------------------------------------------------------------------------------------
@@ -373,6 +368,9 @@ class Run:
     def revoke(self, versions: Collection[int]) -> None:
         """What counts is asked of the job here."""
 
+    def require_input(self, offsets: Mapping[int, int]) -> None:
+        """All of it is there."""
+
     # -- what came of it -----------------------------------------------------------------------------------------------
 
     def _results(self) -> pd.DataFrame:
@@ -390,7 +388,7 @@ class Run:
             self._problem(check, what)
         for name, target in self._targets.items():
             last = job.stage(name).assignments[-1]
-            if not job.troubles and not job.plans_lost and target.owner != last.owner:
+            if not job.troubles and target.owner != last.owner:
                 self._problem("target", f"{target.owner} was wanted in {name}, {last.owner} came of it")
         if len(job.stages) == 1:
             self._judge_log(job.stages[0])

@@ -20,11 +20,13 @@ from keyshift.executor.exits import Onward
 from keyshift.executor.flight import messages
 from keyshift.executor.flight.client import StateClients
 from keyshift.executor.leader import Coordinator
+from keyshift.executor.led_stage import LedStage, Unfinished
 from keyshift.executor.outbox import Outbox
 from keyshift.executor.routing import Routing
 from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.slot_effects import SlotEffects
 from keyshift.executor.slot_host import SlotHost
+from keyshift.executor.slot_snapshots import SlotSnapshots
 from keyshift.executor.slot_task import SlotTask
 from keyshift.executor.tasks import RouterTask
 from keyshift.keys import Mode
@@ -143,6 +145,19 @@ def writes_savepoints_without_a_unit(original: Original) -> Any:
         return original(self, savepoint, slot, list(states)[1:], *more)
 
     return write
+
+
+@mutant(SlotSnapshots, "_written", ("ProtocolViolation",), CALM, snapshot_s=0.05, keys=30)
+def forgets_a_part_that_it_has_written(original: Original) -> Any:
+    """Of a unit that has others."""
+
+    def _written(self: Any, effect: Any, progress: Any) -> Any:
+        answer = original(self, effect, progress)
+        for places in self._places.values():
+            del places[2:]
+        return answer
+
+    return _written
 
 
 @mutant(SlotMachine, "stopping", ("wrong", "foreign"), CALM, workload="windowcount", restarts=True)
@@ -360,7 +375,21 @@ def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original: Origina
 
 @mutant(Session, "publish", ("target",), CALM, strategy="fluid", mode=None, leader_dies=0.1)
 def does_not_write_its_plan_down(original: Original) -> Any:
-    return lambda self, path, value: original(self, path, {"steps": []} if path == "plan" else value)
+    return lambda self, path, value: original(self, path, value | {"steps": []} if path == "plan" else value)
+
+
+@mutant(Coordinator, "inherit", ("target",), CALM, strategy="all_at_once", mode=None, leader_dies=0.15)
+def forgets_a_plan_of_which_its_predecessor_published_nothing(original: Original) -> Any:
+    def inherit(self: Any, before: Any) -> None:
+        original(self, before)
+        self._beginning = None
+
+    return inherit
+
+
+@mutant(LedStage, "unfinished", ("target",), CALM, strategy="fluid", mode=None, snapshot_s=0.1, dies_at_s=1.1)
+def leaves_out_what_had_not_switched_when_the_query_died(original: Original) -> Any:
+    return lambda self, decided: Unfinished(original(self, decided).assignment)
 
 
 @mutant(Coordinator, "_take_over", STUCK, CALM, strategy="fluid", mode=None, leader_dies=0.1)

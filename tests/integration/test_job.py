@@ -86,8 +86,8 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert (dead["state"], f"`keyshift resume {job.name}` goes on with it" in dead["why"]) == ("ended", True)
     journal = session_stack.home / "jobs" / f"{job.name}.journal"
     ours = journal.read_text()
-    journal.write_text(ours.replace('"format": 1', '"format": 2', 1))
-    assert "its journal has format = 2, and this keyshift reads 1" in keyshift("resume", row["run"], status=2)
+    journal.write_text(ours.replace('"format": 2', '"format": 1', 1))
+    assert "its journal has format = 1, and this keyshift reads 2" in keyshift("resume", row["run"], status=2)
     journal.write_text(ours)
     resumed = json.loads(keyshift("resume", row["run"], "--json"))
     assert (resumed["job"], resumed["run"]) == (row["job"], row["run"])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from keyshift.errors import BadInput, QueryDied
 from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
-from keyshift.keys import Assignment, SlotId
+from keyshift.keys import Assignment, Assignments, SlotId
 from keyshift.lab import course, live_run
 from keyshift.lab import system as system_module
 from keyshift.lab.display import Display
@@ -69,6 +69,7 @@ class Job:
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
         self.config = SimpleNamespace(chain=lambda: chain, attempt=0, restore=None, token="secret")
+        self.in_journal = []
         self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
         self.go = threading.Event()
         self.go.set()
@@ -104,8 +105,11 @@ class Job:
             stage.requests.clear()
 
     def past(self):
-        stages = {stage.name: StagePast(list(stage.assignments), [1], []) for stage in self.stages}
+        stages = {stage.name: StagePast(Assignments([stage.assignment]), [1], []) for stage in self.stages}
         return Past(stages, [], [], list(self.troubles), set(), None, 0)
+
+    def kept(self, past):
+        self.in_journal.append(past)
 
     def hit(self, fault):
         if fault.who not in ("slot", "coordinator"):

@@ -1,10 +1,12 @@
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keyshift.errors import BadInput
-from keyshift.keys import Assignment, Move, SlotId, Step, UnitId, hash_keys, units_of
+from keyshift.keys import Assignment, Assignments, Move, SlotId, Step, UnitId, hash_keys, units_of
 
 
 def step(*moves: tuple[int, int, int]) -> Step:
@@ -84,3 +86,45 @@ def test_the_units_of_all_slots_are_all_units_and_the_array_agrees_with_the_owne
     assignment = Assignment.contiguous(units, slots)
     assert [u for slot in range(slots) for u in assignment.units_of(slot)] == list(range(units))
     assert assignment.slot_of.tolist() == list(assignment.owner)
+
+
+def a_course(seed: int, length: int) -> list[Assignment]:
+    """Versions with gaps, most of them under the owners of the one before."""
+    rng = np.random.default_rng(seed)
+    version, owner, found = 1, [0, 0, 1, 1], []
+    for _ in range(length):
+        if rng.random() < 0.3:
+            owner[rng.integers(4)] = int(rng.integers(3))
+        found.append(Assignment(version, tuple(map(SlotId, owner))))
+        version += 1 + int(rng.random() < 0.2)
+    return found
+
+
+@given(st.integers(0, 1000), st.integers(0, 20), st.integers(0, 20))
+def test_assignments_are_as_they_were_put_in(seed: int, length: int, first: int):
+    course = a_course(seed, length)
+    whole = Assignments(course)
+    joined = Assignments(course[:first]) + Assignments(course[first:])
+    read = Assignments.from_json(json.loads(json.dumps(whole.to_json())))
+    for made in (whole, joined, read):
+        assert list(made) == course and len(made) == len(course) and made == whole
+        assert [made.of(each.version) for each in course] == course
+        assert not course or (made[-1] == course[-1] and made[0] == course[0])
+    joined.append(Assignment(10**6, (SlotId(2),) * 4))
+    assert list(whole) == course, "the others are what they were"
+
+
+def test_assignments_take_no_room_for_versions_under_the_same_owners():
+    owner = tuple(SlotId(unit % 4) for unit in range(1000))
+    made = Assignments(Assignment(version, tuple(owner)) for version in range(1, 2000))
+    assert len(made) == 1999 and made[-1].version == 1999
+    assert len(json.dumps(made.to_json())) < 10_000
+
+
+def test_an_assignment_that_is_not_newer_is_refused():
+    made = Assignments([Assignment(3, (SlotId(0),) * 2)])
+    for wrong in (Assignment(3, (SlotId(1),) * 2), Assignment(4, (SlotId(1),) * 3)):
+        with pytest.raises(BadInput, match="must be newer than 3, and of 2 units"):
+            made.append(wrong)
+    with pytest.raises(BadInput, match="assignment 2: there was none"):
+        made.of(2)

@@ -1,11 +1,13 @@
 """Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from keyshift.clock import now_us
+from keyshift.errors import Damaged, NotThere
 from keyshift.executor.expected_units import ExpectedUnits
 from keyshift.executor.flight.messages import Parcel
-from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.savepoint import SavepointStore, Unreadable
 from keyshift.executor.slot_shared import Shared
 from keyshift.state import UnitState
 
@@ -71,10 +73,14 @@ class Arrivals:
         self._expected(units).pull(self._shared.clients, address)
 
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
-        """From a savepoint, and say so."""
+        """From a savepoint, and say so; also that it is not there as it was written."""
         begin_us = now_us()
         shared = self._shared
-        self._expected(units).restore(store, savepoint, shared.config.stage)
+        try:
+            self._expected(units).restore(store, savepoint, shared.config.stage)
+        except (Damaged, NotThere) as error:
+            shared.coordination.publish(f"unreadable/{shared.slot}", asdict(Unreadable(savepoint, str(error))))
+            raise
         with shared.lock:
             times = [[unit, *self._times[unit]] for unit in units if unit in self._times]
         shared.coordination.acknowledge(f"restored/{shared.slot}", {"units": times, "begin_us": begin_us})

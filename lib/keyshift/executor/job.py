@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault
-from keyshift.executor.led_stage import LedStage, StagePast
-from keyshift.executor.savepoint import Manifest, Savepoint, SavepointStore, participants
+from keyshift.executor.led_stage import LedStage, StagePast, Unfinished
+from keyshift.executor.savepoint import Manifest, Savepoint, SavepointStore, Unreadable, participants
 from keyshift.executor.snapshotter import KEPT, Said, Snapshot, Snapshotter
 from keyshift.executor.spark import start_query, telling_line
 from keyshift.executor.strikes import Services, Strikes
@@ -55,6 +56,9 @@ class Output(Said, Protocol):
     def revoke(self, versions: Collection[int]) -> None:
         """What came out under ``versions`` counts for nothing: it comes once more."""
 
+    def require_input(self, offsets: Mapping[int, int]) -> None:
+        """Raises NotThere unless the input is still there from these offsets of each router on; 0 if it has none."""
+
 
 class Job:
     """Starts and stops queries and moves their state.
@@ -81,7 +85,9 @@ class Job:
         self._first_version = 0  # of the last stage in the attempt that began from there
         self._snapshotter: Snapshotter | None = None
         self.savepoints: list[Savepoint] = []  # all that were committed
-        self.snapshots: list[Snapshot] = []  # complete ones that the job may go on from
+        self.snapshots: list[Snapshot] = []  # the newest complete ones, that the job may go on from
+        self._journaled: set[str] = set()  # names of those that a journal may have, whoever keeps it
+        self._keeping = threading.Lock()  # both change only while held
         self.snapshots_taken: list[SnapshotRecord] = []  # all that were complete
         self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
@@ -138,30 +144,37 @@ class Job:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self, assignments: Sequence[Assignment], offsets: dict[int, int] | None = None) -> None:
+    def start(self, assignments: Sequence[Assignment]) -> None:
         """Start the query and lead it, until every router and slot has put a first row through.
 
         ``assignments``: of each stage.
         """
         if not self.config.epoch:
             self.claim(first=True)
+        self._start([Unfinished(assignment) for assignment in assignments], None)
+
+    def _start(self, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
+        """An attempt, with the assignment of each stage and what is left to do there."""
         config = self.config
-        for stage, each, assignment in zip(self.stages, config.chain(), assignments, strict=True):
-            stage.publish(each, assignment)
+        for stage, each, left in zip(self.stages, config.chain(), unfinished, strict=True):
+            stage.publish(each, left)
         checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
-        for stage in self.stages:
-            stage.start()
         self.strikes.listen()
         for stage in self.stages:
             ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
             self._output.await_slots(range(stage.config.slots), ready, self.check)
+        for stage in self.stages:  # now: a step has a deadline
+            stage.start()
         if config.snapshot_s:
             lists = self.snapshots, self.snapshots_taken
-            self._snapshotter = Snapshotter(config, self.stages, self._output, *lists, self.troubles.append)
+            given = self._output, *lists, self.troubles.append, self._keeping, lambda: self._journaled
+            self._snapshotter = Snapshotter(config, self.stages, *given)
 
     def check(self) -> None:
-        """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator."""
+        """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
+        keeps snapshots from being taken.
+        """
         if self._query is None:
             return
         if not self._query.isActive:
@@ -169,28 +182,39 @@ class Job:
             raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
         for stage in self.stages:
             stage.check()
+        if (snapshotter := self._snapshotter) is not None:
+            snapshotter.check()
 
     def stop(self) -> None:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
+        self._halt()
+        self._leave()
+
+    def _halt(self) -> None:
         self._end_snapshots()
         for stage in self.stages:
             stage.end()
         if self._query is not None:
             self._query.stop()
+
+    def _leave(self) -> None:
         for stage in self.stages:
             stage.leave()
         self._query = None
 
-    def _stop_for_the_next(self) -> list[Assignment]:
-        """``stop``, for another attempt. Gives the newest assignment of each stage: its version is never used again.
+    def _stop_for_the_next(self) -> list[Unfinished]:
+        """``stop``, for another attempt. Gives what is left of each stage; the version of its newest assignment is
+        never used again.
 
         Until the coordinators have ended, a snapshot or a step may switch. One that dies may have decided on a version,
         and not have told whether it was published.
         """
         decided = [stage.assignment for stage in self.stages]
-        self.stop()
-        told = [stage.assignments[-1] for stage in self.stages]
-        return [max(both, key=lambda each: each.version) for both in zip(told, decided, strict=True)]
+        self._halt()
+        try:
+            return [stage.unfinished(each) for stage, each in zip(self.stages, decided, strict=True)]
+        finally:
+            self._leave()
 
     def restart(self, name: str, target: Assignment, slots: int = 0) -> None:
         """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has, at
@@ -203,16 +227,18 @@ class Job:
         savepoint = self.savepoint()
         aligned_us = now_us()
         self._say("stopping")
-        before = dict(zip((stage.name for stage in self.stages), self._stop_for_the_next(), strict=True))
+        left = dict(zip((stage.name for stage in self.stages), self._stop_for_the_next(), strict=True))
+        before = left[name].assignment
         stopped_us = now_us()
         self._say("starting anew")
         config = self.config.with_slots({name: max(slots, *(owner + 1 for owner in target.owner))})
         self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
-        after = {each: Assignment(current.version + 1, current.owner) for each, current in before.items()}
-        after[name] = Assignment(after[name].version, target.owner)
-        self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].version
+        after = {each: _next_version(of) for each, of in left.items()}
+        restart = Assignment(after[name].assignment.version, target.owner)
+        after[name] = Unfinished(restart, (), after[name].requests)
+        self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
         self.snapshots.clear()
-        self.start(list(after.values()), savepoint.offsets)
+        self._start(list(after.values()), savepoint.offsets)
         self._say("restoring")
         restored = {
             stage.name: stage.by_slot("restored", range(stage.config.slots), "the restore") for stage in self.stages
@@ -220,36 +246,48 @@ class Job:
         self._say("restored")
         unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
         times = begun_us, aligned_us, stopped_us
-        restarted.records.append(_restarted(before[name], target, unit_bytes, moved, *times))
+        restarted.records.append(_restarted(before, target, unit_bytes, moved, *times))
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
         it is revoked.
 
-        Without one, from the savepoint that the job was started from, or else the beginning of the input. A snapshot
-        that the attempt that died could not read counts no more. The newest assignments hold, as every unit is made
-        anew wherever it belongs; steps that had not switched are not repeated, nor are copies.
+        Without one, from the savepoint that the job was started from, or else the beginning of the input; raises
+        NotThere if what comes behind that is gone. A snapshot counts no more if a slot has said that it is damaged or
+        gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew wherever it
+        belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are not repeated.
         """
         self.read_log()
         self._end_snapshots()
-        if self._restoring():
-            self.snapshots.pop()
+        self._give_up_unreadable()
         self._go_on(self._stop_for_the_next())
 
-    def _go_on(self, newest: Sequence[Assignment]) -> None:
-        """The next attempt, from what ``recover`` says. ``newest``: of each stage, that the one before had."""
+    def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
+        """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
         begin = self.snapshots[-1] if self.snapshots else self._begun_from
+        self._output.require_input(begin.offsets if begin else {})
         behind = self.snapshots[-1].version if self.snapshots else self._first_version
-        known = (each.version for each in self.stages[-1].assignments)
-        self.revoked.update(range(behind, 1 + max(known)))
+        self.revoked.update(range(behind, 1 + self.stages[-1].assignments[-1].version))
         self._output.revoke(self.revoked)
         restore = begin.name if begin else None
         self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
-        again = [Assignment(each.version + 1, each.owner) for each in newest]
-        self.start(again, begin.offsets if begin else None)
+        self._start(list(map(_next_version, unfinished)), begin.offsets if begin else None)
 
     def past(self) -> Past:
-        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
+        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.
+
+        No snapshot that it has is removed before ``kept`` is called for a later one.
+        """
+        with self._keeping:
+            self._journaled = self._journaled | {snapshot.name for snapshot in self.snapshots}
+            return self._past()
+
+    def kept(self, past: Past) -> None:
+        """``past`` is written down, and what was written before is gone."""
+        with self._keeping:
+            self._journaled = {snapshot.name for snapshot in past.snapshots}
+
+    def _past(self) -> Past:
         return Past(
             stages={stage.name: stage.past() for stage in self.stages},
             savepoints=list(self.savepoints),
@@ -267,18 +305,19 @@ class Job:
         """
         self.savepoints, self.snapshots, self.troubles[:] = past.savepoints, past.snapshots, past.troubles
         self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
+        self.kept(past)
         config = self.config
         with self._nodes() as nodes:
             attempts = [int(name) for name in nodes.children("") if name.isdigit()]
             if not attempts:
                 raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
-            newest = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
+            left = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
         tasks = {  # a restart that was under way may have led to more
-            each.stage: max(each.slots, *(owner + 1 for owner in assignment.owner))
-            for each, assignment in zip(config.chain(), newest, strict=True)
+            each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
+            for each, of in zip(config.chain(), left, strict=True)
         }
         self.config = dataclasses.replace(config.with_slots(tasks), attempt=max(attempts))
-        self._go_on(newest)
+        self._go_on(left)
 
     def _end_snapshots(self) -> None:
         """What is not complete by now never is."""
@@ -286,16 +325,17 @@ class Job:
             self._snapshotter.end()
             self._snapshotter = None
 
-    def _restoring(self) -> bool:
-        """Whether the attempt has begun from the newest snapshot, and not every slot has read its part of it."""
+    def _give_up_unreadable(self) -> None:
+        """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was
+        written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
+        """
         if not self.snapshots or self.snapshots[-1].name != self.config.restore:
-            return False
+            return
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
-            return any(
-                stage.coordination is not None and len(stage.coordination.children("restored")) < stage.config.slots
-                for stage in self.stages
-            )
-        return False
+            said = [each for stage in self.stages for each in stage.participant.read_below("unreadable").values()]
+            for found in [Unreadable(**each) for each in said][:1]:
+                self.snapshots.pop()
+                self.troubles.append(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).
@@ -347,6 +387,11 @@ class Job:
         sealed = {"marker": "sealed", "savepoint": name, "stage": last.name}
         self._output.await_slots(range(last.config.slots), sealed, self.check)
         return savepoint
+
+
+def _next_version(left: Unfinished) -> Unfinished:
+    assignment = left.assignment
+    return dataclasses.replace(left, assignment=Assignment(assignment.version + 1, assignment.owner))
 
 
 def _restarted(

@@ -5,26 +5,42 @@ thread of their own, since a plan may wait for measurements and copies.
 """
 
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from keyshift.clock import now_us
 from keyshift.executor.faults import Fault
 from keyshift.executor.zookeeper import Coordination, steps_of, steps_to_json
-from keyshift.keys import Assignment, Step
+from keyshift.keys import Assignment, Assignments, Step
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
 from keyshift.protocol.record import StepRecord
 
 TICK_S = 0.1
+STEADY = "steady"  # the phase of a stage of which nothing was said
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
 
 
 class CoordinatorDied(Exception):
     """A deliberate fault: the leader ends where it stands."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A request for a migration; without ``make_steps``, to take back what has not begun."""
+
+    make_steps: MakeSteps | None
+    replace: bool = True
+
+    def __call__(self, machine: CoordinatorMachine) -> list[protocol.Effect]:
+        if self.make_steps is None:
+            return machine.cancel(_ms())
+        return machine.submit(self.make_steps, _ms(), self.replace)
 
 
 class Coordinator:
@@ -44,16 +60,18 @@ class Coordinator:
         self._at_phase = at_phase  # ``prepare``, or ``switch``: about to be published
         self._machine = CoordinatorMachine(assignment, deadline_s * 1000, slots)
         self._inbox: queue.Queue[Heard] = queue.Queue()
-        self._asked: dict[Heard, None] = {}  # what is in there and was asked for: a successor has to do it
+        self._asked: dict[_Asked, None] = {}  # that is in there, or being done: a successor has to do it
+        self._plan_name = ""  # the name of the plan that was written down last
+        self._beginning: tuple[str, MakeSteps] | None = None  # a plan of which nothing may have been written down yet
+        self._completed = 0  # steps of the migration under way
         self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
         self._under_way: set[int] = set()  # versions
-        self.history: list[Assignment] = [assignment]
+        self.history = Assignments([assignment])
         self.records: dict[int, StepRecord] = {}  # by version
-        self.snapshots: dict[str, int] = {}  # that were begun, and the versions behind them
-        self.late_snapshots: set[str] = set()  # that were given up
-        self.to_come: dict[int, Sequence[Step]] = {}  # of the plan under way, behind each snapshot's version
+        self.snapshots: dict[str, int] = {}  # the one that was begun last, and the version behind it
+        self.late_snapshots: set[str] = set()  # if it was given up
         self.troubles: list[str] = []  # one line for each step that did not go as planned
 
     @property
@@ -63,7 +81,7 @@ class Coordinator:
 
     def assignment_of(self, version: int) -> Assignment:
         """That of ``version``, which was published."""
-        return next(assignment for assignment in self.history if assignment.version == version)
+        return self.history.of(version)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
@@ -72,7 +90,7 @@ class Coordinator:
 
         What ``make_steps`` raises ends ``lead``.
         """
-        self._ask(lambda machine: machine.submit(make_steps, _ms(), replace))
+        self._ask(_Asked(make_steps, replace))
 
     def snapshot(self, name: str) -> None:
         """Take a snapshot as soon as no step is under way; one that was asked for before and has not begun is not."""
@@ -80,11 +98,11 @@ class Coordinator:
 
     def cancel(self) -> None:
         """Take back what has not begun."""
-        self._ask(lambda machine: machine.cancel(_ms()))
+        self._ask(_Asked(None))
 
-    def _ask(self, heard: Heard) -> None:
-        self._asked[heard] = None
-        self._inbox.put(heard)
+    def _ask(self, asked: _Asked) -> None:
+        self._asked[asked] = None
+        self._inbox.put(asked)
 
     def fail(self, fault: Fault) -> None:
         """``fault`` hits whoever leads: here and now if that is who calls."""
@@ -105,11 +123,29 @@ class Coordinator:
         begun. All else is in ZooKeeper.
         """
         self.history, self.records, self.troubles = before.history, before.records, before.troubles
-        self.snapshots, self.late_snapshots, self.to_come = before.snapshots, before.late_snapshots, before.to_come
-        for make_steps in before._machine.unbegun:
-            self.request(make_steps)
-        for heard in before._asked:
-            self._ask(heard)
+        self.snapshots, self.late_snapshots = before.snapshots, before.late_snapshots
+        self._beginning, self._completed = before._beginning, before._completed
+        for asked in before._waiting:
+            self._ask(asked)
+
+    @property
+    def _waiting(self) -> "list[_Asked]":
+        """What was asked for and has not begun. What is being done is done from its beginning."""
+        again = {asked.make_steps for asked in self._asked}
+        return [*(_Asked(make, False) for make in self._machine.unbegun if make not in again), *self._asked]
+
+    def unfinished(self, nodes: Coordination, version: int) -> tuple[list[Step], list[MakeSteps]]:
+        """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
+        the requests that had not begun. Raises ServiceUnavailable.
+        """
+        left, beginning = left_over(nodes), self._beginning
+        steps = left.to_come(version) if left else []
+        requests = [beginning[1]] if beginning and not (left and left.plan == beginning[0]) else []
+        for asked in self._waiting:
+            if asked.replace:
+                steps, requests = [], []
+            requests += [asked.make_steps] if asked.make_steps else []
+        return steps, requests
 
     @property
     def busy(self) -> bool:
@@ -149,8 +185,9 @@ class Coordinator:
                 check()
                 self._carry_out_all(self._machine.tick(_ms()))
             else:
-                self._asked.pop(heard, None)
                 self._carry_out_all(heard(self._machine))
+                if isinstance(heard, _Asked):
+                    self._asked.pop(heard)
                 self._inbox.task_done()
         self._ending = False  # of this time
 
@@ -165,31 +202,38 @@ class Coordinator:
 
             self._inbox.put(failed)
         else:
-            self._inbox.put(lambda machine: self._planned(machine, steps, current))
+            self._inbox.put(lambda machine: self._planned(machine, make_steps, steps, current))
 
-    def _planned(self, machine: CoordinatorMachine, steps: Sequence[Step], begin: Assignment) -> list[protocol.Effect]:
-        # For whoever takes over. None of it happens before it is said with ``steps`` how much of it is to come.
-        self._coordination.publish("plan", {"steps": [step.to_json() for step in steps]})
-        return machine.planned(steps, begin, _ms())
+    def _planned(
+        self, machine: CoordinatorMachine, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment
+    ) -> list[protocol.Effect]:
+        effects = machine.planned(steps, begin, _ms())
+        if any(isinstance(effect, protocol.PublishSteps) for effect in effects):
+            # For whoever takes over: what is published next says by the name that it is of this plan.
+            name = secrets.token_hex(4)
+            self._beginning = name, make_steps
+            publish_plan(self._coordination, name, steps)
+            self._plan_name = name
+        return effects
 
     def _take_over(self) -> list[protocol.Effect]:
-        """Go on with what another coordinator left under way; nothing, if there was none."""
-        raw = self._coordination.read("steps")
-        if raw is None:
-            return []
-        published = Assignment.from_json(self._coordination.require("assignment"))
-        self._machine = CoordinatorMachine(published, self._machine.deadline_ms, self._slots)
-        if published.version != self.history[-1].version:
-            self.history.append(published)
-        version, steps = steps_of(raw)
-        plan = (self._coordination.read("plan") or {"steps": []})["steps"]  # none if it was only a snapshot
-        rest = [Step.from_json(step) for step in plan[len(plan) - raw["rest"] :]]
-        effects = self._machine.recover(version, steps, rest, [], _ms())
-        self._hear(steps)  # what was acknowledged is heard again
-        self._note(steps, rest, now_us())
-        for of, _ in steps:
-            if of < published.version:  # the next one has switched: this one's leader did not live to publish that
-                self._ended(of, "complete")
+        """Go on with what another coordinator left under way, or the attempt before; nothing, if there was none."""
+        left, beginning = left_over(self._coordination), self._beginning
+        effects: list[protocol.Effect] = []
+        if left:
+            self._machine = CoordinatorMachine(left.assignment, self._machine.deadline_ms, self._slots)
+            if left.assignment.version != self.history[-1].version:
+                self.history.append(left.assignment)
+            self._plan_name = left.plan
+            effects += self._machine.recover(left.version, left.steps, left.rest, [], _ms())
+            self._hear(left.steps)  # what was acknowledged is heard again
+            self._note(left.steps, now_us())
+            for of, _ in left.steps:
+                if of < left.assignment.version:  # the next one has switched: its leader did not live to publish that
+                    self._ended(of, "complete")
+        if beginning and not (left and left.plan == beginning[0]):  # nobody has heard of it
+            effects += self._machine.submit(beginning[1], _ms())
+        self._beginning = None
         return effects
 
     def _carry_out_all(self, effects: Iterable[protocol.Effect]) -> None:
@@ -201,6 +245,7 @@ class Coordinator:
         match effect:
             case protocol.PlanNext(make_steps):
                 say("planning")
+                self._completed = 0
                 planning = (make_steps, self._machine.assignment)
                 self._planner = threading.Thread(target=self._plan, args=planning, name="keyshift-planner", daemon=True)
                 self._planner.start()
@@ -210,8 +255,11 @@ class Coordinator:
                     if steps:  # it was ahead of them, and had not begun
                         self.records.pop(of, None)
                 self._hear(steps)
-                self._coordination.publish("steps", steps_to_json(version, steps, len(rest)))
-                self._note(steps, rest, now)
+                self._coordination.publish(
+                    "steps", steps_to_json(version, steps, len(rest)) | {"plan": self._plan_name}
+                )
+                self._beginning = None
+                self._note(steps, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(f"step {len(self.records)} preparing, {len(rest)} to come")
                     self._at_phase("prepare")
@@ -227,13 +275,14 @@ class Coordinator:
                     self.history.append(assignment)
             case protocol.SnapshotLate(version):
                 self._ended(version, "late")
-                self.late_snapshots |= {name for name, of in self.snapshots.items() if of == version}
+                self.late_snapshots = {name for name, of in self.snapshots.items() if of == version}
             case protocol.StepDone(version):
                 self._ended(version, "complete")
+                self._completed += version in self.records
             case protocol.MigrationDone(dropped):
                 if any(dropped):
                     self.troubles.append(f"{_words(dropped)} were taken back before they had begun")
-                say("migrated")
+                say("migrated" if self._completed else STEADY)
             case protocol.StepLate(version, phase, missing, rolled_back, dropped):
                 record = self.records[version]
                 record.outcome = "rolled back" if rolled_back else "late"
@@ -251,16 +300,11 @@ class Coordinator:
                 self._under_way.add(version)
                 self._listen(version)
 
-    def _note(self, steps: Iterable[tuple[int, Step]], rest: Sequence[Step], at_us: int) -> None:
-        """What was published, and only then: the version of what was not is another step's when another one leads.
-
-        ``rest``: what comes behind ``steps``.
-        """
+    def _note(self, steps: Iterable[tuple[int, Step]], at_us: int) -> None:
+        """What was published, and only then: the version of what was not is another step's when another one leads."""
         for version, step in steps:
             if step.snapshot:
-                self.snapshots[step.snapshot] = version
-                if rest:
-                    self.to_come[version] = tuple(rest)
+                self.snapshots = {step.snapshot: version}
             elif version not in self.records:
                 self.records[version] = StepRecord(version, step, at_us)
 
@@ -292,6 +336,47 @@ class Coordinator:
             return version >= self._machine.assignment.version  # False ends the watch of an old step
 
         self._coordination.watch_children(f"acks/{version}", changed)
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """What a coordinator has left in ZooKeeper: ``version``, ``steps`` and ``rest``, see ``protocol.PublishSteps``, of
+    the ``plan`` of this name; the ``assignment`` that was published last.
+    """
+
+    assignment: Assignment
+    version: int
+    steps: list[tuple[int, Step]]
+    rest: list[Step]
+    plan: str
+
+    def to_come(self, version: int) -> list[Step]:
+        """The steps of a migration that had not switched when ``version`` was the newest."""
+        return [*(step for of, step in self.steps if of > version and step.moves), *self.rest]
+
+
+def left_over(nodes: Coordination, folder: str = "") -> LeftOver | None:
+    """In ``folder``, which ends in a slash or is empty: of an attempt and a stage. None if there were no steps.
+
+    Raises ServiceUnavailable.
+    """
+    raw, plan = nodes.read(f"{folder}steps"), nodes.read(f"{folder}plan") or {"plan": "", "steps": []}
+    if raw is None and not plan["steps"]:
+        return None
+    assignment = Assignment.from_json(nodes.require(f"{folder}assignment"))
+    whole = [Step.from_json(step) for step in plan["steps"]]
+    if raw is None:
+        return LeftOver(assignment, assignment.version, [], whole, plan["plan"])
+    version, steps = steps_of(raw)
+    begun = raw["plan"] == plan["plan"]  # otherwise nothing of it was published yet
+    return LeftOver(assignment, version, steps, whole[len(whole) - raw["rest"] :] if begun else whole, plan["plan"])
+
+
+def publish_plan(nodes: Coordination, name: str, steps: Iterable[Step]) -> None:
+    """Write ``steps`` down. None of it happens before it is said with ``steps`` how much of it is to come, or another
+    coordinator takes over.
+    """
+    nodes.publish("plan", {"plan": name, "steps": [step.to_json() for step in steps]})
 
 
 def _words(dropped: protocol.Dropped) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,22 @@ from keyshift.executor.config import JobConfig
 from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault
 from keyshift.executor.inquiry import answers
-from keyshift.executor.leader import Coordinator, CoordinatorDied, MakeSteps
+from keyshift.executor.leader import (
+    STEADY,
+    Coordinator,
+    CoordinatorDied,
+    MakeSteps,
+    left_over,
+    publish_plan,
+)
 from keyshift.executor.zookeeper import Coordination
-from keyshift.keys import Assignment, Move
+from keyshift.keys import Assignment, Assignments, Move, Step
 from keyshift.protocol.record import StepRecord
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
-STEADY = "steady"  # the phase of a stage of which nothing was said
 Say = Callable[[str], None]
 AtPhase = Callable[["LedStage", str], None]
 
@@ -31,9 +37,20 @@ AtPhase = Callable[["LedStage", str], None]
 class StagePast:
     """The way of a stage until now, for ``LedStage.resume`` in another process. Fields are those of ``LedStage``."""
 
-    assignments: list[Assignment]
+    assignments: Assignments
     begins: list[int]
     records: list[StepRecord]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What an attempt has left to the next one: its newest assignment, under which its slots may have answered; the
+    steps of its plan that had not switched; requests that had not begun.
+    """
+
+    assignment: Assignment
+    steps: Sequence[Step] = ()
+    requests: Sequence[MakeSteps] = ()
 
 
 class LedStage:
@@ -58,7 +75,7 @@ class LedStage:
         self._failure: BaseException | None = None  # what ended the coordinator
         self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
         self.coordination: Coordination | None = None  # None between two attempts
-        self.assignments: list[Assignment] = []  # every version that routers were ever told to use
+        self.assignments = Assignments()  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
         self._troubles = troubles
@@ -108,13 +125,19 @@ class LedStage:
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
-    def publish(self, config: JobConfig, assignment: Assignment) -> None:
-        """Let an attempt begin under ``assignment``: from now on its tasks find what they need."""
-        self.config = config
+    def publish(self, config: JobConfig, left: Unfinished) -> None:
+        """Let an attempt begin: from now on its tasks find what they need. Whoever leads it first goes on with what is
+        ``left``.
+        """
+        self.config, assignment = config, left.assignment
         self.begins.append(assignment.version)
         self.coordination = self._new_session()
+        if left.steps:
+            publish_plan(self.coordination, f"of attempt {config.attempt - 1}", left.steps)
         self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
         self._coordinator, self._session = self._elected_next(assignment)
+        for make_steps in left.requests:
+            self._coordinator.request(make_steps)
         self._stopping, self.phase = False, STEADY
         self._failure, self._copying = None, None  # copies do not outlive an attempt
 
@@ -192,6 +215,14 @@ class LedStage:
             self.records += self._ended.records.values()
             self._troubles += map(self.named, self._ended.troubles)
 
+    def unfinished(self, decided: Assignment) -> Unfinished:
+        """What is left to the next attempt; between ``end`` and ``leave``. ``decided``: the newest assignment that the
+        coordinator had, of which nobody may know whether it was published. Raises ServiceUnavailable.
+        """
+        newest = max(self.assignments[-1], decided, key=lambda each: each.version)
+        assert self._ended is not None
+        return Unfinished(newest, *self._ended.unfinished(self.participant, newest.version))
+
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
         if self._ended:
@@ -205,14 +236,14 @@ class LedStage:
     def past(self) -> StagePast:
         """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
         coordinator = self._coordinator
-        history = list(coordinator.history) if coordinator else []
+        history = coordinator.history if coordinator else Assignments()
         records = list(coordinator.records.values()) if coordinator else []
-        return StagePast([*self.assignments, *history], list(self.begins), [*self.records, *records])
+        return StagePast(self.assignments + history, list(self.begins), [*self.records, *records])
 
-    def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Assignment:
+    def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Unfinished:
         """Go on from there in another process. ``nodes``: of the job, with what has happened since then.
 
-        Gives the newest assignment of the last ``attempt``, or of the one before if that had just begun. Raises
+        Gives what the last ``attempt`` has left, or the one before if that had just begun; requests are lost. Raises
         ServiceUnavailable if there is none.
         """
         self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
@@ -224,9 +255,10 @@ class LedStage:
                     phase, slot = name.rsplit("-", 1)
                     record.acknowledgements[phase, int(slot)] = said
         newest = Assignment.from_json(nodes.require(f"{root}/assignment"))
-        if newest.version not in {each.version for each in self.assignments}:
+        if not self.assignments or newest.version > self.assignments[-1].version:
             self.assignments.append(newest)
-        return newest
+        left = left_over(nodes, f"{root}/")
+        return Unfinished(newest, left.to_come(newest.version) if left else ())
 
     # -- moving state -------------------------------------------------------------------------------------------------
 

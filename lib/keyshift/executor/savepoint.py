@@ -4,7 +4,8 @@ A segment holds parts of many units, one after the other. A part is three Arrow 
 unit's timers, the keys that were deleted since the part before, the values that were set (nothing at all where there
 are none). The slot's index has beginning, length and CRC of each part, so that the slots of a query with another number
 of slots read just the units they own. In a savepoint a unit is one part; in a snapshot it may be several, the first of
-which is the whole, and those of earlier snapshots are not written again.
+which is the whole, and those of earlier snapshots are not written again. Each part names the one that it follows, as
+the slot knew it when it took the part out of its state: a snapshot in which one is missing is not committed.
 """
 
 import json
@@ -20,16 +21,16 @@ import pyarrow.compute as pc
 
 from keyshift import frames
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, ProtocolViolation, ServiceUnavailable
+from keyshift.errors import BadInput, Damaged, ProtocolViolation
 from keyshift.executor.config import JobConfig
-from keyshift.keys import Assignment, Step
-from keyshift.objects import Bucket
+from keyshift.keys import Assignment
+from keyshift.objects import Bucket, Progress
 from keyshift.runtime.snapshots import Part
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 from keyshift.workloads import Workload
 
-FORMAT = 1  # of manifests and segments; another one is not read
+FORMAT = 2  # of manifests and segments; another one is not read
 SEGMENT_BYTES = 64 << 20
 _LENGTH_BYTES = 8
 _MANIFEST = "manifest.json"
@@ -38,13 +39,34 @@ _DELETED = pa.schema([pa.field("key", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where one part of a unit's state is: a stretch of a segment."""
+    """Where one part of a unit's state is: a stretch of a segment. ``number``, ``follows``: see ``snapshots.Part``."""
 
     unit: int
     segment: str
     offset: int
     length: int
     crc: int
+    number: int = 1
+    follows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a slot says now and then of what it writes down: ``bytes`` that were made or sent so far, and whether it is
+    over.
+    """
+
+    name: str
+    bytes: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What a slot says of a savepoint or snapshot that is not there as it was written, in one line."""
+
+    name: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +85,9 @@ class Manifest:
         self.offsets: dict[int, int] = {}
         self.stages: dict[str, dict[str, Any]] = {}
 
-    def add(self, stage: str, said: dict[str, Any], assignment: Assignment, plan: Iterable[Step] = ()) -> None:
+    def add(self, stage: str, said: dict[str, Any], assignment: Assignment) -> None:
         """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
-        are. ``assignment``: that the parts belong to. ``plan``: what was to come of the migration under way.
+        are. ``assignment``: that the parts belong to.
         """
         places: dict[int, Any] = {}
         for who, answer in said.items():
@@ -74,11 +96,7 @@ class Manifest:
                 self.offsets[int(number)] = int(answer["offset"])
             else:
                 places[int(number)] = answer["places"]
-        self.stages[stage] = {
-            "assignment": assignment.to_json(),
-            "plan": [step.to_json() for step in plan],
-            "places": dict(sorted(places.items())),
-        }
+        self.stages[stage] = {"assignment": assignment.to_json(), "places": dict(sorted(places.items()))}
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:
@@ -103,20 +121,33 @@ class SavepointStore:
         self._bucket = Bucket(endpoints, f"savepoints/{job}/")
 
     def write(
-        self, savepoint: str, slot: str, states: Iterable[tuple[int, UnitState]], chunk_bytes: int
+        self,
+        savepoint: str,
+        slot: str,
+        states: Iterable[tuple[int, UnitState]],
+        chunk_bytes: int,
+        progress: Progress = lambda more: None,
     ) -> list[Location]:
         """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable.
 
-        ``slot``: its stage and number.
+        ``slot``: its stage and number. ``progress`` hears of bytes that were made, and of bytes that were sent.
 
         A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
         is written has names of its own each time.
         """
-        parts = ((unit, _joined(state.timers.export(), [], state.export(chunk_bytes))) for unit, state in states)
-        return self._write(savepoint, slot, parts)
+        parts = (
+            ((unit, 1, 0), _joined(state.timers.export(), [], state.export(chunk_bytes))) for unit, state in states
+        )
+        return self._write(savepoint, slot, parts, progress)
 
     def write_parts(
-        self, snapshot: str, slot: str, parts: Iterable[Part], schema: pa.Schema, chunk_bytes: int
+        self,
+        snapshot: str,
+        slot: str,
+        parts: Iterable[Part],
+        schema: pa.Schema,
+        chunk_bytes: int,
+        progress: Progress = lambda more: None,
     ) -> list[Location]:
         """Write the parts of a slot's units, values with their keys in columns of ``schema``; see ``write``."""
 
@@ -125,29 +156,35 @@ class SavepointStore:
                 return part.whole.export(chunk_bytes)
             return [rows.pack(schema, part.changed)] if part.changed else []
 
-        return self._write(
-            snapshot, slot, ((part.unit, _joined(part.timers.export(), part.deleted, values(part))) for part in parts)
+        made = (
+            ((part.unit, part.number, part.follows), _joined(part.timers.export(), part.deleted, values(part)))
+            for part in parts
         )
+        return self._write(snapshot, slot, made, progress)
 
-    def _write(self, name: str, slot: str, parts: Iterable[tuple[int, bytes]]) -> list[Location]:
+    def _write(
+        self, name: str, slot: str, parts: Iterable[tuple[tuple[int, int, int], bytes]], progress: Progress
+    ) -> list[Location]:
         places: list[Location] = []
         segment = bytearray()
         prefix = f"{name}/{slot}-{secrets.token_hex(4)}"
         segment_name = f"{prefix}-0"
-        for unit, data in parts:
+        for (unit, number, follows), data in parts:
             if len(segment) > SEGMENT_BYTES:
-                self._bucket.put(segment_name, segment, in_parts=True)
+                self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
                 segment, segment_name = bytearray(), f"{prefix}-{len(places)}"
-            places.append(Location(unit, segment_name, len(segment), len(data), zlib.crc32(data)))
+            where = segment_name, len(segment), len(data), zlib.crc32(data)
+            places.append(Location(unit, *where, number, follows))
             segment += data
+            progress(len(data))
         if segment:
-            self._bucket.put(segment_name, segment, in_parts=True)
+            self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
         return places
 
     def read(self, *places: Location) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
         """The values and the timers of one unit, from all its parts in their order.
 
-        Raises ServiceUnavailable if one is not there as it was written.
+        Raises NotThere if one is not there, Damaged if it is not as it was written, and else ServiceUnavailable.
         """
         parts = [self._read(place) for place in places]
         *_, (timers, _, _) = parts
@@ -161,7 +198,7 @@ class SavepointStore:
     def _read(self, place: Location) -> tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]:
         data = self._bucket.get(place.segment, place.offset, place.length)
         if zlib.crc32(data) != place.crc:
-            raise ServiceUnavailable(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
+            raise Damaged(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
         streams, begin = [], 0
         for _ in range(3):
             begin, length = begin + _LENGTH_BYTES, int.from_bytes(data[begin : begin + _LENGTH_BYTES], "big")
@@ -173,9 +210,12 @@ class SavepointStore:
     def commit(self, savepoint: str, manifest: Manifest, **made_by: Any) -> None:
         """Write the manifest, and what the savepoint is ``made_by``: only now does the savepoint exist.
 
-        Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot.
+        Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot, and each part of
+        it follows the one before.
         """
         for stage, content in manifest.stages.items():
+            for rows_ in content["places"].values():
+                _require_chains(f"savepoint {savepoint}", stage, rows_)
             written = Counter(unit for rows_ in content["places"].values() for unit in {row[0] for row in rows_})
             units = Counter(range(len(content["assignment"]["owner"])))
             if wrong := sorted((written - units) + (units - written)):
@@ -185,14 +225,14 @@ class SavepointStore:
         self._bucket.put(f"{savepoint}/{_MANIFEST}", json.dumps(told).encode())
 
     def manifest(self, savepoint: str) -> dict[str, Any]:
-        """What was committed. Raises ServiceUnavailable if there is no such savepoint or it is damaged, and BadInput if
+        """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
         another keyshift has written it.
         """
         raw = self._bucket.get(f"{savepoint}/{_MANIFEST}")
         try:
             found: dict[str, Any] = dict(json.loads(raw))
         except (ValueError, TypeError):
-            raise ServiceUnavailable(f"savepoint {savepoint}: its {_MANIFEST} is damaged, it is no JSON") from None
+            raise Damaged(f"savepoint {savepoint}: its {_MANIFEST} is damaged, it is no JSON") from None
         if (written := found.get("format")) != FORMAT:
             raise BadInput(
                 f"savepoint {savepoint}: format = {written}, and this keyshift reads {FORMAT}; use the one that made it"
@@ -242,6 +282,18 @@ def participants(config: JobConfig) -> set[str]:
     """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
     routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
     return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(config.slots)}
+
+
+def _require_chains(what: str, stage: str, rows_: Iterable[Sequence[Any]]) -> None:
+    """Raises ProtocolViolation unless the first part of each unit is a whole and each one follows the one before."""
+    last: dict[int, int] = {}  # by unit
+    for place in (Location(*row) for row in rows_):
+        if place.follows != (before := last.get(place.unit, 0)):
+            wanted, found = (f"part {number}" if number else "nothing" for number in (place.follows, before))
+            raise ProtocolViolation(
+                f"{what}: part {place.number} of unit {place.unit} of {stage} follows {wanted}, not {found}"
+            )
+        last[place.unit] = place.number
 
 
 def _units(stages: Mapping[str, int]) -> str:

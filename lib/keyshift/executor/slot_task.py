@@ -11,7 +11,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -228,6 +227,7 @@ class SlotTask:
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
         with self._turn() as core:
+            self._raise_trouble()
             if not self._deadline:
                 core.end_of_input()
             moved_at = self._clients.moved_at, self._host.server.moved_at
@@ -355,13 +355,9 @@ class SlotTask:
 
     def _freeze(self, savepoint: str) -> None:
         self._sealing = True
-        self._background(partial(self._write, savepoint, sorted(self._core.states.items())))
+        self._background(partial(self._save, savepoint, sorted(self._core.states.items())))
 
-    def _write(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
-        slot = f"{self._config.stage}-{self.slot}"
-        places = self._savepoints().write(savepoint, slot, states, self._config.chunk_bytes)
-        self._coordination.acknowledge(
-            f"savepoints/{savepoint}/slot-{self.slot}", {"places": [list(astuple(place)) for place in places]}
-        )
+    def _save(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
+        self._snapshots.save(savepoint, states)
         with self._lock:
             self._set_marker({"marker": "sealed", "savepoint": savepoint})

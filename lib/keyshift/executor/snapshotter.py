@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from keyshift.executor.config import JobConfig
 from keyshift.executor.inquiry import answers
 from keyshift.executor.leader import Coordinator
 from keyshift.executor.led_stage import LedStage
-from keyshift.executor.savepoint import Manifest, SavepointStore, participants
+from keyshift.executor.savepoint import Manifest, SavepointStore, Writing, participants
 from keyshift.protocol.record import SnapshotRecord
 from keyshift.waiting import wait_until
 
@@ -47,11 +47,15 @@ class _Over(Exception):
 
 
 class Snapshotter:
-    """Of one attempt. ``complete`` gets each complete one, and ``taken`` what is to be known of it when it has gone;
-    ``trouble`` is told in one line of each that failed.
+    """Of one attempt. ``complete`` has the newest ``KEPT`` that are complete, and changes only while ``keeping`` is
+    held; ``taken`` gets what is to be known of each when it has gone; ``trouble`` is told in one line of each that
+    failed. Snapshots that ``needed()`` names stay in the store, though they are not among the newest.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
     has come to the snapshot finds there what it has to say as a router.
+
+    A snapshot may take as long as it is being written. The deadline is for silence; and none is requested while a slot
+    writes, be it one that was given up.
     """
 
     def __init__(
@@ -62,33 +66,48 @@ class Snapshotter:
         complete: list[Snapshot],
         taken: list[SnapshotRecord],
         trouble: Callable[[str], None],
+        keeping: threading.Lock,
+        needed: Callable[[], Collection[str]],
     ) -> None:
         self._config, self._stages = config, stages
         self._output, self._complete, self._taken, self._trouble = output, complete, taken, trouble
+        self._keeping, self._needed = keeping, needed
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
-        self._committing = threading.Lock()  # the list of those that are complete may grow only while held
         self._number = 0
-        self._acknowledged: list[tuple[LedStage, int]] = []  # versions of snapshots that are to be withdrawn
+        self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """Take no more; what is not complete by now never is."""
-        with self._committing:
+        with self._keeping:
             self._over.set()
 
+    def check(self) -> None:
+        """Raises what has ended the thread before ``end``: then no snapshot is taken any more."""
+        if self._failure is not None:
+            raise self._failure
+
     def _run(self) -> None:
-        while not self._over.wait(self._config.snapshot_s):
-            self._number += 1
-            name = f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}"
-            try:
-                self._take(name)
-            except (_Over, Deposed):  # whoever controls the job hears of another driver, too
-                pass
-            except (MigrationFailed, ServiceUnavailable) as error:
-                if not self._over.is_set():
-                    self._trouble(f"snapshot {self._number}: {error}; the job goes on, the one before counts")
+        try:
+            while not self._over.wait(self._config.snapshot_s):
+                self._number += 1
+                try:
+                    self._await_writers()
+                    self._clear()
+                    self._take(f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}")
+                except _Over:
+                    continue
+                except (MigrationFailed, ServiceUnavailable) as error:
+                    self._tell(f"{error}; the job goes on, the one before counts")
+                else:
+                    self._remove_old()
+        except Deposed as error:  # which says enough
+            self._failure = error
+        except BaseException as error:  # the controlling thread's now
+            self._failure = error
+            self._trouble(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
 
     def _take(self, name: str) -> None:
         config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
@@ -96,42 +115,65 @@ class Snapshotter:
         path = f"savepoints/{name}"
         for stage, version in zip(self._stages, versions, strict=True):
             wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
-            check = partial(self._check, stage, name)
-            said = answers(stage.participant, path, wanted, what, config.deadline_s, check)
+            check, progress = partial(self._check, stage, name), partial(_writers, stage)
+            said = answers(stage.participant, path, wanted, what, config.deadline_s, check, progress)
             failed = {who: answer["failed"] for who, answer in said.items() if "failed" in answer}
             if failed:
                 who = min(failed)
                 raise ServiceUnavailable(f"{who} of {stage.name}: {failed[who]}")
-            coordinator = stage.led()
-            manifest.add(stage.name, said, coordinator.assignment_of(version), coordinator.to_come.get(version, ()))
+            manifest.add(stage.name, said, stage.led().assignment_of(version))
             written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
         self._stages[0].participant.require_epoch()
         self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
-        with self._committing:
+        with self._keeping:
             if self._over.is_set():
                 return
             unit_bytes = manifest.unit_bytes
             self._complete.append(Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes))
+            del self._complete[:-KEPT]
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
             self._taken.append(SnapshotRecord(begun_us, now_us(), written, state))
-        self._stages[0].participant.require_epoch()
-        self._store.keep_only([snapshot.name for snapshot in self._complete[-KEPT:]], MARK)
-        for stage, version in zip(self._stages, versions, strict=True):
-            stage.participant.withdraw(path)
-            self._acknowledged.append((stage, version))
-        self._withdraw_acknowledgements()
 
-    def _withdraw_acknowledgements(self) -> None:
-        """Of what is no leader's step any more: one that takes over waits for those of all that are published."""
-        published = {stage.name: (stage.participant.read("steps") or {"steps": []})["steps"] for stage in self._stages}
-        waited_for = {(name, step["version"]) for name, steps in published.items() for step in steps}
-        acknowledged, self._acknowledged = self._acknowledged, []
-        for stage, version in acknowledged:
-            if (stage.name, version) in waited_for:
-                self._acknowledged.append((stage, version))
-            else:
-                stage.participant.withdraw(f"acks/{version}")
+    def _tell(self, what: str) -> None:
+        if not self._over.is_set():
+            self._trouble(f"snapshot {self._number}: {what}")
+
+    def _remove_old(self) -> None:
+        """From the store."""
+        with self._keeping:
+            if self._over.is_set():
+                return
+            kept = {snapshot.name for snapshot in self._complete} | set(self._needed())
+        self._stages[0].participant.require_epoch()
+        try:
+            self._store.keep_only(sorted(kept), MARK)
+        except ServiceUnavailable as error:
+            self._tell(f"it is complete, and older ones stay where they are: {error}")
+
+    def _await_writers(self) -> None:
+        """Until nobody writes any more what was given up."""
+        while any(not writing.over for stage in self._stages for writing in _writers(stage)):
+            if self._over.wait(LOOK_S):
+                raise _Over
+
+    def _clear(self) -> None:
+        """What was said of earlier snapshots goes: their answers, and what was acknowledged of them.
+
+        Not of what is published: one that takes over waits for it. Nor of steps that move something: that is read at
+        the end of the attempt.
+        """
+        for stage in self._stages:
+            for name in stage.participant.children("savepoints"):
+                if name.startswith(MARK):
+                    stage.participant.withdraw(f"savepoints/{name}")
+            published = stage.participant.read("steps")
+            if published is None:
+                continue
+            under_way, records = {step["version"] for step in published["steps"]}, stage.led().records
+            for version in map(int, stage.participant.children("acks")):
+                if version <= published["version"] and version not in under_way and version not in records:
+                    stage.participant.withdraw(f"acks/{version}")
 
     def _begun(self, stage: LedStage, name: str) -> int:
         """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.
@@ -171,3 +213,8 @@ class Snapshotter:
         if name in stage.led().late_snapshots:
             raise MigrationFailed(f"not every slot of {stage.name} was ready within {self._config.deadline_s:g} s")
         stage.participant.check()
+
+
+def _writers(stage: LedStage) -> list[Writing]:
+    """What each slot that has ever written something down said last of it."""
+    return [Writing(**said) for _, said in sorted(stage.participant.read_below("writing").items())]

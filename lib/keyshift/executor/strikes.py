@@ -50,7 +50,7 @@ class Strikes:
         return self._services is not None and self._services.away
 
     def listen(self) -> None:
-        """To what the slots of an attempt tell; its stages lead by now."""
+        """To what the slots of an attempt tell."""
         if not self._faults or self._stages[0].config.attempt:
             return
         for stage in self._stages:

@@ -177,7 +177,7 @@ class Course:
         done_again = self._system.recover()
         self._system.note(
             f"the query died {moment} ({death}); everything since its {done_again} was done again, which was under way "
-            f"after {time.perf_counter() - begin:.1f} s; steps that had not switched by then were left out; latency "
+            f"after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came afterwards; latency "
             "counts the first result of an event"
         )
         self._display.enter("recovered")

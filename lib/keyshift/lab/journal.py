@@ -13,7 +13,7 @@ from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
 from keyshift.executor.savepoint import Savepoint
 from keyshift.executor.snapshotter import Snapshot
-from keyshift.keys import Assignment, Step
+from keyshift.keys import Assignments, Step
 from keyshift.planner import Decision
 from keyshift.protocol.record import StepRecord
 
@@ -64,7 +64,7 @@ def decisions_from_json(rows: list[Any]) -> list[tuple[int, Decision]]:
 
 def _stage_to_json(past: StagePast) -> dict[str, Any]:
     return {
-        "assignments": [each.to_json() for each in past.assignments],
+        "assignments": past.assignments.to_json(),
         "begins": past.begins,
         "records": [_record_to_json(record) for record in past.records],
     }
@@ -72,7 +72,7 @@ def _stage_to_json(past: StagePast) -> dict[str, Any]:
 
 def _stage_from_json(raw: dict[str, Any]) -> StagePast:
     return StagePast(
-        assignments=[Assignment.from_json(each) for each in raw["assignments"]],
+        assignments=Assignments.from_json(raw["assignments"]),
         begins=raw["begins"],
         records=[_record_from_json(each) for each in raw["records"]],
     )

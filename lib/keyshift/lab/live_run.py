@@ -196,6 +196,7 @@ class LiveRun(Course):
             self._kept = now
             mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate}
             self.keep(self.system.journal() | mine | {"migrations": migrations})
+            self.system.kept()
 
     def _serve(self) -> None:
         while self.state == "running":
@@ -257,10 +258,12 @@ class LiveRun(Course):
 
 
 def _given_up(migration: dict[str, Any]) -> dict[str, Any]:
-    """If it was not over: its steps that had switched are made good, and the others are left out."""
+    """If it was not over: its steps go on, if they had begun, and nobody knows what they belong to."""
     if migration["outcome"] != UNDER_WAY:
         return migration
-    return migration | {"outcome": "incomplete: the job's process was gone; steps that had not switched were left out"}
+    return migration | {
+        "outcome": "incomplete: the job's process was gone; the next one goes on with steps that had begun"
+    }
 
 
 def pause_before(deaths: list[float], most: int) -> float | None:

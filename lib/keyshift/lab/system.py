@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from keyshift.endpoints import Endpoints
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.faults import Fault
-from keyshift.executor.job import Job
+from keyshift.executor.job import Job, Past
 from keyshift.executor.leader import MakeSteps
 from keyshift.lab.final_state import FinalState, of_job
 from keyshift.lab.journal import config_from_json, past_from_json, past_to_json
@@ -93,6 +93,9 @@ class LiveSystem(SystemUnderTest, Protocol):
     def journal(self) -> dict[str, Any]:
         """What another process needs to go on; see ``lab.journal``."""
 
+    def kept(self) -> None:
+        """The journal that was told last is written down: what only older ones refer to may go."""
+
     def resume(self, journal: dict[str, Any]) -> str:
         """Go on from there, instead of ``start``. Says from where, as ``recover``."""
 
@@ -152,6 +155,7 @@ class KeyshiftJob:
         self._moving = [self._plans[job.stage(name).name] for name in spec.moving]
         self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
         self._told: dict[str, Any] = {}  # at the end
+        self._past: Past | None = None  # in the journal that was told last
 
     def start(self) -> None:
         """Each stage under the assignment of the spec."""
@@ -233,7 +237,13 @@ class KeyshiftJob:
     def journal(self) -> dict[str, Any]:
         """Of the job and of the plans that were made for it."""
         plans = {name: each.journal() for name, each in self._plans.items()}
-        return past_to_json(self._job.config, self._job.past()) | {"plans": plans}
+        self._past = self._job.past()
+        return past_to_json(self._job.config, self._past) | {"plans": plans}
+
+    def kept(self) -> None:
+        """Snapshots of older ones."""
+        if self._past is not None:
+            self._job.kept(self._past)
 
     def resume(self, journal: dict[str, Any]) -> str:
         """With the numbers of migrations going on where they were."""

@@ -61,7 +61,7 @@ class Course:
     gave all away.
     """
 
-    assignments: list[Assignment]
+    assignments: Sequence[Assignment]
     savepoints: Sequence[Inventory] = ()
     left_behind: Collection[tuple[int, int]] = ()
 
@@ -97,7 +97,7 @@ def judge(
     events: pd.DataFrame,
     results: pd.DataFrame,
     final: Iterable[pd.DataFrame],
-    assignments: list[Assignment],
+    assignments: Sequence[Assignment],
     revoked: Collection[int] = (),
     times: Times | None = None,
     savepoints: Sequence[Inventory] = (),
@@ -274,16 +274,17 @@ def _reordered(results: pd.DataFrame, place: npt.NDArray[np.int64], event_key: n
 
 
 def _owners(
-    results: pd.DataFrame, unit: npt.NDArray[np.int32], assignments: list[Assignment]
+    results: pd.DataFrame, unit: npt.NDArray[np.int32], assignments: Sequence[Assignment]
 ) -> dict[str, npt.NDArray[Any]]:
     """Unit and owner of each result's key under the result's version; owner -1 if there was no such version."""
-    by_version = {a.version: a.slot_of for a in assignments}
     owner = np.full(len(results), -1, np.int32)
     version = results["version"].to_numpy()
-    for known in np.unique(version):
-        if known in by_version:
-            at = version == known
-            owner[at] = by_version[known][unit[at]]
+    order = np.argsort(version, kind="stable")
+    versions, begins = np.unique(version[order], return_index=True)
+    rows = dict(zip(versions.tolist(), np.split(order, begins[1:]), strict=False))
+    for assignment in assignments:
+        if (at := rows.get(assignment.version)) is not None:
+            owner[at] = assignment.slot_of[unit[at]]
     return {"unit": unit, "owner": owner}
 
 

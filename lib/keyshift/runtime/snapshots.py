@@ -1,8 +1,11 @@
 """What of a slot's state a snapshot has to write down: all of a unit once, later what has changed since.
 
-The state goes on meanwhile: what is taken here is the driver's, to be written by another thread.
+The state goes on meanwhile: what is taken here is the driver's, to be written by another thread. Each part has a number
+and names the one that it follows: a unit's parts are its state if each follows the one before, and the first follows
+none. So whoever puts them together sees whether one of them got lost.
 """
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,10 +21,13 @@ MOST_PARTS = 24
 class Part:
     """The ``whole`` state of a unit, or the rows that were set and the keys that were deleted since its part before.
 
-    The timers are all there are.
+    The timers are all there are. ``number``: of the call of ``take``, from 1. ``follows``: the number of the part
+    before; 0 for a whole.
     """
 
     unit: int
+    number: int
+    follows: int
     timers: Timers
     whole: UnitState | None
     changed: list[rows.Row]
@@ -30,7 +36,8 @@ class Part:
 
 @dataclass(slots=True)
 class _Written:
-    state: UnitState
+    state: weakref.ref[UnitState]  # the slot may be in another process by now: then nobody else needs it
+    number: int
     edits: int  # of its timers
     keys: int  # when it was written as a whole
     parts: int = 1
@@ -38,17 +45,19 @@ class _Written:
 
 
 class Snapshots:
-    """Of one slot, during one batch."""
+    """Of one slot, as long as it stays in its process."""
 
     def __init__(self) -> None:
         self._written: dict[int, _Written] = {}  # by unit
+        self._number = 0
 
     def take(self, states: Mapping[int, UnitState]) -> list[Part]:
         """What is to be written of ``states``, as they are now; a unit in which nothing has changed has no part."""
+        self._number += 1
         parts = []
         for unit, state in sorted(states.items()):
             before = self._written.get(unit)
-            if before is None or before.state is not state:
+            if before is None or before.state() is not state:
                 state.track(NAME)
                 parts.append(self._whole(unit, state))
                 continue
@@ -61,14 +70,15 @@ class Snapshots:
                 continue
             found = state.take(sorted(changes))
             deleted = sorted(changes - {key for key, _ in found})
-            parts.append(Part(unit, state.timers.copy(), None, found, deleted))
+            parts.append(Part(unit, self._number, before.number, state.timers.copy(), None, found, deleted))
+            before.number = self._number
         for unit in self._written.keys() - states.keys():
             del self._written[unit]
         return parts
 
     def _whole(self, unit: int, state: UnitState) -> Part:
-        self._written[unit] = _Written(state, state.timers.edits, len(state))
-        return Part(unit, state.timers.copy(), state.copy(), [], [])
+        self._written[unit] = _Written(weakref.ref(state), self._number, state.timers.edits, len(state))
+        return Part(unit, self._number, 0, state.timers.copy(), state.copy(), [], [])
 
     def forget(self, parts: list[Part]) -> None:
         """They were not written: the next part of these units is the whole again."""

@@ -63,19 +63,14 @@ def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
 
 def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
     """Until nobody has written into ``topic`` for ``SILENCE_S``. Raises ServiceUnavailable if somebody goes on."""
-    assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
-    with broker_errors(kafka, f"looking at topic {topic!r}"):
-        consumer = KafkaConsumer(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, **sign_in.client())
-        try:
-            ends, since, begin = None, time.monotonic(), time.monotonic()
-            while time.monotonic() - since < SILENCE_S:
-                if (now := consumer.end_offsets(assigned)) != ends:
-                    ends, since = now, time.monotonic()
-                if time.monotonic() - begin > ANSWER_MS / 1000:
-                    raise ServiceUnavailable(f"somebody still writes into topic {topic!r}: the job runs elsewhere")
-                time.sleep(0.2)
-        finally:
-            consumer.close()
+    with _looking(kafka, topic, partitions, sign_in) as (consumer, assigned):
+        ends, since, begin = None, time.monotonic(), time.monotonic()
+        while time.monotonic() - since < SILENCE_S:
+            if (now := consumer.end_offsets(assigned)) != ends:
+                ends, since = now, time.monotonic()
+            if time.monotonic() - begin > ANSWER_MS / 1000:
+                raise ServiceUnavailable(f"somebody still writes into topic {topic!r}: the job runs elsewhere")
+            time.sleep(0.2)
 
 
 def require_partitions(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
@@ -89,11 +84,24 @@ def require_partitions(kafka: str, topic: str, partitions: int, sign_in: SignIn 
 
 def length(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> int:
     """How many records were written into ``topic`` until now. Raises ServiceUnavailable."""
-    assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
+    with _looking(kafka, topic, partitions, sign_in) as (consumer, assigned):
+        return sum(consumer.end_offsets(assigned).values())
+
+
+def begins(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> dict[int, int]:
+    """By partition the offset of the oldest record that is still in ``topic``. Raises ServiceUnavailable."""
+    with _looking(kafka, topic, partitions, sign_in) as (consumer, assigned):
+        return {each.partition: offset for each, offset in consumer.beginning_offsets(assigned).items()}
+
+
+@contextmanager
+def _looking(
+    kafka: str, topic: str, partitions: int, sign_in: SignIn
+) -> Iterator[tuple[KafkaConsumer, list[TopicPartition]]]:
     with broker_errors(kafka, f"looking at topic {topic!r}"):
         consumer = KafkaConsumer(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, **sign_in.client())
         try:
-            return sum(consumer.end_offsets(assigned).values())
+            yield consumer, [TopicPartition(topic, partition) for partition in range(partitions)]
         finally:
             consumer.close()
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import NotThere, ServiceUnavailable
 from keyshift.traffic import lines, topics
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
@@ -23,6 +23,7 @@ SAY_S = 120.0  # for slots to say what they have to, without any result meanwhil
 LOOK_S = 0.05  # between two looks at what they said
 OF_A_SECOND = ("second", "results", "p50_ms", "p99_ms")  # what is kept: a job may last for days
 REMEMBERED = 60  # reports of a feed, one per second
+MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
 ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
 
 
@@ -154,7 +155,8 @@ class Traffic:
         }
         self._as_lines = as_lines
         self._processes: list[JsonProcess] = []
-        self._markers: list[dict[str, Any]] = []  # all that were said, each once
+        # The last that were said of each kind, by each slot of each stage; each once.
+        self._markers: defaultdict[tuple[Any, ...], deque[dict[str, Any]]] = defaultdict(lambda: deque(maxlen=MARKERS))
         self._by_version: Counter[int] = Counter()  # results so far
         self._revoked: set[int] = set()  # versions
         self.seconds: list[dict[str, Any]] = []  # what the collector said of each second, as far as ``OF_A_SECOND``
@@ -214,8 +216,9 @@ class Traffic:
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "marker" in report:
-            if report not in self._markers:
-                self._markers.append(report)
+            said = self._markers[report["marker"], report.get("stage"), report["slot"]]
+            if report not in said:
+                said.append(report)
         elif "second" in report:
             self.seconds.append({name: report[name] for name in OF_A_SECOND})
             for slot, *more in report["by_slot"]:
@@ -233,9 +236,20 @@ class Traffic:
         """What came out under ``versions`` counts for nothing: it comes once more."""
         self._revoked |= set(versions)
 
+    def require_input(self, offsets: Mapping[int, int]) -> None:
+        """Raises NotThere unless events are still there from these offsets of each partition on; 0 if it has none."""
+        events, endpoints = self._events, self._endpoints
+        begins = topics.begins(endpoints.kafka, events.name, events.partitions, endpoints.sign_in)
+        gone = {partition: begin for partition, begin in begins.items() if begin > offsets.get(partition, 0)}
+        for partition, begin in sorted(gone.items())[:1]:
+            raise NotThere(
+                f"topic {events.name!r} begins at offset {begin} of partition {partition} by now, and the job has to "
+                f"begin at {offsets.get(partition, 0)}: Kafka has removed what is before, see its retention"
+            )
+
     def said(self, what: Mapping[str, Any]) -> set[int]:
         """The slots of which a marker has come that has what ``what`` has, or lacks it."""
-        markers = list(self._markers)
+        markers = [each for said in list(self._markers.values()) for each in list(said)]
         return {each["slot"] for each in markers if all(each.get(name, value) == value for name, value in what.items())}
 
     def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:

@@ -100,7 +100,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     (path, *_) = (jobs.home / "jobs").glob("one.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
-    assert jobs.resumable("one")[1] == {"format": 1, "run_id": "2026-one", "token": "secret"}
+    assert jobs.resumable("one")[1] == {"format": 2, "run_id": "2026-one", "token": "secret"}
     assert jobs.how_it_ended(jobs.read("one")).endswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
@@ -109,9 +109,9 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match="name = one: this job can still be resumed"):
         jobs.free_name("one", "keycount")
-    jobs.keep_journal("one", {"run_id": "2026-one", "format": 2})
+    jobs.keep_journal("one", {"run_id": "2026-one", "format": 1})
     with pytest.raises(
-        BadInput, match="job one: its journal has format = 2, and this keyshift reads 1; resume it with"
+        BadInput, match="job one: its journal has format = 1, and this keyshift reads 2; resume it with"
     ):
         jobs.resumable("one")
     path.write_text('{"run_id": ')

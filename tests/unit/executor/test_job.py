@@ -18,7 +18,7 @@ from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault, parse
 from keyshift.executor.job import Job
 from keyshift.executor.snapshotter import MARK, Snapshot
-from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.protocol.record import StepRecord
 from keyshift.waiting import wait_until
 
@@ -29,7 +29,7 @@ class Output:
     """Every slot says at once what it is asked to say; all calls are kept."""
 
     def __init__(self):
-        self.received, self.calls = 0, []
+        self.received, self.calls, self.gone = 0, [], False
 
     def await_slots(self, slots, said, check):
         check()
@@ -40,6 +40,10 @@ class Output:
 
     def revoke(self, versions):
         self.calls.append(("revoke", sorted(versions)))
+
+    def require_input(self, offsets):
+        if self.gone:
+            raise NotThere("gone")
 
 
 class Query:
@@ -78,10 +82,12 @@ class Nodes:
     def publish(self, path, value):
         self.require_epoch()
         self._all.published.append((path, value))
+        if path in ("steps", "plan", "assignment"):
+            self._all.nodes[self.root, path] = value
         if path == "savepoint":
             name = value["id"]
             self._all.below[f"savepoints/{name}"] = {"router-0": {"offset": 10}} | {
-                f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit] for unit in units]}
+                f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit, 0] for unit in units]}
                 for slot, units in ((0, (0, 1)), (1, (2, 3)))
             }
         if path == "log":
@@ -105,10 +111,10 @@ class Nodes:
             raise ServiceUnavailable("away")
 
     def read(self, path):
-        return self._all.below.get(path)
+        return self._all.nodes.get((self.root, path)) or self._all.below.get(path)
 
     def require(self, path):
-        return self._all.below[path]
+        return self._all.nodes.get((self.root, path)) or self._all.below[path]
 
     def watch_children(self, path, call):
         call(sorted(self._all.below.get(path, ())))
@@ -126,7 +132,7 @@ class Nodes:
 @pytest.fixture
 def job(monkeypatch):
     """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
-    all_of = SimpleNamespace(published=[], below={}, left=[], lost=False, epoch=0)
+    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0)
     all_of.below["restored"] = {"0": {"units": [[0, 5_000_000, 6_000_000]]}} | {
         "1": {"units": [[1, 5_500_000, 7_000_000], [2, 5_500_000, 7_500_000], [3, 5_500_000, 8_000_000]]}
     }
@@ -278,7 +284,7 @@ def snapshot(version, offset):
 
 
 def switch_to(job, *versions):
-    job.counter._coordinator.history += [Assignment(version, START.owner) for version in versions]
+    job.counter._coordinator.history += Assignments(Assignment(version, START.owner) for version in versions)
     job.counter._coordinator._machine.assignment = job.counter._coordinator.history[-1]
 
 
@@ -292,18 +298,134 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
     assert job._output.calls[-2] == ("revoke", [version, first + 5])
 
 
-def test_a_snapshot_that_could_not_be_read_counts_no_more(job):
+def unreadable(job, version):
+    """A slot has said so of the snapshot of ``version``."""
+    job.all_of.below["unreadable"] = {"1": {"name": f"{MARK}{version}", "why": "no checksum"}}
+
+
+def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     first = START.version
     switch_to(job, first + 2, first + 4)
     job.snapshots += [snapshot(first + 2, 5), snapshot(first + 4, 9)]
     job.recover()
-    job.all_of.below["restored"] = {"0": {"units": []}}
+    unreadable(job, first + 4)
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
     assert job.revoked == set(range(first + 2, job.counter.begins[1] + 1))
+    assert f"{MARK}{first + 4} counts no more: no checksum" in job.troubles[-1]
+    unreadable(job, first + 2)
     job.recover()
     assert job.config.restore is None and job.offsets[-1] is None
     assert {first, first + 2} < job.revoked
+
+
+def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
+    """Killed workers, or a store that is away, say nothing about it."""
+    switch_to(job, START.version + 2, START.version + 4)
+    job.snapshots += [snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)]
+    job.all_of.below["restored"] = {"0": {"units": []}}
+    for _ in range(3):
+        job.recover()
+        assert job.offsets[-1] == {0: 9}
+    assert len(job.snapshots) == 2
+
+
+def test_a_job_whose_input_is_gone_does_not_begin_later_in_it(job):
+    job._output.gone = True
+    with pytest.raises(NotThere, match="gone"):
+        job.recover()
+    assert len(job.queries) == 1 and not job.revoked
+
+
+def steps_of(job, attempt):
+    """What was published in an attempt: moves of its steps that were under way, and of the plan."""
+    root = f"/keyshift/job/{attempt}/{CONFIG.stage}"
+    steps, plan = (job.all_of.nodes.get((root, path), {"steps": []}) for path in ("steps", "plan"))
+    return [[step["moves"] for step in each["steps"]] for each in (steps, plan)]
+
+
+MOVES = [[[0, 0, 1]], [[1, 0, 1]], [[2, 1, 0]]]
+
+
+def plan_of(current):
+    return tuple(Step((Move(UnitId(unit), SlotId(here), SlotId(there)),)) for [[unit, here, there]] in MOVES)
+
+
+def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attempt(job):
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0) == [MOVES[:1], MOVES], 10, 0.01)
+    job.recover()
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert job.counter.busy
+
+
+def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
+    """Whether the routers were told or not: its units begin where it has brought them."""
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    switched = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (1, 0, 1, 1)))
+    job.counter._coordinator._machine.assignment = switched
+    job.recover()
+    assert job.counter.assignment.owner == switched.owner
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[1:2], MOVES[1:]], 10, 0.01)
+
+
+def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_attempt(job):
+    planned, dead = [], threading.Event()
+
+    def plan(current):
+        planned.append(current.version)
+        while not dead.is_set():
+            job.check()
+            dead.wait(0.01)
+        return plan_of(current)
+
+    job.counter.request(plan)
+    job.counter.request(lambda current: ())
+    assert wait_until(lambda: planned, 10, 0.01)
+    job.queries[-1].stop()
+    threading.Timer(0.2, dead.set).start()
+    job.recover()
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert len(planned) == 2 and len(job.counter.led()._machine.unbegun) == 1, "the second one waits"
+
+
+def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    past = job.past()
+    job.stop()
+    nodes, root = job.all_of, f"0/{CONFIG.stage}"
+    nodes.below[""] = ["0"]
+    for path in ("steps", "plan", "assignment"):
+        nodes.below[f"{root}/{path}"] = nodes.nodes[f"/keyshift/job/{root}", path]
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    other.stop()
+
+
+def test_what_a_journal_on_disk_may_have_is_not_removed(job):
+    job.snapshots += [snapshot(START.version + 2, 5)]
+    first = job.past()
+    assert job._journaled == {first.snapshots[0].name}
+    job.kept(first)
+    job.snapshots += [snapshot(START.version + 4, 9)]
+    del job.snapshots[0]
+    second = job.past()
+    names = [past.snapshots[0].name for past in (first, second)]
+    assert job._journaled == set(names), "the second one is not on disk yet"
+    job.kept(second)
+    assert job._journaled == {names[1]}
+
+
+def test_what_ends_the_snapshots_is_the_controlling_threads(job):
+    def broken():
+        raise RuntimeError("no snapshot any more")
+
+    job._snapshotter = SimpleNamespace(check=broken, end=lambda: None)
+    with pytest.raises(RuntimeError, match="no snapshot any more"):
+        job.check()
 
 
 def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):

@@ -336,7 +336,7 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
     assert not coordinator.troubles
 
 
-def test_what_is_to_come_of_a_plan_is_known_for_a_snapshot_in_its_middle(migrate):
+def test_a_snapshot_comes_in_the_middle_of_a_plan(migrate):
     def hook(nodes, coordinator, path, value):
         if path == "steps":
             if value["version"] == START.version + 1:
@@ -349,18 +349,116 @@ def test_what_is_to_come_of_a_plan_is_known_for_a_snapshot_in_its_middle(migrate
     coordinator = migrate(hook)
     version = coordinator.snapshots["in-the-middle"]
     assert START.version < version < coordinator.assignment.version
-    assert coordinator.to_come == {version: (SECOND,)}
     assert not coordinator.late_snapshots
 
 
+@pytest.mark.parametrize("at", ["plan", "steps"])
+def test_a_migration_of_which_its_leader_published_no_step_is_its_successors(at):
+    """Once: whether its plan was written down or not."""
+
+    def die(path, value):
+        if path == at:
+            raise Died
+        publish(path, value)
+
+    nodes = Nodes(lambda path, value: None)
+    nodes.values["assignment"] = START.to_json()
+    publish, nodes.publish = nodes.publish, die
+    planned = []
+    first = Coordinator(nodes, "first", START, 30.0, 2)
+    first.request(lambda current: planned.append(current) or (FIRST, SECOND))
+    first.request(lambda current: (BACK,))
+    with pytest.raises(Died):
+        lead(first)
+    assert not first.records
+    nodes.publish, nodes.hook = publish, finish(nodes, (*ENDS, "installed-0", "released-1"))
+    second = Coordinator(nodes, "second", START, 30.0, 2)
+    second.inherit(first)
+    lead(second)
+    assert [record.step for record in second.records.values()] == [FIRST, SECOND, BACK]
+    assert len(planned) == (2 if at == "plan" else 1)
+
+
+def test_a_plan_that_was_written_down_and_not_begun_is_inherited_through_a_second_death():
+    nodes = Nodes(lambda path, value: None)
+    nodes.values["assignment"] = START.to_json()
+    publish = nodes.publish
+
+    def die(path, value):
+        if path == "steps":
+            raise Died
+        publish(path, value)
+
+    nodes.publish, before = die, None
+    for name in ("first", "second"):
+        leader = Coordinator(nodes, name, START, 30.0, 2)
+        if before is None:
+            leader.request(lambda current: (FIRST,))
+        else:
+            leader.inherit(before)
+        with pytest.raises(Died):
+            lead(leader)
+        before = leader
+    nodes.publish, nodes.hook = publish, finish(nodes)
+    third = Coordinator(nodes, "third", START, 30.0, 2)
+    third.inherit(before)
+    lead(third)
+    assert [record.step for record in third.records.values()] == [FIRST]
+
+
+def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successors():
+    def hook(path, value):
+        if path == "steps":
+            if len(value["steps"]) == 1 and value["rest"] == 0:
+                raise Died
+            prepared(nodes, value)
+        if path == "assignment":
+            first.cancel()
+
+    nodes = Nodes(hook)
+    publish = nodes.publish
+
+    def late(path, value):
+        if path == "steps" and value["rest"] == 0 and len(value["steps"]) == 1:
+            raise Died  # before it is there
+        publish(path, value)
+
+    nodes.publish = late
+    nodes.values["assignment"] = START.to_json()
+    first = Coordinator(nodes, "first", START, 30.0, 2)
+    with pytest.raises(Died):
+        lead(first, (FIRST, SECOND, BACK))
+    nodes.publish, nodes.hook = publish, finish(nodes)
+    second = Coordinator(nodes, "second", START, 30.0, 2)
+    second.inherit(first)
+    nodes.acknowledge(START.version + 1, *ENDS)
+    lead(second)
+    assert second.assignment == Assignment(START.version + 1, (1, 0, 1, 1))
+
+
+def test_a_phase_does_not_say_that_something_has_migrated_if_nothing_has():
+    said = []
+    nodes = Nodes(lambda path, value: None)
+    nodes.hook = finish(nodes)
+    nodes.values["assignment"] = START.to_json()
+    lead(Coordinator(nodes, "test", START, 30.0, 2, said.append), ())
+    assert said == ["planning", "steady"]
+    lead(Coordinator(nodes, "test", START, 30.0, 2, said.append), (FIRST,))
+    assert said[-1] == "migrated"
+    nodes.values["steps"] |= {"version": START.version + 2, "steps": [], "rest": 0}  # behind a snapshot
+    said.clear()
+    lead(Coordinator(nodes, "successor", START, 30.0, 2, said.append))
+    assert "migrated" not in said
+
+
 def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instead():
-    """Its version is a snapshot's then, in which nothing moves."""
+    """It is a snapshot's version first, in which nothing moves."""
 
     def hook(path, value):
         if path == "steps":
             prepared(nodes, value)
         if path == "assignment":
-            nodes.acknowledge(value["version"], "captured-0", "captured-1")
+            nodes.acknowledge(value["version"], "captured-0", "captured-1", *ENDS)
 
     def die(path, value):
         if path == "steps":
@@ -371,15 +469,16 @@ def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instea
     nodes.values["assignment"] = START.to_json()
     publish, nodes.publish = nodes.publish, die
     first = Coordinator(nodes, "first", START, 30.0, 2)
+    first.snapshot("instead")
     with pytest.raises(Died):
-        lead(first, (FIRST,))
+        lead(first)
     nodes.publish = publish
     second = Coordinator(nodes, "second", START, 30.0, 2)
     second.inherit(first)
-    second.snapshot("instead")
+    second.request(lambda current: (FIRST,))
     lead(second)
-    assert second.snapshots == {"instead": START.version + 1}
-    assert not second.records
+    assert not second.snapshots
+    assert list(second.records) == [START.version + 1]
 
 
 def test_a_snapshot_that_a_leader_did_not_live_to_publish_may_be_asked_for_again():

@@ -13,7 +13,7 @@ import urllib3
 from minio.error import MinioException
 from small_bucket import VALUE, state, store_of
 
-from keyshift.errors import BadInput, ProtocolViolation, ServiceUnavailable
+from keyshift.errors import BadInput, Damaged, NotThere, ProtocolViolation, ServiceUnavailable
 from keyshift.executor import savepoint
 from keyshift.executor.savepoint import Manifest
 from keyshift.keys import Assignment
@@ -160,9 +160,9 @@ def committed(**made_by):
         (
             lambda raw: b"{}",
             BadInput,
-            "savepoint one: format = None, and this keyshift reads 1; use the one that made it",
+            "savepoint one: format = None, and this keyshift reads 2; use the one that made it",
         ),
-        (lambda raw: raw.replace(b'"format": 1', b'"format": 2'), BadInput, "savepoint one: format = 2, and this"),
+        (lambda raw: raw.replace(b'"format": 2', b'"format": 1'), BadInput, "savepoint one: format = 1, and this"),
     ],
 )
 def test_a_manifest_that_this_keyshift_has_not_written_is_refused_in_one_line(spoil, kind, words):
@@ -223,8 +223,8 @@ def test_deleting_removes_the_savepoints_of_this_job_only():
     assert list(store._bucket._client.objects) == ["savepoints/job-2/one/manifest.json"]
 
 
-def part(unit, whole=None, changed=(), deleted=(), timers=None):
-    return Part(unit, (timers or state(unit)).timers, whole, list(changed), list(deleted))
+def part(unit, whole=None, changed=(), deleted=(), timers=None, number=1, follows=0):
+    return Part(unit, number, follows, (timers or state(unit)).timers, whole, list(changed), list(deleted))
 
 
 def test_a_unit_is_read_from_all_its_parts_the_later_over_the_earlier():
@@ -245,8 +245,8 @@ def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
     written = {}
     for name, parts in (
         ("snapshot-0", [part(0, whole=state(1)), part(1, whole=state(1))]),
-        ("snapshot-1", [part(0, whole=state(2)), part(1, changed=[(0, (2, b""))])]),
-        ("snapshot-2", [part(0, changed=[(0, (3, b""))])]),
+        ("snapshot-1", [part(0, whole=state(2)), part(1, changed=[(0, (2, b""))], number=2, follows=1)]),
+        ("snapshot-2", [part(0, changed=[(0, (3, b""))], number=3, follows=1)]),
         ("snapshot-3", [part(0, whole=state(4))]),
         ("other", [part(0, whole=state(5))]),
     ):
@@ -264,6 +264,58 @@ def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
     store.keep_only(["snapshot-4"], "snapshot-")
     left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
     assert left == {written["snapshot-3"][0].segment, written["other"][0].segment, "snapshot-4/manifest.json"}
+
+
+KEYS = pa.schema([pa.field("key", pa.int64()), *VALUE])
+
+
+@pytest.mark.parametrize(
+    ("chain", "wrong"),
+    [
+        ([(2, 1)], "part 2 of unit 0 of counter follows part 1, not nothing"),
+        ([(1, 0), (3, 2)], "part 3 of unit 0 of counter follows part 2, not part 1"),
+        ([(1, 0), (2, 1), (2, 1)], "part 2 of unit 0 of counter follows part 1, not part 2"),
+        ([(1, 0), (2, 0)], "part 2 of unit 0 of counter follows nothing, not part 1"),
+    ],
+)
+def test_a_snapshot_in_which_a_part_does_not_follow_the_one_before_does_not_come_to_exist(chain, wrong):
+    store = store_of()
+    parts = [part(0, whole=state(0), number=number, follows=follows) for number, follows in chain]
+    places = [store.write_parts("a", 0, [each], KEYS, 100)[0] for each in parts]
+    with pytest.raises(ProtocolViolation, match=f"savepoint a: {wrong}"):
+        store.commit("a", manifest({0: places}, 1))
+    with pytest.raises(NotThere):
+        store.manifest("a")
+    store.commit("b", manifest({0: store.write_parts("b", 0, [part(0, whole=state(0))], KEYS, 100)}, 1))
+
+
+def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
+    store = committed()
+    places = store.places("one", "counter")
+    objects, kept = store._bucket._client.objects, dict(store._bucket._client.objects)
+    for name in kept:
+        objects[name] = kept[name][:-1]
+    for read in (lambda: store.read(*places[0]), lambda: store.manifest("one")):
+        with pytest.raises(Damaged):
+            for unit in places:
+                store.read(*places[unit])
+            read()
+    objects.clear()
+    for read in (lambda: store.read(*places[0]), lambda: store.manifest("one")):
+        with pytest.raises(NotThere):
+            read()
+    store._bucket._client.error = urllib3.exceptions.HTTPError("refused")
+    with pytest.raises(ServiceUnavailable) as away:
+        store.read(*places[0])
+    assert not isinstance(away.value, (Damaged, NotThere))
+
+
+def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
+    monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 1000)
+    store, told = store_of(), []
+    places = store.write("one", 2, [(unit, state(unit)) for unit in range(1, 12)], 100, told.append)
+    assert sum(told) == 2 * sum(place.length for place in places)
+    assert len(told) > 11 + 2, "after each unit, and with each segment"
 
 
 def part_of(place, unit):

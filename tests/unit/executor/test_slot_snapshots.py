@@ -1,15 +1,18 @@
 """Snapshots of one slot, over batches: the whole of ``SlotTask``; the bucket and ZooKeeper are dictionaries."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 from minio.error import MinioException
 from small_slots import SmallJob, until
 
 from keyshift import frames
+from keyshift.errors import ProtocolViolation
+from keyshift.executor import slot_snapshots
 from keyshift.executor.config import result_schema
-from keyshift.executor.savepoint import Location
-from keyshift.keys import Step
+from keyshift.executor.savepoint import Location, Manifest
+from keyshift.keys import Assignment, Step
 
 KEYS = range(8)
 
@@ -161,3 +164,163 @@ def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):
     goes_on.set()
     until(task.settled, lambda: said.extend(markers(job, task)))
     assert len(said) == 1
+
+
+@pytest.fixture
+def hung(job, monkeypatch):
+    """Name of a snapshot -> an event for which the store waits before it takes a segment of it."""
+    events, put = {}, job.bucket.put_object
+
+    def slow(bucket, name, *rest, **more):
+        for snapshot, event in events.items():
+            assert f"/{snapshot}/" not in name or event.wait(10)
+        put(bucket, name, *rest, **more)
+
+    monkeypatch.setattr(job.bucket, "put_object", slow)
+    yield events
+    for event in events.values():
+        event.set()
+
+
+def begun(job, task, version, name):
+    """The coordinator has begun it, and every slot has captured it; for it the step is over."""
+    begin(job, version, name)
+    for router in (0, 1):
+        job.snapshot(task, version, name, router)
+    assert job.nodes.get(f"acks/{version}/captured-0") is not None
+
+
+def committed(job, name):
+    manifest = Manifest()
+    manifest.add("counter", {"slot-0": answer(job, name)}, Assignment(1, (0,) * 4))
+    job.store().commit(name, manifest)
+
+
+def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(job, hung):
+    """The store hangs for longer than anybody waits: the first one of all, which is large, or a later one."""
+    task, all_of = opened(job, job.process()), dict.fromkeys(KEYS, 1)
+    job.data(task, KEYS)
+    for late, failed, following, key in (("one", "two", "three", 3), ("four", "five", "six", 5)):
+        version = 2 if late == "one" else 6
+        hung[late] = threading.Event()
+        if late == "four":
+            assert snapshot(job, task, 5, "between") == all_of
+            job.data(task, [7], version=5)
+            all_of |= {7: 2}
+        begun(job, task, version, late)
+        job.data(task, [key], version=version)
+        begun(job, task, version + 1, failed)
+        assert answer(job, failed) == {"failed": "the one before is still being written"}
+        hung[late].set()
+        assert counts(job, late) == all_of, "as it was then"
+        until(lambda: not task._snapshots.busy)
+        job.data(task, [key + 1], version=version + 1)
+        all_of |= {key: 2, key + 1: 2}
+        assert snapshot(job, task, version + 2, following) == all_of
+        committed(job, following)
+        until(lambda: not task._snapshots.busy)
+    job.end(task)
+
+
+def test_what_follows_one_that_failed_is_the_whole(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    job.data(task, KEYS, version=2)
+    job.bucket.error = MinioException("away")
+    until(lambda: not task._snapshots.busy)
+    begun(job, task, 3, "two")
+    assert "away" in answer(job, "two")["failed"]
+    job.bucket.error = None
+    until(lambda: not task._snapshots.busy)
+    assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 2)
+    assert [row[-1] for row in answer(job, "three")["places"]] == [0] * 4, "parts that follow nothing"
+
+
+def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.data(task, [3], version=2)
+    with task._lock:
+        assert task._core.snapshots.take(task._core.states), "and nobody writes it"
+    job.data(task, [3], version=2)
+    until(lambda: not task._snapshots.busy)
+    snapshot(job, task, 3, "two")
+    with pytest.raises(ProtocolViolation, match="of counter follows part 2, not part 1"):
+        committed(job, "two")
+
+
+def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("nobody has thought of that")
+
+    monkeypatch.setattr(job.bucket, "put_object", broken)
+    begun(job, task, 2, "one")
+    until(lambda: not task._snapshots.busy)
+    with pytest.raises(ZeroDivisionError):
+        task.settled()
+
+
+def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
+    monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
+    task, told = opened(job, job.process()), []
+    job.nodes.watches.append(("writing/0", told.append))
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    until(lambda: told and told[-1]["over"])
+    assert {each["name"] for each in told} == {"one"}
+    assert [each["bytes"] for each in told] == sorted(each["bytes"] for each in told)
+    assert (
+        told[0] == {"name": "one", "bytes": 0, "over": False} and told[-1]["bytes"] == 2 * answer(job, "one")["bytes"]
+    )
+    told.clear()
+    for router in (0, 1):
+        job.savepoint(task, "last", router)
+    until(lambda: told and told[-1]["over"])
+    assert {each["name"] for each in told} == {"last"} and len(told) > 4
+
+
+def ended(task):
+    """What ends a slot that begins from a snapshot."""
+    until(lambda: task._trouble is not None)
+    return task._trouble
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda objects, name: objects.update({name: objects[name][:-1]}), "does not have its checksum"),
+        (lambda objects, name: objects.pop(name), "does not exist"),
+    ],
+)
+def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spoil, why):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.end(task)
+    job.nodes.remove("handover/0")
+    (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
+    spoil(job.bucket.objects, segment)
+    job.config = replace(job.config, restore="one", deadline_s=0.2)
+    assert why in str(ended(job.opened(0, job.process())))
+    said = job.nodes.get("unreadable/0")
+    assert said["name"] == "one" and why in said["why"]
+
+
+def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.end(task)
+    job.nodes.remove("handover/0")
+    job.bucket.error = MinioException("away")
+    job.config = replace(job.config, restore="one", deadline_s=0.2)
+    assert "away" in str(ended(job.opened(0, job.process())))
+    assert job.nodes.get("unreadable/0") is None

@@ -1,22 +1,22 @@
 """Who takes snapshots: when one is complete, what it keeps, and what becomes of one that fails."""
 
+import itertools
 import threading
-from dataclasses import replace
+from dataclasses import asdict, astuple, replace
 from types import SimpleNamespace
 
 import pytest
 from small_bucket import state, store_of
 from small_job import CONFIG
 
-from keyshift.errors import Deposed, ServiceUnavailable
+from keyshift.errors import Deposed, ProtocolViolation, ServiceUnavailable
 from keyshift.executor import snapshotter as module
+from keyshift.executor.savepoint import Writing
 from keyshift.executor.snapshotter import Snapshotter
-from keyshift.keys import Assignment, Move, SlotId, Step
+from keyshift.keys import Assignment
 from keyshift.waiting import wait_until
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
-
-STEP = Step((Move(1, SlotId(0), SlotId(1)),))
 
 
 class Job:
@@ -25,7 +25,9 @@ class Job:
     def __init__(self, store):
         self.store, self.assignment = store, Assignment.contiguous(4, 2)
         self.snapshots, self.late_snapshots, self.answers, self.withdrawn = {}, set(), {}, []
-        self.to_come = dict.fromkeys(range(10, 1000), (STEP,))  # every one comes in the middle of a plan
+        self.records = {5: "of a step that moves something"}
+        self.nodes = {"acks": {"5"}, "savepoints": {"0-of-a-stop"}}  # folders, and what is in them
+        self.writing = {}  # what slots say of that
         self.silent, self.failing = set(), {}  # who does not answer, and what who cannot write says
         self.said_by = {0, 1}
         self.under_way = []  # versions
@@ -33,10 +35,12 @@ class Job:
 
     def snapshot(self, name):
         version = self.snapshots[name] = 10 + len(self.snapshots)
+        self.nodes["acks"].add(str(version))
+        self.nodes["savepoints"].add(name)
         answers = {"router-0": {"offset": version}}
         for slot, units in OWNERS.items():
             places = self.store.write(name, slot, [(unit, state(unit)) for unit in units], 100)
-            rows = [[p.unit, p.segment, p.offset, p.length, p.crc] for p in places]
+            rows = [list(astuple(place)) for place in places]
             answers[f"slot-{slot}"] = {"places": rows, "bytes": sum(place.length for place in places)}
         answers |= {who: {"failed": why} for who, why in self.failing.items()}
         self.answers[f"savepoints/{name}"] = {who: said for who, said in answers.items() if who not in self.silent}
@@ -51,12 +55,18 @@ class Job:
         call(sorted(self.answers[path]))
 
     def read_below(self, path):
-        return self.answers[path]
+        return dict(self.writing) if path == "writing" else self.answers[path]
 
     def read(self, path):
-        return {"steps": [{"version": version} for version in self.under_way]} if path == "steps" else None
+        steps = [{"version": version} for version in self.under_way]
+        return {"version": 9 + len(self.snapshots), "steps": steps} if path == "steps" else None
+
+    def children(self, path):
+        return sorted(self.nodes[path])
 
     def withdraw(self, path):
+        folder, _, name = path.partition("/")
+        self.nodes[folder].discard(name)
         self.withdrawn.append(path)
 
     def check(self):
@@ -72,12 +82,16 @@ def made(monkeypatch):
     """``made.complete``, ``made.troubles``; ``made.job`` before ``made.begin()``."""
     store = store_of()
     monkeypatch.setattr(module, "SavepointStore", lambda *_: store)
-    one = SimpleNamespace(job=Job(store), store=store, complete=[], taken=[], troubles=[], snapshotters=[])
+    one = SimpleNamespace(
+        job=Job(store), store=store, complete=[], taken=[], troubles=[], snapshotters=[], needed=set()
+    )
 
     def begin(deadline_s=10.0):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s)
         stage = SimpleNamespace(config=config, name="counter", participant=one.job, led=lambda: one.job)
-        snapshotter = Snapshotter(config, [stage], one.job, one.complete, one.taken, one.troubles.append)
+        lists = one.complete, one.taken
+        given = one.troubles.append, threading.Lock(), lambda: one.needed
+        snapshotter = Snapshotter(config, [stage], one.job, *lists, *given)
         one.snapshotters.append(snapshotter)
         return snapshotter
 
@@ -97,8 +111,9 @@ def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made)
     """One that takes over before the last one has said that the snapshot is over."""
     made.job.under_way = [10]
     made.begin()
-    until(lambda: len(made.complete) > 2)
-    assert "acks/11" in made.job.withdrawn and "acks/10" not in made.job.withdrawn
+    until(lambda: len(made.taken) > 2)
+    until(lambda: "acks/11" in made.job.withdrawn)
+    assert "acks/10" not in made.job.withdrawn
     made.job.under_way = []
     until(lambda: "acks/10" in made.job.withdrawn)
 
@@ -116,20 +131,94 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     manifest = made.store.manifest(made.complete[-1].name)
     assert manifest["workload"] == CONFIG.workload
     assert manifest["stages"]["counter"]["assignment"]["owner"] == [0, 0, 1, 1]
-    assert [Step.from_json(step) for step in manifest["stages"]["counter"]["plan"]] == [STEP]
     assert sorted(made.store.places(made.complete[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.troubles == []
 
 
 def test_the_two_newest_are_kept_and_their_nodes_go(made):
     made.begin()
-    until(lambda: len(made.complete) > 3)
+    until(lambda: len(made.taken) > 3)
     made.snapshotters[0].end()
     made.snapshotters[0]._thread.join(60)
     kept = {name.split("/")[2] for name in made.store._bucket._client.objects}
-    assert {snapshot.name for snapshot in made.complete[-2:]} <= kept
-    assert {snapshot.name for snapshot in made.complete[:-2]}.isdisjoint(kept)
-    assert f"savepoints/{made.complete[0].name}" in made.job.withdrawn and "acks/10" in made.job.withdrawn
+    assert {snapshot.name for snapshot in made.complete} <= kept and len(made.complete) == 2
+    assert len(kept) <= 3, "the last one may have come to its end just now"
+    first = next(iter(made.job.snapshots))
+    assert f"savepoints/{first}" in made.job.withdrawn and "acks/10" in made.job.withdrawn
+    assert "acks/5" not in made.job.withdrawn and "savepoints/0-of-a-stop" not in made.job.withdrawn
+
+
+def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
+    made.begin()
+    until(lambda: made.complete)
+    first = made.complete[0].name
+    made.needed = {first}
+    until(lambda: len(made.taken) > 4)
+    assert sorted(made.store.places(first, "counter")) == [0, 1, 2, 3]
+    made.needed = set()
+    until(lambda: not any(first in name for name in made.store._bucket._client.objects))
+
+
+def test_nodes_of_one_that_failed_go_with_the_next(made):
+    made.job.failing = {"slot-1": "MinIO is away"}
+    made.begin()
+    until(lambda: made.troubles)
+    failed = next(iter(made.job.snapshots))
+    until(lambda: failed not in made.job.nodes["savepoints"] and "10" not in made.job.nodes["acks"])
+
+
+def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):
+    """The deadline is for silence."""
+    sizes = itertools.count()
+    slow, there = made.job.read_below, threading.Event()
+
+    def read_below(path):
+        if path == "writing":
+            return {} if there.is_set() else {"1": asdict(Writing("first", next(sizes)))}
+        return slow(path)
+
+    made.job.read_below = read_below
+    made.job.silent = {"slot-1"}
+    watched = []
+    made.job.watch_children = lambda path, call: (watched.append((path, call)), call(sorted(made.job.answers[path])))
+    there.set()
+    made.begin(deadline_s=0.3)
+    until(lambda: watched)
+    there.clear()
+    assert not wait_until(lambda: made.troubles, 1.0, 0.01), "more than its deadline"
+    path, call = watched[0]
+    name = path.split("/")[1]
+    made.job.silent = set()
+    made.job.snapshots.clear()
+    made.job.snapshot(name)
+    there.set()
+    call(sorted(made.job.answers[path]))
+    until(lambda: made.complete)
+    assert not made.troubles
+
+
+def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
+    made.job.silent = {"slot-1"}
+    made.job.writing = {"1": asdict(Writing("first", 7, over=True))}
+    made.begin(deadline_s=0.1)
+    until(lambda: made.job.snapshots)
+    made.job.writing = {"1": asdict(Writing("second", 7))}
+    until(lambda: made.troubles)
+    asked = len(made.job.snapshots)
+    assert not wait_until(lambda: len(made.job.snapshots) > asked, 0.5, 0.01)
+    made.job.silent, made.job.writing = set(), {"1": asdict(Writing("second", 9, over=True))}
+    until(lambda: made.complete)
+
+
+def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(made, monkeypatch):
+    """Something is wrong with keyshift then: to go on in silence would be to have no snapshots."""
+    monkeypatch.setitem(OWNERS, 1, (2,))
+    snapshotter = made.begin()
+    until(lambda: not snapshotter._thread.is_alive())
+    assert "ProtocolViolation" in made.troubles[0] and "there are no more snapshots" in made.troubles[0]
+    assert made.complete == []
+    with pytest.raises(ProtocolViolation, match=r"units \[3\] of counter are missing"):
+        snapshotter.check()
 
 
 def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(made):
@@ -203,17 +292,19 @@ def test_a_store_that_is_away_costs_only_the_snapshot(made):
 
 def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_of_it(made):
     made.job.deposed_at = 4
-    made.begin()
-    until(lambda: len(made.job.snapshots) > 5)
+    snapshotter = made.begin()
+    until(lambda: not snapshotter._thread.is_alive())
     committed = {name.split("/")[2] for name in made.store._bucket._client.objects if "manifest" in name}
-    assert [snapshot.name for snapshot in made.complete] == list(made.job.snapshots)[:3]
-    assert committed == {snapshot.name for snapshot in made.complete[-2:]}
+    assert [snapshot.name for snapshot in made.complete] == list(made.job.snapshots)[1:3]
+    assert committed == {snapshot.name for snapshot in made.complete}
     assert made.troubles == []
+    with pytest.raises(Deposed):
+        snapshotter.check()
 
 
 def test_a_driver_that_is_deposed_while_it_commits_removes_nothing(made):
     """What it would remove is older than its own, and the other one may have begun from there."""
-    made.begin()
+    snapshotter = made.begin()
     until(lambda: len(made.complete) > 1)
     commit = made.store.commit
 
@@ -222,7 +313,6 @@ def test_a_driver_that_is_deposed_while_it_commits_removes_nothing(made):
         made.job.deposed_at = 0
 
     made.store.commit = commit_then_lose
-    until(lambda: made.job.deposed_at == 0)
-    before, last = {snapshot.name for snapshot in made.complete[-3:]}, len(made.job.snapshots)
-    until(lambda: len(made.job.snapshots) > last + 1)
+    until(lambda: not snapshotter._thread.is_alive())
+    before = {snapshot.name for snapshot in made.complete}
     assert before <= {name.split("/")[2] for name in made.store._bucket._client.objects}

@@ -9,7 +9,7 @@ from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
 from keyshift.executor.savepoint import Savepoint
 from keyshift.executor.snapshotter import Snapshot
-from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
 from keyshift.lab.journal import (
     config_from_json,
     decisions_from_json,
@@ -23,7 +23,9 @@ from keyshift.protocol.record import StepRecord
 STEP = Step((Move(UnitId(3), SlotId(0), SlotId(1)),), Mode(gate="slots"))
 SAVED = Savepoint("0-abc", {0: 7, 1: 8}, {"counter": {3: 12}, "second": {}})
 COUNTER = StagePast(
-    assignments=[Assignment.contiguous(4, 2), Assignment(1, Assignment.contiguous(4, 2).owner)],
+    assignments=Assignments(
+        [Assignment.contiguous(4, 2), Assignment(2, Assignment.contiguous(4, 2).owner), Assignment(5, (SlotId(1),) * 4)]
+    ),
     begins=[0],
     records=[
         StepRecord(1, STEP, 10, 11, 12, None, "late", {("released", 0): {"units": [[3, 5, 1, 2]]}}),

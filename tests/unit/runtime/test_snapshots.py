@@ -1,5 +1,8 @@
 """What a snapshot writes down of each unit: the whole once, later what has changed."""
 
+import gc
+import weakref
+
 import pytest
 from small_job import counts, state
 
@@ -73,3 +76,27 @@ def test_a_unit_is_written_whole_again_when_its_parts_are_many_or_as_large_as_th
     for key in range(4):
         states[1].values[key] = (9, b"")
     assert snapshots.take(states)[0].whole is not None, "5 rows behind 4"
+
+
+def test_each_part_names_the_one_that_it_follows(states):
+    snapshots, chains = Snapshots(), {unit: [] for unit in states}
+    for number in range(4):
+        for part in snapshots.take(states):
+            chains[part.unit].append((part.number, part.follows))
+        states[0].values[0] = (number, b"")
+        if number % 2:
+            states[1].values[0] = (number, b"")
+    assert chains == {0: [(1, 0), (2, 1), (3, 2), (4, 3)], 1: [(1, 0), (3, 1)], 2: [(1, 0)]}
+    snapshots.forget(snapshots.take(states))
+    states[0].values[0] = (9, b"")
+    (again,) = [part for part in snapshots.take(states) if part.unit == 0]
+    assert (again.number, again.follows) == (6, 0)
+
+
+def test_state_that_has_left_with_its_slot_is_not_kept_alive(states):
+    snapshots = Snapshots()
+    snapshots.take(states)
+    state_of_one = weakref.ref(states[1])
+    states.clear()
+    gc.collect()
+    assert state_of_one() is None

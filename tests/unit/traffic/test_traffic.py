@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import QueryDied, ServiceUnavailable
+from keyshift.errors import NotThere, QueryDied, ServiceUnavailable
+from keyshift.traffic import topics
 from keyshift.traffic import traffic as module
 from keyshift.traffic.traffic import Latencies, Topic, Traffic
 from keyshift.workloads.keycount import KeyCount
@@ -62,6 +63,26 @@ def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic):
         traffic._heard({"marker": "sealed", "slot": slot, "savepoint": savepoint})
     assert traffic.said({"marker": "sealed", "savepoint": "one"}) == {0, 1}
     assert traffic.said({"marker": "ready"}) == set()
+
+
+def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic):
+    for number in range(1000):
+        for slot in (0, 1):
+            traffic._heard({"marker": "sealed", "slot": slot, "stage": "counter", "savepoint": f"s{number}"})
+    traffic._heard({"marker": "ready", "slot": 0, "stage": "counter", "attempt": 3})
+    assert traffic.said({"marker": "sealed", "savepoint": "s999", "stage": "counter"}) == {0, 1}
+    assert traffic.said({"marker": "sealed", "savepoint": "s1", "stage": "counter"}) == set()
+    assert traffic.said({"marker": "ready", "attempt": 3}) == {0}
+    assert sum(map(len, traffic._markers.values())) < 20
+
+
+def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
+    monkeypatch.setattr(topics, "begins", lambda *_: {0: 0, 1: 500})
+    traffic.require_input({0: 3, 1: 500})
+    with pytest.raises(NotThere, match=r"begins at offset 500 of partition 1 by now, and the job has to begin at 499"):
+        traffic.require_input({0: 3, 1: 499})
+    with pytest.raises(NotThere, match="has to begin at 0: Kafka has removed what is before"):
+        traffic.require_input({})
 
 
 def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic):
