@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from keyshift.workloads import KeyedStage
 SILENCE_S = 2.0  # a generator that lives writes many times in it
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
+Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets at which an epoch begins, and the epoch
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
 
 
@@ -71,7 +73,10 @@ def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPE
                 if (now := consumer.end_offsets(assigned)) != ends:
                     ends, since = now, time.monotonic()
                 if time.monotonic() - begin > ANSWER_MS / 1000:
-                    raise ServiceUnavailable(f"somebody still writes into topic {topic!r}: the job runs elsewhere")
+                    raise ServiceUnavailable(
+                        f"somebody still writes into topic {topic!r}: the job runs elsewhere; "
+                        "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
+                    )
                 time.sleep(0.2)
         finally:
             consumer.close()
@@ -133,6 +138,28 @@ def records(
             consumer.close()
 
 
+def read_facts(
+    kafka: str, where: TopicPartition, offset: int, schema: pa.Schema, sign_in: SignIn = OPEN
+) -> dict[str, Any]:
+    """The metadata of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
+    with broker_errors(kafka, f"reading topic {where.topic!r}"):
+        consumer = KafkaConsumer(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            enable_auto_commit=False,
+            metrics_enabled=False,
+            **sign_in.client(),
+        )
+        try:
+            consumer.assign([where])
+            consumer.seek(where, offset)
+            for some in consumer.poll(timeout_ms=ANSWER_MS, max_records=1).values():
+                return frames.decode(some[0].value, schema)[1]
+        finally:
+            consumer.close()
+    raise ServiceUnavailable(f"Kafka at {kafka}: no record {offset} of topic {where.topic!r} within {ANSWER_MS} ms")
+
+
 def read_topic(
     kafka: str,
     topic: str,
@@ -144,22 +171,27 @@ def read_topic(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The events and the frames in ``topic`` at the time of the call.
 
-    Events: columns router, offset, position and those of ``schema``, or what routers make of them for ``stage``; with
-    ``before`` only those before that offset of each partition. Frames, all of them: columns router, offset, watermark
-    (0 if it has none) and events, how many of the source.
+    What is stale (see ``keyshift.frames``) is left out. Events: columns router, offset, position and those of
+    ``schema``, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
+    partition. Frames, all of them: columns router, offset, watermark (0 if it has none), events, how many of the
+    source, and epoch.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
     batches: list[pa.RecordBatch] = []
-    seen: list[tuple[int, int, int, int]] = []
+    seen: list[tuple[int, int, int, int, int]] = []
+    newest = [frames.FIRST_EPOCH] * partitions
     for partition, some in records(kafka, topic, partitions, sign_in):
         for record in some:
             batch, meta = frames.decode(record.value, schema)
-            router = partition.partition
-            seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows))
+            router, epoch = partition.partition, frames.epoch_of(meta)
+            if epoch < newest[router]:
+                continue
+            newest[router] = epoch
+            seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows, epoch))
             if before is None or record.offset < before[router]:
                 batches.append(batch if stage is None else stage.mapped(batch))
-    columns = ["router", "offset", "watermark", "events"]
-    all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
+    columns = ["router", "offset", "watermark", "events", "epoch"]
+    all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 5), columns=columns)
     wanted = all_frames
     if before is not None:
         wanted = all_frames[all_frames["offset"] < all_frames["router"].map(before)]
@@ -170,6 +202,15 @@ def read_topic(
     events.insert(1, "offset", np.repeat(wanted["offset"].to_numpy(), rows))
     events.insert(2, "position", positions(rows))
     return events, all_frames
+
+
+def epochs(all_frames: pd.DataFrame, partitions: int) -> Epochs:
+    """Where each epoch begins in each partition. ``all_frames``: as ``read_topic`` gives them."""
+    begins = all_frames.groupby(["router", "epoch"], as_index=False)["offset"].min()
+    return tuple(
+        tuple(begins.loc[begins["router"] == partition, ["offset", "epoch"]].itertuples(index=False, name=None))
+        for partition in range(partitions)
+    )
 
 
 def positions(rows: np.ndarray) -> np.ndarray:
