@@ -355,7 +355,8 @@ def test_a_job_that_another_process_has_claimed_offers_nothing_keeps_nothing_and
         job.inner.troubles.append("something to be kept")
         assert job.ended.wait(10)
         assert (job.state, job.why, len(kept)) == ("failed", "another one drives", told)
-    with pytest.raises(Deposed), live_job(monkeypatch, live_spec(SMALL), resumed=lambda: kept[-1], resume=depose) as job:
+    given = {"resumed": lambda: kept[-1], "resume": depose}
+    with pytest.raises(Deposed), live_job(monkeypatch, live_spec(SMALL), **given):
         pass
 
 
