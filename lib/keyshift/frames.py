@@ -4,6 +4,10 @@ A frame is a complete IPC stream with one record batch, so a reader can check it
 frame travel as schema metadata. A frame without rows is a *tick* (from a generator) or a *marker* (from a slot).
 
 Whoever makes frames cuts them (``cut``), so that what piles up somewhere becomes more frames, not larger ones.
+
+A frame of events says in which *epoch* it was offered: that of the driver whose generator it comes from. Behind the
+first frame of an epoch, those of earlier ones in the same partition are *stale*: they come from a generator whose
+driver was deposed, count for nothing, and are offered once more by the next one.
 """
 
 import json
@@ -29,6 +33,7 @@ RESULT_FIELDS = (
     pa.field("version", pa.int64()),  # assignment version the event was routed under
 )
 
+FIRST_EPOCH = 1  # of a job; a frame does not say it
 MOST_BYTES = 512 << 10  # of an encoded frame with more than one row
 MAX_FRAME_BYTES = 16 << 20  # of any frame: what topics and producers are told to take, for rows that are larger
 
@@ -76,6 +81,11 @@ def decode(value: Any, expected: pa.Schema) -> tuple[pa.RecordBatch, dict[str, A
 def row_count(value: Any) -> int:
     """How many rows a frame has, whatever its columns are."""
     return int(pa.ipc.open_stream(value).read_next_batch().num_rows)
+
+
+def epoch_of(meta: Mapping[str, Any]) -> int:
+    """The epoch in which the frame with this metadata was offered."""
+    return meta.get("epoch", FIRST_EPOCH)  # type: ignore[no-any-return]
 
 
 def keys_of(values: pa.Array) -> pa.Array:

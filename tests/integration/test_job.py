@@ -116,3 +116,59 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert row["run"] not in nodes.children("")
     nodes.close()
     assert not list(Bucket(endpoints, f"savepoints/{row['run']}/").names())
+
+
+def ended(process):
+    """Whether it has, though nobody may have heard of it yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_and_deletes_nothing(
+    keyshift, session_stack
+):
+    """Its query and its generator go on while it stands."""
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
+    jobs, name, run = Jobs(session_stack.home), row["job"], row["run"]
+    old = psutil.Process(jobs.read(name).pid)
+    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
+    assert wait_until(lambda: json.loads(keyshift("job", "status", "--json"))["snapshots"] > 1, 60)
+    (generator,) = [each for each in old.children() if "keyshift.traffic.generator" in each.cmdline()]
+    old.suspend()
+
+    assert "--take-over takes it from a process that lives and does nothing" in keyshift("resume", name, status=2)
+    assert not ended(generator)
+    resumed = json.loads(keyshift("resume", name, "--take-over", "--json"))
+    assert resumed["run"] == run
+    new = jobs.read(name)
+    assert new.pid != old.pid
+    assert wait_until(lambda: ended(generator), 30), "it goes on offering events"
+
+    bucket = Bucket(session_stack.endpoints(), f"savepoints/{run}/")
+    before = json.loads(keyshift("job", "status", "--json"))
+    old.resume()
+    assert wait_until(lambda: ended(old), 120)
+    words = (session_stack.home / "logs" / f"job-{name}.log.1").read_text().splitlines()
+    assert words[-1] == (
+        f"keyshift: job {run} runs in another process now (epoch 2, ours was 1); "
+        "this one ends and leaves everything to it"
+    )
+    assert not any("Traceback" in line or "cleaning up" in line for line in words)
+    assert jobs.read(name) == new and jobs.journal(name)["run_id"] == run
+    assert any("manifest" in each for each in bucket.names())
+    assert run in keyshift("results", "show", run, status=2), "it has not said that the job died"
+
+    def told():
+        return json.loads(keyshift("job", "status", "--json"))
+
+    assert wait_until(lambda: told()["snapshots"] > before["snapshots"] + 1, 60)
+    assert wait_until(lambda: told()["results"] > before["results"], 60)
+    assert json.loads(keyshift("job", "scale", "--slots", "2"))["outcome"] == "complete"
+    assert (told()["state"], told()["deaths"]) == ("running", 0)
+    summary = json.loads(keyshift("job", "stop").splitlines()[-1])
+    assert (summary["verdict"], summary["run_id"], summary["lost"], summary["duplicated"]) == ("ok", run, 0, 0)
+    assert summary["events"] > 0 and jobs.all() == []
+    assert not list(bucket.names())

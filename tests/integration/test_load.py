@@ -1,6 +1,8 @@
 """Generator, Kafka and collector, with this test in the place of the job."""
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from keyshift.keys import Assignment, units_of
 from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
-from keyshift.traffic.topics import create_topic, delete_topic, read_topic
+from keyshift.traffic.topics import count, create_topic, delete_topic, read_topic
 from keyshift.workloads.keycount import KeyCount
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
@@ -200,6 +202,48 @@ def test_a_generator_stopped_before_the_end_says_how_much_it_sent(stack, start, 
     events = generator.state("done")["events"]
     assert generator.wait() == (0, "")
     assert len(read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS)[0]) == events > 0
+
+
+def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts_once(stack, start, topic):
+    """It stood while the one of the next driver began, and has much to make good."""
+    name = topic(ROUTERS)
+    config = generator_config(stack.kafka, name)
+    old = start("generator", config)
+    old.state("ready")
+    old.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
+    old.hear(lambda report: report.get("sent_events", 0) > RATE // 2)
+    os.kill(old._process.pid, signal.SIGSTOP)
+
+    new = start("generator", config | {"epoch": 2})
+    new.state("ready")
+    schema = WORKLOAD.sources[0].schema
+    before = count(stack.kafka, name, schema, ROUTERS, WORKLOAD.stages)
+    assert [[epoch for _, epoch in each] for each in before.epochs] == [[1, 2]] * ROUTERS
+    skip = before.events
+    assert sum(skip) > 0
+    new.tell({"skip": skip})
+    new.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
+    new.hear(lambda report: report.get("sent_events", 0) > 0)
+
+    os.kill(old._process.pid, signal.SIGCONT)
+    status, said = old.wait()
+    assert status == 1 and said == (
+        f"Deposed: another process offers events to topic {name!r} now (epoch 2, ours was 1)\n"
+    )
+    so_far = new.said[-1]["sent_events"]
+    new.hear(lambda report: report.get("sent_events", 0) > so_far)
+    new.tell({"end": True})
+    offered = sum(skip) + new.state("done")["events"]
+    assert new.hang_up() == (0, "")
+    written = [meta for router in range(ROUTERS) for _, meta in all_frames(stack.kafka, name, router)]
+    of_old = sum(frames.epoch_of(meta) == 1 for meta in written)
+    assert of_old > (before["epoch"] == 1).sum(), "it has written something when it woke"
+    events, seen = read_topic(stack.kafka, name, schema, ROUTERS)
+    assert len(events) == seen["events"].sum() == offered
+    for router, mine in events.groupby("router"):
+        times = mine["t"].to_numpy()
+        alone = WORKLOAD.sources[0].partition(router).take(times)
+        assert mine["key"].tolist() == alone.column("key").to_pylist()
 
 
 def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(stack, start, topic):

@@ -2,9 +2,10 @@
 
 import contextlib
 import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
 
-from keyshift.errors import BadInput, QueryDied
+from keyshift.errors import BadInput, Deposed, QueryDied
 from keyshift.executor.job import Past
 from keyshift.executor.led_stage import StagePast
 from keyshift.keys import Assignment, Assignments, SlotId
@@ -14,6 +15,7 @@ from keyshift.lab.display import Display
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
+from keyshift.traffic.topics import Offered
 from keyshift.traffic.traffic import Before, Latencies, Progress
 
 
@@ -60,15 +62,30 @@ class Stage:
         }
 
 
+@dataclass(frozen=True)
+class Config:
+    """As much of a job's as is asked for."""
+
+    of_stages: list
+    attempt: int = 0
+    restore: str | None = None
+    token: str = "secret"
+    epochs: tuple = ()
+
+    def chain(self):
+        return self.of_stages
+
+
 class Job:
     """Of the stages of the workload."""
 
     def __init__(self, spec):
         self.stages = [Stage(self, stage.name, spec) for stage in spec.workload.stages]
         self.troubles, self.snapshots, self.snapshots_taken, self.dies, self.calls = [], [], [], [], []
+        self.deposed = False
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
-        self.config = SimpleNamespace(chain=lambda: chain, attempt=0, restore=None, token="secret")
+        self.config = Config(chain)
         self.in_journal = []
         self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
         self.go = threading.Event()
@@ -95,6 +112,14 @@ class Job:
         stage = self.stage(name)
         stage.config.slots = max(slots, len(set(target.owner)))
         stage.assignments.append(Assignment(stage.assignment.version + 1, target.owner))
+
+    def claim(self):
+        self.calls.append("claim")
+        return 2
+
+    def require_driver(self):
+        if self.deposed:
+            raise Deposed("another one drives")
 
     def resume(self, past):
         self.calls.append("resume")
@@ -128,19 +153,23 @@ class Traffic:
         self.feed_ = SimpleNamespace(
             sent=31, due=30, before=Before(), progress=[Progress(0.0, 0, 0), Progress(1.0, 300, 300)]
         )
-        for name in ("begin", "change_rate", "end_load"):
+        for name in ("begin", "change_rate", "end_load", "await_state", "skip"):
             setattr(self.feed_, name, lambda *given, name=name: self.told.append((name, *given)))
 
     def open(self, again=False):
         pass
 
+    def await_silence(self):
+        self.told.append(("await_silence",))
+
     def count_offered(self):
-        return [20, 10], 25
+        assert ("await_state", "ready") in self.told, "there may be more"
+        return Offered([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
 
     check = stop = open
 
-    def feed(self, rate, frame_ms, steps=(), skip=()):
-        self.told.append(("feed", rate))
+    def feed(self, rate, frame_ms, steps=(), epoch=1):
+        self.told.append(("feed", rate, epoch))
         return self.feed_
 
     def await_results(self, over, quiet_s):

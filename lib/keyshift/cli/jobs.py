@@ -42,13 +42,16 @@ def start(
 def resume(
     run: Annotated[str, typer.Argument(help="The name of a job, or the first characters of its run's id.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")] = 0,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Even if its process lives, or somebody writes its events: it ends.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Go on with a job whose process was killed, from its newest snapshot, in another process."""
     from keyshift.control import background
     from keyshift.progress import tell
 
-    job, told = background.resume(run, tell, port)
+    job, told = background.resume(run, tell, port, take_over)
     print_rows([{"job": job.name, "url": job.url, "run": told["run_id"], "log": job.log}], as_json)
 
 

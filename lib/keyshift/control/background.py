@@ -81,18 +81,28 @@ def start(
     return _begun(Jobs(), values, say, name, port, profile, own=None)
 
 
-def resume(run: str, say: Say, port: int = 0) -> tuple[JobFile, dict[str, Any]]:
+def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
     """Go on, in another process, with a job whose process is gone, from its newest snapshot; as ``start``.
 
-    ``run``: the job's name, or the beginning of the run's id. Raises BadInput if there is no such job, or if it runs.
+    ``run``: the job's name, or the beginning of the run's id. ``take_over``: from a process that lives, too, here or on
+    another machine; when it notices it ends, and leaves everything as it is. Raises BadInput if there is no such job,
+    or if it runs.
     """
     jobs = Jobs()
-    job, journal = jobs.resumable(run)
-    return _begun(jobs, journal["values"], say, job.name, port, journal["profile"], journal.get("own", {}))
+    job, journal = jobs.resumable(run, take_over)
+    given = journal["values"], say, job.name, port, journal["profile"], journal.get("own", {})
+    return _begun(jobs, *given, take_over)
 
 
 def _begun(
-    jobs: Jobs, values: Mapping[str, Any], say: Say, name: str, port: int, profile: str | None, own: Parcels | None
+    jobs: Jobs,
+    values: Mapping[str, Any],
+    say: Say,
+    name: str,
+    port: int,
+    profile: str | None,
+    own: Parcels | None,
+    take_over: bool = False,
 ) -> tuple[JobFile, dict[str, Any]]:
     """``own``: what a job that goes on was given of a notebook's cells; None: the job is new."""
     resume = own is not None
@@ -117,7 +127,7 @@ def _begun(
             log=str(log),
         )
         config: dict[str, Any] = {"name": name, "values": dict(values), "profile": profile, "own": own}
-        config |= {"token": job.token, "resume": resume}
+        config |= {"token": job.token, "resume": resume, "take_over": take_over}
         with _ended_otherwise(jobs, job, process, resume):
             jobs.write(job)
             _tell(process, json.dumps(config | {"socket": listener.fileno()}).encode() + b"\n")
@@ -141,6 +151,8 @@ def _ended_otherwise(jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes],
 
 
 def _launched(listener: socket.socket, log: Path) -> subprocess.Popen[bytes]:
+    if log.exists():  # the process before may live, and has more to say in its own
+        log.replace(log.with_name(f"{log.name}.1"))
     with open(log, "wb") as sink:
         return subprocess.Popen(
             [sys.executable, "-m", "keyshift.control.process"],

@@ -93,8 +93,17 @@ class Jobs:
         except (OSError, ValueError):
             return None
 
-    def resumable(self, run: str) -> tuple[JobFile, dict[str, Any]]:
-        """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on."""
+    def require_journal(self, name: str) -> dict[str, Any]:
+        """The one that was kept last. Raises BadInput if there is none, or it cannot be read."""
+        if (journal := self.journal(name)) is None:
+            raise BadInput(f"job {name}: {self._journal(name)} is not there any more, so nothing can go on with it")
+        return journal
+
+    def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
+        """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on.
+
+        ``take_over``: even if its process lives.
+        """
         if self.read(run) and self._journal(run).exists() and self.journal(run) is None:
             raise BadInput(f"job {run}: {self._journal(run)} is damaged, so nothing can go on with it")
         kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
@@ -108,8 +117,11 @@ class Jobs:
                 f"job {job.name}: its journal has format = {journal.get('format')}, and this keyshift reads {FORMAT}; "
                 "resume it with the one that began it"
             )
-        if self.alive(job):
-            raise BadInput(f"job {job.name} runs, process {job.pid}: only a job whose process is gone is resumed")
+        if self.alive(job) and not take_over:
+            raise BadInput(
+                f"job {job.name} runs, process {job.pid}: only a job whose process is gone is resumed; --take-over "
+                "takes it from a process that lives and does nothing"
+            )
         return job, journal
 
     def all(self) -> list[JobFile]:

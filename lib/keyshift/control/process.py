@@ -1,9 +1,10 @@
 """The process of a job in the background: ``python -m keyshift.control.process``, started by ``control.background``.
 
 Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token``, ``socket``, an
-inherited file descriptor that listens, ``resume``, whether to go on with the job of this name, and ``own``, what the
-notebook that starts it has defined (``lab.own``). The end of standard input before the line ``release`` means that
-whoever has started it is gone before the job was ready: then it ends. Progress and the last word go to standard error.
+inherited file descriptor that listens, ``resume``, whether to go on with the job of this name, ``take_over``, even if
+its process seems to live, and ``own``, what the notebook that starts it has defined (``lab.own``). The end of standard
+input before the line ``release`` means that whoever has started it is gone before the job was ready: then it ends.
+Progress and the last word go to standard error.
 """
 
 import json
@@ -12,11 +13,13 @@ import shutil
 import signal
 import socket
 import threading
+from functools import partial
 from typing import IO, Any
 
 from keyshift.control.api import make_app
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server
+from keyshift.errors import Deposed
 from keyshift.lab.connect import open_job_lab
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import anywhere, live_spec
@@ -47,18 +50,21 @@ def run() -> None:
         jobs.keep_journal(name, journal | given)
 
     name = told["name"]
-    resumed = jobs.journal(name) if told["resume"] else None
-    if resumed:
-        shutil.rmtree(resumed["work"], ignore_errors=True)
-    job = LiveJob(record, spec, keep=keep, resumed=resumed)
+    resumed = partial(jobs.require_journal, name) if told["resume"] else None
+    if resumed and not told["take_over"]:  # or it would be taken from a process that works with it
+        shutil.rmtree(resumed()["work"], ignore_errors=True)
+    job = LiveJob(record, spec, keep=keep, resumed=resumed, take_over=told["take_over"])
     server = Server(make_app(job, told["token"]), socket.socket(fileno=told["socket"]))
     try:
         with open_job_lab(spec, told["profile"], tell) as lab:
             if resumed:
-                lab.require_snapshots(spec, resumed["run_id"], [one["name"] for one in resumed["snapshots"]])
+                lab.require_snapshots(spec, job.run_id, [one["name"] for one in resumed()["snapshots"]])
             labs.append(lab)
             job.most = lab.room(spec)
             job.execute()
+    except Deposed as error:  # all that there is of the job in files is of the other process
+        job.fail(error)
+        raise
     except BaseException as error:
         job.fail(error)
         if (file := jobs.read(name)) is not None:

@@ -58,6 +58,7 @@ class JobConfig:
     restore: str | None = None  # the savepoint or snapshot to begin from
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
     epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
+    epochs: tuple[tuple[tuple[int, int], ...], ...] = ()  # for each router, offsets at which an epoch begins, and which
     trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
 
     @property

@@ -13,8 +13,6 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 
 from keyshift.errors import Deposed, NotThere
 
-FIRST = 1  # of a job; nobody was before
-
 
 class Epoch(NamedTuple):
     """That of one driver."""

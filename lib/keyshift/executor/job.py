@@ -129,6 +129,9 @@ class Job:
 
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed the job meanwhile."""
+        if (there := self.stages[0].coordination) is not None:
+            with contextlib.suppress(ServiceUnavailable):  # it was away for too long for this one: another one asks
+                return there.require_epoch()
         if self.config.epoch:
             with self._nodes() as nodes:
                 nodes.require_epoch()

@@ -106,13 +106,17 @@ class RouterTask(Routing):
     """A router of the first stage during one batch: frames of the source come in."""
 
     def __init__(self, config: JobConfig) -> None:
-        self._event_schema = config.make_source().schema
+        self._event_schema, self._epochs = config.make_source().schema, config.epochs
         super().__init__(config)
         self.coordination.watch("savepoint", lambda raw: self.request_savepoint(raw["id"]))
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
-        """Rows for all slots; see ``Routing.routed``."""
+        """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
         events, meta = frames.decode(value, self._event_schema)
+        if self._epochs and frames.epoch_of(meta) < max(
+            (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
+        ):
+            return []
         rows, savepoints = self.routed(router, offset, self.stage.mapped(events), meta.get("watermark", 0))
         for savepoint in savepoints:
             self.coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})

@@ -33,7 +33,8 @@ Record = Callable[..., Manifest]  # see ``Lab.record``
 
 class LiveJob:
     """For any thread. ``execute`` is called once, by the thread that then controls the job. ``keep`` writes down what
-    another process needs to go on with the job; ``resumed`` is what was written by one that is gone.
+    another process needs to go on with the job; ``resumed`` reads what was written by the one before, and ``take_over``
+    says to go on even if that one seems to live.
 
     Methods that ask for something raise BadInput, and change nothing, if it is not possible or the job does not run;
     ServiceUnavailable if a service is away.
@@ -45,11 +46,13 @@ class LiveJob:
         spec: RunSpec,
         on_end: Callable[[], None] = lambda: None,
         keep: Callable[[dict[str, Any]], None] = lambda journal: None,
-        resumed: dict[str, Any] | None = None,
+        resumed: Callable[[], dict[str, Any]] | None = None,
+        take_over: bool = False,
     ) -> None:
-        self._record, self.spec, self._on_end, self._keep, self._resumed = record, spec, on_end, keep, resumed
+        self._record, self.spec, self._on_end, self._keep = record, spec, on_end, keep
+        self._resumed, self._take_over = resumed, take_over
         self.most = room(spec)  # slots that a restart may lead to
-        self.run_id = resumed["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
+        self.run_id = resumed()["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
         self.error: BaseException | None = None  # why there is none
@@ -91,7 +94,8 @@ class LiveJob:
 
     def _make(self, *parts: Any) -> LiveRun:
         run = LiveRun(*parts)
-        run.on_ready, run.unwanted, run.resumed = self.ready.set, self._unwanted, self._resumed
+        run.on_ready, run.unwanted = self.ready.set, self._unwanted
+        run.resumed, run.take_over = self._resumed, self._take_over
         run.keep = lambda journal: self._keep(journal | {"run_id": self.run_id})
         self._run = run
         return run

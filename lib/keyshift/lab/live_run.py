@@ -19,6 +19,7 @@ from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
+from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Before, Feed, Traffic
 
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
@@ -73,7 +74,8 @@ class LiveRun(Course):
         self.migrations: list[Migration] = []
         self._before: list[dict[str, Any]] = []  # those that were requested of a process that is gone
         self.unwanted = False
-        self.resumed: dict[str, Any] | None = None  # the journal of the process that is gone
+        self.resumed: Callable[[], dict[str, Any]] | None = None  # reads the journal of the process before
+        self.take_over = False  # even if that one seems to live
         self.keep: Callable[[dict[str, Any]], None] = lambda journal: None  # writes the journal down
         self._kept: tuple[Any, ...] = ()  # of what the journal was that was kept last
         self.on_ready: Callable[[], None] = lambda: None
@@ -93,7 +95,8 @@ class LiveRun(Course):
         feed = self._open() if self.resumed is None else self._reopen(self.resumed)
         with Sampler(ignore=self._traffic.pids) as sampler:
             now = time.time() + LEAD_S
-            start = self.began_at = now if self.resumed is None else self.resumed["began_at"]
+            start = self.began_at = now if math.isnan(self.began_at) else self.began_at
+            self.system.require_driver()
             feed.before = feed.before._replace(took_s=now - start)
             feed.begin(now, None)
             if self._spec.scenario.trigger == "auto":
@@ -159,17 +162,27 @@ class LiveRun(Course):
         self._feed.change_rate(rate)
         self.rate = rate
 
-    def _reopen(self, journal: dict[str, Any]) -> Feed:
-        """In place of ``_open``: topics and results are there, and the state is in snapshots."""
-        run = self._spec.run
+    def _reopen(self, read_journal: Callable[[], dict[str, Any]]) -> Feed:
+        """In place of ``_open``: topics and results are there, and the state is in snapshots.
+
+        Behind the claim the process before writes no journal any more, and behind the first frame that a generator of
+        the new epoch writes into a partition no event of another one counts. Only then both are read.
+        """
+        if not self.take_over:
+            self._traffic.await_silence()
+        epoch = self.system.claim(read_journal())
+        journal = read_journal()
+        self.rate, self._trigger, self.began_at = journal["rate"], journal["trigger"], journal["began_at"]
         self._traffic.open(again=True)
-        skip, due = self._traffic.count_offered()
-        self.rate, self._trigger = journal["rate"], journal["trigger"]
-        self._feed = self._traffic.feed(self.rate, run.frame_ms, skip=skip)
-        self._feed.before = Before(sum(skip), due)
+        self._feed = self._traffic.feed(self.rate, self._spec.run.frame_ms, epoch=epoch)
+        self._feed.await_state("ready")
+        offered = self._traffic.count_offered()
+        self._feed.skip(offered.events)
+        self._feed.before = Before(sum(offered.events), offered.due)
+        resume = partial(self._resume, deque([(journal, offered.epochs)]))
         self._before = [_given_up(migration) for migration in journal["migrations"]]
         begin = time.perf_counter()
-        begun_from = self._surviving(partial(self._resume, deque([journal])))
+        begun_from = self._surviving(resume)
         self._display.say("ready: every router and slot has put a first row through")
         self.system.note(
             f"the job's process was gone and another one went on with it; everything since its {begun_from} was done "
@@ -178,9 +191,9 @@ class LiveRun(Course):
         )
         return self._feed
 
-    def _resume(self, journals: deque[dict[str, Any]]) -> str:
+    def _resume(self, given: deque[tuple[dict[str, Any], Epochs]]) -> str:
         """Once: if a snapshot cannot be read, the job has recovered from the one before when it comes here again."""
-        return self.system.resume(journals.popleft()) if journals else "snapshot, the newest that could be read,"
+        return self.system.resume(*given.popleft()) if given else "snapshot, the newest that could be read,"
 
     def told_migrations(self) -> list[dict[str, Any]]:
         """All that were requested, in that order, as a status has them."""

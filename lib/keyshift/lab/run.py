@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.job import Job
 from keyshift.executor.savepoint import SavepointStore
@@ -170,6 +171,8 @@ class Lab:
             with self._prepared(spec, run_id, log, course, results) as run:
                 outcome = run.execute()
             return recording.ended(outcome, log)
+        except Deposed:  # what comes of the run is the other process' to tell
+            raise
         except BaseException as error:
             recording.died(error, log)
             raise
@@ -228,15 +231,31 @@ class Lab:
         try:
             yield course(spec, system, traffic, display, self.await_executors)
         except Exception:
+            with contextlib.suppress(ServiceUnavailable):  # the run's own error is the news, unless this is the reason
+                job.require_driver()
             job.read_log()
             raise
         finally:
-            for close in (services.close, job.stop, traffic.close, job.clean):
-                try:
-                    close()
-                except Exception as error:  # the rest must go as well, and the run's own error is the news
-                    self.say(f"cleaning up: {type(error).__name__}: {error}")
-            log += job.log
+            self._close(services.close, job.stop)
+            over = False  # and another process may need what there is
+            try:
+                over = self._close(job.end)
+            finally:
+                self._close(partial(traffic.close, keep_topics=not over), *[job.clean] * over)
+                log += job.log
+
+    def _close(self, *closes: Callable[[], None]) -> bool:
+        """Whether all went well; the rest must go as well if one fails. Raises Deposed."""
+        failed = False
+        for close in closes:
+            try:
+                close()
+            except Deposed:
+                raise
+            except Exception as error:  # the run's own error is the news
+                failed = True
+                self.say(f"cleaning up: {type(error).__name__}: {error}")
+        return not failed
 
 
 OnFailure = Callable[[RunSpec, KeyshiftError], None]

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from keyshift.lab.spec import RunSpec
 from keyshift.lab.stage_plans import Proposal, StagePlans
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
+from keyshift.traffic.topics import Epochs
 from keyshift.workloads import parcel_of
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
@@ -90,14 +92,20 @@ class LiveSystem(SystemUnderTest, Protocol):
     def ended(self, stage: str, number: int) -> bool | None:
         """Whether all units came where this migration wanted them; None while it is to come or under way."""
 
-    def journal(self) -> dict[str, Any]:
-        """What another process needs to go on; see ``lab.journal``."""
+    def require_driver(self) -> None:
+        """Raises Deposed if another process has claimed the job."""
 
     def kept(self) -> None:
         """The journal that was told last is written down: what only older ones refer to may go."""
 
-    def resume(self, journal: dict[str, Any]) -> str:
-        """Go on from there, instead of ``start``. Says from where, as ``recover``."""
+    def journal(self) -> dict[str, Any]:
+        """What another process needs to go on; see ``lab.journal``. Raises Deposed if it has its own by now."""
+
+    def claim(self, journal: dict[str, Any]) -> int:
+        """Be the driver of the job that the journal is of, before anything else; gives the epoch."""
+
+    def resume(self, journal: dict[str, Any], epochs: Epochs) -> str:
+        """Go on from there, instead of ``start``. Says from where, as ``recover``. ``epochs``: of the input."""
 
     def copied(self) -> dict[str, Any]:
         """``bytes_copied`` ahead of migrations, and ``replicate_s``, how long that took; None if there were none."""
@@ -234,8 +242,13 @@ class KeyshiftJob:
         """Asks the slots."""
         return {stage.name: stage.measure() for stage in self._job.stages}
 
+    def require_driver(self) -> None:
+        """Of the job."""
+        self._job.require_driver()
+
     def journal(self) -> dict[str, Any]:
         """Of the job and of the plans that were made for it."""
+        self.require_driver()
         plans = {name: each.journal() for name, each in self._plans.items()}
         self._past = self._job.past()
         return past_to_json(self._job.config, self._past) | {"plans": plans}
@@ -245,11 +258,16 @@ class KeyshiftJob:
         if self._past is not None:
             self._job.kept(self._past)
 
-    def resume(self, journal: dict[str, Any]) -> str:
+    def claim(self, journal: dict[str, Any]) -> int:
+        """With the secret that is in the journal."""
+        self._job.config = config_from_json(self._job.config, journal)
+        return self._job.claim()
+
+    def resume(self, journal: dict[str, Any], epochs: Epochs) -> str:
         """With the numbers of migrations going on where they were."""
         for name, plans in self._plans.items():
             plans.resume(journal["plans"][name])
-        self._job.config = config_from_json(self._job.config, journal)
+        self._job.config = replace(config_from_json(self._job.config, journal), epochs=epochs)
         self._job.resume(past_from_json(journal))
         return self._from_where()
 

@@ -9,8 +9,10 @@ the frame is due, and there are no ticks. Frames and what is on its way to Kafka
 after the load has ended, what is left of it is never offered.
 
 Speaks JSON lines (see ``traffic.entry``). In: ``GeneratorConfig``, then ``{"start_at_us": ..., "seconds": ...}``
-(once; ``seconds`` null: until it is told to end), any number of ``{"rate": ...}``, which hold from the moment they are
-heard, ``{"end": true}``, by which a load without an end is over, and ``{"stop": true}``. Out: ``{"state": "ready"}``;
+(once; ``seconds`` null: until it is told to end), before that perhaps ``{"skip": [...]}``, events of each router that
+another process has offered, any number of ``{"rate": ...}``, which hold from the moment they are
+heard, ``{"end": true}``, by which a load without an end is over, and ``{"stop": true}``. Out: ``{"state": "ready"}``,
+behind its first frame in each partition;
 every second ``{"sent_events": ..., "due": ..., "late_ms": ...}`` (all events so far, results that they must have,
 largest lag behind the schedule within the second); ``{"state": "done", "events": ..., "planned": ..., "due": ...,
 "took_s": ...}`` when Kafka has acknowledged the last event (``planned``: events that the load was to have; ``took_s``:
@@ -26,17 +28,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from pydantic import Field
 
 from keyshift import frames
 from keyshift.clock import SECOND_US, now_us
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import Commands, TrafficConfig, run
 from keyshift.traffic.process import say
-from keyshift.traffic.topics import ANSWER_MS, broker_errors, require_partitions
+from keyshift.traffic.topics import ANSWER_MS, broker_errors, read_facts, require_partitions
 from keyshift.workloads import Partition, results_due
 
 AWAY_MS = 60_000  # so long Kafka may be away: a restart takes a quarter of a minute on a busy machine
@@ -54,9 +56,7 @@ class GeneratorConfig(TrafficConfig):
     )
     routers: int = Field(ge=1, description="partitions of the topic")
     frame_ms: float = Field(gt=0, description="time between frames, per partition")
-    skip: list[int] = Field(
-        default=[], description="events of each router that were offered before, by another process"
-    )
+    epoch: int = Field(default=frames.FIRST_EPOCH, ge=frames.FIRST_EPOCH, description="of its driver")
 
 
 class Schedule:
@@ -122,12 +122,12 @@ class Generator:
     def __init__(self, config: GeneratorConfig, producer: KafkaProducer) -> None:
         workload = config.make_workload()
         [source], self._stages = workload.sources, workload.stages
-        self._config, self._producer = config, producer
+        self._config, self._producer, self._schema = config, producer, source.schema
         self._empty = frames.empty(source.schema)
         self._partitions: list[Partition] = [source.partition(router) for router in range(config.routers)]
-        for partition, skipped in zip(self._partitions, config.skip, strict=False):
-            for begin in range(0, skipped, TAKE_EVENTS):
-                partition.take(np.zeros(min(TAKE_EVENTS, skipped - begin), np.int64))
+        self._next_offset: dict[int, int] = {}  # of each router's partition, if nobody else writes there
+        self._others: dict[int, int] = {}  # routers, and the offset of what somebody else has written there last
+        self._facts = {"epoch": config.epoch} if config.epoch > frames.FIRST_EPOCH else {}  # of every frame
         self._sent = [0] * config.routers
         self._due = 0
         self._last_us = 0  # when the load is over, if it has an end
@@ -177,6 +177,11 @@ class Generator:
         """Plan the load, change its rate, or end it. Raises BadInput for a command that is none, or not for now."""
         schedule = self.schedule
         match command:
+            case {"skip": [*skipped]} if schedule is None:
+                for partition, events in zip(self._partitions, skipped, strict=True):
+                    for begin in range(0, events, TAKE_EVENTS):
+                        partition.take(np.zeros(min(TAKE_EVENTS, events - begin), np.int64))
+                return
             case {"start_at_us": int(start_us), "seconds": int() | float() | None as seconds} if schedule is None:
                 config = self._config
                 schedule = Schedule(start_us, seconds, config.rate, config.routers, config.rate_steps)
@@ -191,6 +196,7 @@ class Generator:
                     f"generator command {command}: expected start_at_us with seconds, once, then a rate above 0 or end "
                     "while the load has no end, or stop"
                 )
+        assert schedule is not None
         if schedule.end_us < math.inf:
             self._last_us = max(int(schedule.end_us), now_us)
             self._planned = int(sum(schedule.total))
@@ -224,15 +230,15 @@ class Generator:
             return
         *pieces, last = frames.cut(batch)
         for piece in pieces:
-            yield frames.encode(piece)
-        yield frames.encode(last, {"watermark": watermark})
+            yield frames.encode(piece, self._facts)
+        yield frames.encode(last, {"watermark": watermark} | self._facts)
 
     def _put(self, router: int, frame: bytes) -> None:
         with self._room:
             self._room.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
             self._on_the_way += len(frame)
         sent = self._producer.send(self._config.topic, frame, partition=router)
-        sent.add_callback(partial(self._gone, len(frame))).add_errback(self._failed)
+        sent.add_callback(partial(self._gone, router, len(frame))).add_errback(self._failed)
         self._check()
 
     def flush(self) -> None:
@@ -241,10 +247,26 @@ class Generator:
             self._producer.flush(timeout=AWAY_MS / 1000)
         self._check()
 
-    def _gone(self, size: int, _: Any) -> None:
+    def _gone(self, router: int, size: int, written: Any) -> None:
+        if written.offset > self._next_offset.get(router, written.offset):
+            self._others[router] = written.offset - 1
+        self._next_offset[router] = written.offset + 1
         with self._room:
             self._on_the_way -= size
             self._room.notify()
+
+    def require_newest(self) -> None:
+        """Raises Deposed if the generator of a later driver writes into the topic, too; whatever one of an earlier
+        driver writes does not count.
+        """
+        config = self._config
+        while self._others and not config.lines:
+            router, offset = self._others.popitem()
+            where = TopicPartition(config.topic, router)
+            epoch = frames.epoch_of(read_facts(config.kafka, where, offset, self._schema, config.sign_in))
+            if epoch > config.epoch:
+                said = f"another process offers events to topic {config.topic!r} now"
+                raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
 
     def _failed(self, error: Exception) -> None:
         with self._room:
@@ -276,6 +298,9 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             **config.sign_in.client(),
         )
     generator = Generator(config, producer)
+    for router in range(config.routers):
+        generator.send(router, now_us())
+    generator.flush()
     say({"state": "ready"})
 
     turn_us = config.frame_ms * 1000 / config.routers
@@ -302,6 +327,7 @@ def generate(config: GeneratorConfig, commands: Commands) -> None:
             turn = after
         with broker_errors(config.kafka, f"sending to topic {config.topic!r}"):
             pending = {router: at_us for router, at_us in pending.items() if not generator.send(router, at_us)}
+        generator.require_newest()
         late_us = max(late_us, generator.late_us(passed_us))
         generator.give_up(passed_us)
         if generator.finished and not done:

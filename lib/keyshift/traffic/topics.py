@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,16 @@ from keyshift.workloads import KeyedStage, results_due
 SILENCE_S = 2.0  # a generator that lives writes many times in it
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
+Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets at which an epoch begins, and the epoch
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
+
+
+class Offered(NamedTuple):
+    """What was offered until now: ``events`` of each partition, and how many results are ``due`` for them."""
+
+    events: list[int]
+    due: int
+    epochs: Epochs
 
 
 def broker_errors(kafka: str, doing: str) -> AbstractContextManager[None]:
@@ -69,7 +79,10 @@ def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPE
             if (now := consumer.end_offsets(assigned)) != ends:
                 ends, since = now, time.monotonic()
             if time.monotonic() - begin > ANSWER_MS / 1000:
-                raise ServiceUnavailable(f"somebody still writes into topic {topic!r}: the job runs elsewhere")
+                raise ServiceUnavailable(
+                    f"somebody still writes into topic {topic!r}: the job runs elsewhere; "
+                    "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
+                )
             time.sleep(0.2)
 
 
@@ -157,6 +170,28 @@ def result_times(kafka: str, topic: str, partitions: int, since: float, sign_in:
     return found
 
 
+def read_facts(
+    kafka: str, where: TopicPartition, offset: int, schema: pa.Schema, sign_in: SignIn = OPEN
+) -> dict[str, Any]:
+    """The metadata of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
+    with broker_errors(kafka, f"reading topic {where.topic!r}"):
+        consumer = KafkaConsumer(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            enable_auto_commit=False,
+            metrics_enabled=False,
+            **sign_in.client(),
+        )
+        try:
+            consumer.assign([where])
+            consumer.seek(where, offset)
+            for some in consumer.poll(timeout_ms=ANSWER_MS, max_records=1).values():
+                return frames.decode(some[0].value, schema)[1]
+        finally:
+            consumer.close()
+    raise ServiceUnavailable(f"Kafka at {kafka}: no record {offset} of topic {where.topic!r} within {ANSWER_MS} ms")
+
+
 def read_topic(
     kafka: str,
     topic: str,
@@ -168,28 +203,33 @@ def read_topic(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The events and the frames in ``topic`` at the time of the call.
 
-    Events: columns router, offset, position and those of ``schema``, or what routers make of them for ``stage``; with
-    ``before`` only those before that offset of each partition. Frames, all of them: columns router, offset, watermark
-    (0 if it has none) and events, how many of the source.
+    What is stale (see ``keyshift.frames``) is left out. Events: columns router, offset, position and those of
+    ``schema``, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
+    partition. Frames, all of them: columns router, offset, watermark (0 if it has none), events, how many of the
+    source, and epoch.
     Raises ServiceUnavailable if the broker does not answer, ProtocolViolation if a frame is not of ``schema``.
     """
     tables = [(schema if stage is None else stage.events).empty_table()]
-    seen = [np.empty((0, 5), np.int64)]
+    seen = [np.empty((0, 6), np.int64)]
+    newest = [frames.FIRST_EPOCH] * partitions
     for partition, some in records(kafka, topic, partitions, sign_in):
         batches: list[pa.RecordBatch] = []
-        rows_seen: list[tuple[int, int, int, int, int]] = []
+        rows_seen: list[tuple[int, int, int, int, int, int]] = []
         router = partition.partition
         for record in some:
             batch, meta = frames.decode(record.value, schema)
-            rows = -1
+            epoch, rows = frames.epoch_of(meta), -1
+            if epoch < newest[router]:
+                continue
+            newest[router] = epoch
             if before is None or record.offset < before[router]:
                 batches.append((batch if stage is None else stage.mapped(batch)).replace_schema_metadata(None))
                 rows = batches[-1].num_rows
-            rows_seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows, rows))
+            rows_seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
         # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
         tables.append(pa.Table.from_batches(batches, tables[0].schema).combine_chunks())
-        seen.append(np.array(rows_seen, np.int64))
-    columns = ["router", "offset", "watermark", "events"]
+        seen.append(np.array(rows_seen, np.int64).reshape(-1, 6))
+    columns = ["router", "offset", "watermark", "events", "epoch"]
     *of_frames, of_rows = np.concatenate(seen).T
     all_frames = pd.DataFrame(dict(zip(columns, of_frames, strict=True)))
     wanted, rows = all_frames[of_rows >= 0], of_rows[of_rows >= 0]
@@ -202,19 +242,28 @@ def read_topic(
 
 def count(
     kafka: str, topic: str, schema: pa.Schema, partitions: int, stages: Sequence[KeyedStage], sign_in: SignIn = OPEN
-) -> tuple[list[int], int]:
-    """How many events of a source are in each partition of ``topic`` now, and how many results they must have.
+) -> Offered:
+    """What is in ``topic`` of a source now, but for what is stale (see ``keyshift.frames``).
 
     In little memory, however long the topic is. Raises as ``read_topic``.
     """
     events, due = [0] * partitions, 0
+    begins: list[list[tuple[int, int]]] = [[] for _ in range(partitions)]
     for partition, some in records(kafka, topic, partitions, sign_in):
-        batches = [frames.decode(record.value, schema)[0].replace_schema_metadata(None) for record in some]
+        known, batches = begins[partition.partition], []
+        for record in some:
+            batch, meta = frames.decode(record.value, schema)
+            epoch = frames.epoch_of(meta)
+            newest = known[-1][1] if known else 0
+            if epoch > newest:
+                known.append((record.offset, epoch))
+            if epoch >= newest:
+                batches.append(batch.replace_schema_metadata(None))
         [batch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches() or [None]
         if batch is not None:
             events[partition.partition] += batch.num_rows
             due += results_due(stages, batch)
-    return events, due
+    return Offered(events, due, tuple(map(tuple, begins)))
 
 
 def positions(rows: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.errors import NotThere, ServiceUnavailable
+from keyshift.frames import FIRST_EPOCH
 from keyshift.traffic import lines, topics
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
@@ -35,7 +36,7 @@ class Topic(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What an earlier process has offered of a load: events, results that they must have, and since when."""
+    """What earlier processes have offered of a load: events, results that they must have, and since when."""
 
     events: int = 0
     due: int = 0
@@ -79,6 +80,10 @@ class Feed(JsonProcess):
         elif "sent_events" in report:
             self.sent = report["sent_events"]
             self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
+
+    def skip(self, events: Sequence[int]) -> None:
+        """So many events of each router were offered before, by another process; before ``begin``."""
+        self.tell({"skip": list(events)})
 
     def begin(self, start: float, seconds: float | None) -> None:
         """Offer the load from ``start`` (seconds since the epoch), for ``seconds``; None: until ``end_load``."""
@@ -124,7 +129,7 @@ class Feed(JsonProcess):
 
 
 class Traffic:
-    """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind.
+    """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind but perhaps the topics.
 
     ``events`` has a partition per router, ``results`` one per slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. All methods raise ServiceUnavailable if Kafka or
@@ -163,22 +168,31 @@ class Traffic:
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
 
     def open(self, again: bool = False) -> None:
-        """Make the topics, start the collector. ``again``: they are there; wait until nobody writes events any more."""
+        """Make the topics, start the collector. ``again``: they are there."""
         kafka, sign_in = self._endpoints.kafka, self._endpoints.sign_in
-        if again:
-            topics.await_silence(kafka, self._events.name, self._events.partitions, sign_in)
-        else:
+        if not again:
             for topic in (self._events, self._results):
                 topics.create_topic(kafka, topic.name, topic.partitions, sign_in=sign_in)
         sink = {"topic": self._results.name, "partitions": self._results.partitions, "output": str(self._output)}
         self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
 
+    def await_silence(self) -> None:
+        """Until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
+        topics.await_silence(self._endpoints.kafka, self._events.name, self._events.partitions, self._endpoints.sign_in)
+
     def feed(
-        self, rate: float, frame_ms: float, steps: Sequence[tuple[float, float]] = (), skip: Sequence[int] = ()
+        self,
+        rate: float,
+        frame_ms: float,
+        steps: Sequence[tuple[float, float]] = (),
+        epoch: int = FIRST_EPOCH,
     ) -> Feed:
-        """Start a generator of ``rate`` events per second, and of other rates later; see ``traffic.generator``."""
+        """Start a generator of ``rate`` events per second, and of other rates later; see ``traffic.generator``.
+
+        ``epoch``: of the driver that it is for; when the generator is ready, whatever those of others offer is stale.
+        """
         load = {"topic": self._events.name, "routers": self._events.partitions, "frame_ms": frame_ms}
-        load |= {"rate": rate, "rate_steps": list(steps), "skip": list(skip)}
+        load |= {"rate": rate, "rate_steps": list(steps), "epoch": epoch}
         feed = Feed(self._common | load)
         self._processes.append(feed)
         return feed
@@ -203,11 +217,11 @@ class Traffic:
         for process in self._processes:
             process.stop()
 
-    def close(self) -> None:
+    def close(self, keep_topics: bool = False) -> None:
         """Remove all of it; safe to call twice. What fails is raised when the rest is gone."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._output.unlink, missing_ok=True)
-            for topic in (self._events, self._results):
+            for topic in () if keep_topics else (self._events, self._results):
                 stack.callback(topics.delete_topic, self._endpoints.kafka, topic.name, self._endpoints.sign_in)
             for process in self._processes:
                 stack.callback(process.kill)
@@ -287,8 +301,8 @@ class Traffic:
             endpoints.kafka, events.name, source.schema, events.partitions, before, endpoints.sign_in, stage
         )
 
-    def count_offered(self) -> tuple[list[int], int]:
-        """Events of each router, and how many results they must have; see ``topics.count``."""
+    def count_offered(self) -> topics.Offered:
+        """In little memory; see ``topics.count``."""
         endpoints, events, [source] = self._endpoints, self._events, self._workload.sources
         stages = self._workload.stages
         return topics.count(endpoints.kafka, events.name, source.schema, events.partitions, stages, endpoints.sign_in)

@@ -104,6 +104,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     assert jobs.how_it_ended(jobs.read("one")).endswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
+    assert jobs.resumable("three", take_over=True)[1]["run_id"] == "2026-three"
     for unclear in ("2026-t", "", "nobody"):
         with pytest.raises(BadInput, match="unknown job to resume"):
             jobs.resumable(unclear)
@@ -119,6 +120,8 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.resumable("one")
     jobs.remove("one")
     assert jobs.journal("one") is None
+    with pytest.raises(BadInput, match=r"job one: .*one\.journal is not there any more"):
+        jobs.require_journal("one")
     assert jobs.free_name("one", "keycount") == "one"
 
 

@@ -62,11 +62,11 @@ def keys_of(slot: int) -> list[int]:
     return keys[units_of(keys, CONFIG.key_groups, CONFIG.bins) % SLOTS == slot].tolist()
 
 
-def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0) -> dict[int, list]:
+def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0, **facts: int) -> dict[int, list]:
     """The rows that each slot gets of frame ``number``."""
     columns = [pa.array(keys, pa.int64())] * len(EVENTS)
     value = frames.encode(
-        pa.RecordBatch.from_arrays(columns, schema=EVENTS), {"watermark": BEGIN_US + number * FRAME_US}
+        pa.RecordBatch.from_arrays(columns, schema=EVENTS), {"watermark": BEGIN_US + number * FRAME_US} | facts
     )
     got: dict[int, list] = {slot: [] for slot in range(SLOTS)}
     for slot, row in task.frame(router, number, pa.py_buffer(value)):
@@ -98,6 +98,22 @@ def test_every_slot_gets_its_events_and_only_those(said):
         assert events["position"].to_pylist() == positions
         assert events["key"].to_pylist() == [keys[position] for position in positions]
         assert (row.router, row.version, row.offset, row.watermark) == (0, 1, 1, BEGIN_US + FRAME_US)
+
+
+def test_events_that_a_deposed_driver_s_generator_offers_behind_those_of_a_later_one_go_nowhere(said):
+    task = RouterTask(replace(CONFIG, epochs=(((0, 1), (3, 2), (6, 4)),)))
+    keys = keys_of(0)[:1]
+    taken = []
+    for offset, epoch in enumerate((1, 1, 1, 2, 1, 2, 4, 2, 1, 4)):
+        facts = {} if epoch == 1 else {"epoch": epoch}
+        rows = frame(task, offset, keys, **facts)
+        if any(rows.values()):
+            taken.append(offset)
+            assert DATA in kinds(rows)[0]
+    assert taken == [0, 1, 2, 3, 5, 6, 9]
+    assert task.watermark == BEGIN_US + 9 * FRAME_US
+    frame(task, 10, keys, epoch=2)
+    assert task.watermark == BEGIN_US + 9 * FRAME_US
 
 
 def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_and_then_now_and_then(said):

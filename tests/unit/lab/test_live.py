@@ -7,7 +7,7 @@ import pytest
 from small_live import Stage, live_job
 
 from keyshift.control.metrics import Metrics
-from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.lab import live_run
 from keyshift.lab.live_run import LONGEST_PAUSE_S, WINDOW_S, pause_before
 from keyshift.lab.live_spec import live_spec, parameters, room
@@ -62,7 +62,7 @@ def test_it_scales_and_says_so(job):
     after = job.status()
     assert after["stages"]["counter"]["slots"] == 4
     assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
-    (feed, rate), (begin, _, seconds) = job.traffic.told[:2]
+    (feed, rate, _), (begin, _, seconds) = job.traffic.told[:2]
     assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
 
 
@@ -306,12 +306,12 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         job.scale(slots=3, wait=False)
         assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 60)
     journal = json.loads(json.dumps(journals[-1]))
-    with live_job(monkeypatch, live_spec(SMALL), resumed=journal) as job:
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal) as job:
         first, second = job.status()["migrations"]
         assert (first["outcome"], second["number"]) == ("complete", 1)
         assert second["outcome"].startswith("incomplete: the job's process was gone")
         assert not job.status()["migrating"]
-        assert (job.run_id, job.inner.calls) == (journal["run_id"], ["resume"])
+        assert (job.run_id, job.inner.calls) == (journal["run_id"], ["claim", "resume"])
         assert job.scale(slots=2)["number"] == 2
 
 
@@ -324,9 +324,44 @@ def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before
         inner.calls.append("dies")
         raise QueryDied("the snapshot has gone")
 
-    with live_job(monkeypatch, live_spec(SMALL), resumed=journals[-1], resume=dies) as job:
-        assert (job.inner.calls, job.status()["deaths"]) == (["dies", "recover"], 1)
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=dies) as job:
+        assert (job.inner.calls, job.status()["deaths"]) == (["claim", "dies", "recover"], 1)
         assert job.scale(slots=3)["outcome"] == "complete"
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_change_it_any_more(
+    monkeypatch, take_over
+):
+    """Behind the claim the journal, and behind the first frames of its own generator the events."""
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append):
+        pass
+    read, journal = [], journals[-1]
+    given = {"resumed": lambda: read.append(len(read)) or journal | {"rate": 100.0 + len(read)}, "take_over": take_over}
+    with live_job(monkeypatch, live_spec(SMALL), **given) as job:
+        told = job.traffic.told
+        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_state", "ready"), ("skip", [20, 10])]
+        assert (("await_silence",) in told) is not take_over
+        assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
+        assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))
+
+
+def test_a_job_that_another_process_has_claimed_offers_nothing_keeps_nothing_and_ends_with_that(monkeypatch):
+    kept = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
+        told = len(kept)
+        job.inner.deposed = True
+        job.inner.troubles.append("something to be kept")
+        assert job.ended.wait(10)
+        assert (job.state, job.why, len(kept)) == ("failed", "another one drives", told)
+    given = {"resumed": lambda: kept[-1], "resume": depose}
+    with pytest.raises(Deposed), live_job(monkeypatch, live_spec(SMALL), **given):
+        pass
+
+
+def depose(inner):
+    inner.deposed = True
 
 
 def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypatch):

@@ -1,5 +1,6 @@
 import math
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 from kafka.future import Future
 
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.frames import MOST_BYTES, decode
+from keyshift.traffic import generator as module
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
 from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import EVENTS
@@ -73,20 +75,21 @@ class Broker:
     """Stands for Kafka's producer: takes what is sent, and acknowledges it at once or when told to."""
 
     def __init__(self, at_once=True):
-        self.at_once, self.values, self.waiting = at_once, [], []
+        self.at_once, self.values, self.waiting, self.ends = at_once, [], [], [0, 0]
 
     def send(self, topic, value, partition):
         self.values.append((partition, value))
-        self.waiting.append(Future())
-        answer = self.waiting[-1]
+        self.waiting.append((Future(), SimpleNamespace(offset=self.ends[partition])))
+        self.ends[partition] += 1
+        answer, _ = self.waiting[-1]
         if self.at_once:
-            self.answer(Future.success, None)
+            self.answer(Future.success)
         return answer
 
-    def answer(self, how, value):
+    def answer(self, how, value=None):
         waiting, self.waiting = self.waiting, []
-        for future in waiting:
-            how(future, value)
+        for future, written in waiting:
+            how(future, value or written)
 
     def frames(self, router):
         return [decode(value, EVENTS) for partition, value in self.values if partition == router and value]
@@ -95,9 +98,11 @@ class Broker:
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}
 
 
-def generator(broker, rate, told_us=START_US, **more):
+def generator(broker, rate, told_us=START_US, skip=(), **more):
     config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
     made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20, **more), broker)
+    if skip:
+        made.obey({"skip": skip}, told_us)
     made.obey({"start_at_us": START_US, "seconds": 1}, told_us)
     return made
 
@@ -191,7 +196,7 @@ def test_a_rate_that_changes_takes_no_event_back_and_leaves_no_gap(rate, routers
 def test_a_generator_goes_on_behind_the_events_of_another_one():
     whole, rest = Broker(), Broker()
     first = generator(whole, rate=1000)
-    second = generator(rest, rate=1000, skip=[150, 20])
+    second = generator(rest, rate=1000, skip=[150, 20], epoch=3)
     for made in (first, second):
         for router in range(2):
             made.send(router, START_US + 1_000_000)
@@ -262,7 +267,7 @@ def test_a_generator_waits_until_there_is_room_on_the_way_to_kafka():
     assert sending.is_alive()
     assert on_the_way() <= ON_THE_WAY_BYTES + MOST_BYTES
     broker.at_once = True
-    broker.answer(Future.success, None)
+    broker.answer(Future.success)
     sending.join(60)
     assert not sending.is_alive()
     assert fast.events == 1_000_000
@@ -277,3 +282,65 @@ def test_a_generator_that_waits_for_room_hears_that_kafka_does_not_take_it():
         while not fast.send(0, START_US + 1_000_000):
             pass
     answers.join()
+
+
+def test_every_frame_says_in_which_epoch_it_was_offered_but_for_the_first():
+    first, later = Broker(), Broker()
+    for broker, epoch in ((first, 1), (later, 7)):
+        made = generator(broker, rate=300_000, epoch=epoch)
+        while not made.send(0, START_US + 1_000_000):
+            pass
+    assert len(first.frames(0)) > 2 and {"epoch" in meta for _, meta in first.frames(0)} == {False}
+    assert len(later.frames(0)) > 2 and {meta["epoch"] for _, meta in later.frames(0)} == {7}
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Metadata of what others have written, by partition and offset; ``asked`` has what was looked for."""
+    facts, asked = {}, []
+
+    def read_facts(kafka, where, offset, schema, sign_in):
+        asked.append((where.partition, offset))
+        return facts[where.partition, offset]
+
+    monkeypatch.setattr(module, "read_facts", read_facts)
+    facts_of = SimpleNamespace(facts=facts, asked=asked)
+    return facts_of
+
+
+def test_a_generator_ends_when_that_of_a_later_driver_writes_into_one_of_its_partitions(written):
+    broker = Broker()
+    made = generator(broker, rate=1000, epoch=2)
+    for router in (0, 1, 0, 1):
+        made.send(router, START_US + 100_000)
+    made.require_newest()
+    assert written.asked == [], "nobody else writes"
+    written.facts[1, 2] = {"epoch": 3}
+    broker.ends[1] += 1
+    made.send(0, START_US + 200_000)
+    made.require_newest()
+    made.send(1, START_US + 200_000)
+    with pytest.raises(Deposed, match=r"another process offers events to topic 't' now \(epoch 3, ours was 2\)"):
+        made.require_newest()
+    assert written.asked == [(1, 2)]
+
+
+def test_a_generator_goes_on_when_that_of_an_earlier_driver_wakes_and_writes(written):
+    broker = Broker()
+    made = generator(broker, rate=1000, epoch=2)
+    made.send(0, START_US + 100_000)
+    for facts in ({"watermark": 5}, {"epoch": 2}):  # the first epoch is not said; and what we lost count of is ours
+        written.facts[0, broker.ends[0]] = facts
+        broker.ends[0] += 1
+        made.send(0, START_US + 200_000)
+        made.require_newest()
+    assert written.asked == [(0, 1), (0, 3)]
+    made.send(0, START_US + 300_000)
+    made.require_newest()
+    assert len(written.asked) == 2 and made.events > 100
+
+
+def test_a_load_that_has_begun_skips_nothing():
+    made = generator(Broker(), rate=1000)
+    with pytest.raises(BadInput):
+        made.obey({"skip": [1, 1]}, START_US)

@@ -76,7 +76,7 @@ class Producer:
         return self
 
     def add_callback(self, taken):
-        taken(None)
+        taken(SimpleNamespace(offset=0))
         return self
 
     def add_errback(self, failed):

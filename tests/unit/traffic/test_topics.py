@@ -44,6 +44,7 @@ def test_events_come_with_their_places_and_frames_with_how_many_they_have(offere
         "offset": [0, 1, 2, 0, 1],
         "watermark": [0, 7, 14, 0, 7],
         "events": [2, 0, 1, 0, 3],
+        "epoch": [1] * 5,
     }
 
 
@@ -55,7 +56,21 @@ def test_what_is_behind_an_offset_is_left_out_but_for_its_frame(offered):
 
 
 def test_events_and_the_results_that_they_must_have_are_counted(offered):
-    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([3, 3], 6)
+    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([3, 3], 6, (((0, 1),), ((0, 1),)))
+
+
+def test_what_is_of_an_older_epoch_than_a_frame_before_it_does_not_count(monkeypatch):
+    """A generator whose driver was deposed has written on behind the first frame of the next one."""
+    partition, made = SOURCE.partition(0), []
+    for offset, epoch in enumerate((1, 2, 1, 2)):
+        batch = partition.take(np.arange(1 + offset, dtype=np.int64))
+        facts = {"epoch": epoch} if epoch > 1 else {}
+        made.append(SimpleNamespace(offset=offset, value=frames.encode(batch, facts), timestamp=offset))
+    monkeypatch.setattr(topics, "records", lambda *place: iter([(SimpleNamespace(partition=0), made)]))
+    events, seen = read_topic("", "t", SOURCE.schema, 1)
+    assert seen[["offset", "epoch"]].to_numpy().tolist() == [[0, 1], [1, 2], [3, 2]]
+    assert sorted(set(events["offset"])) == [0, 1, 3]
+    assert count("", "t", SOURCE.schema, 1, WORKLOAD.stages) == ([1 + 2 + 4], 1 + 2 + 4, (((0, 1), (1, 2)),))
 
 
 def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
@@ -64,7 +79,7 @@ def test_a_topic_without_a_record_has_neither_events_nor_frames(monkeypatch):
     assert events.empty and seen.empty
     assert list(events) == ["router", "offset", "position", *STAGE.events.names]
     assert events["router"].dtype == np.int32
-    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([0, 0], 0)
+    assert count("", "t", SOURCE.schema, 2, WORKLOAD.stages) == ([0, 0], 0, ((), ()))
 
 
 def test_frames_without_a_result_have_no_time(offered):
