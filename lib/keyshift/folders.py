@@ -68,16 +68,26 @@ def require_room(folder: Path, needed_bytes: int, remedy: str) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a private (0600) file so that a reader sees the old text or the new, never a part."""
+    """Write a private (0600) file so that a reader sees the old text or the new, never a part, also when the machine
+    has gone down meanwhile; what is there when this returns stays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
         os.unlink(name)
         raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every file system can; the file itself is there
+            os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -1,0 +1,48 @@
+import errno
+import os
+import stat
+
+import pytest
+
+from keyshift import folders
+from keyshift.folders import write_whole
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_anybody_goes_on(tmp_path, monkeypatch):
+    did, sync, replace = [], os.fsync, os.replace
+
+    def synced(handle):
+        found = os.fstat(handle)
+        did.append("folder" if stat.S_ISDIR(found.st_mode) else f"file of {found.st_size} bytes")
+        sync(handle)
+
+    monkeypatch.setattr(folders.os, "fsync", synced)
+    monkeypatch.setattr(folders.os, "replace", lambda *names: did.append("name") or replace(*names))
+    write_whole(tmp_path / "new" / "file", "four")
+    assert did == ["file of 4 bytes", "name", "folder"]
+    assert (tmp_path / "new" / "file").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path, monkeypatch):
+    write_whole(tmp_path / "file", "old")
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folders.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "file", "new")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_reason_to_fail(tmp_path, monkeypatch):
+    sync = os.fsync
+
+    def some(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(handle)
+
+    monkeypatch.setattr(folders.os, "fsync", some)
+    write_whole(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
