@@ -37,6 +37,7 @@ def check_backend(backend: Backend, settings: Settings | None = None, examples: 
                 _moves(store, other)
         with closing(backend.open(_NAME, _LISTS, served)) as lists:
             _several_lists(lists)
+    backend.clean(settings, _NAME.partition("/")[0])
 
 
 class Watched:

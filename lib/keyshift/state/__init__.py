@@ -6,7 +6,7 @@ field of the operator's ``state_schema``. Timers are in memory whatever the back
 themselves, behind the values. ``keyshift.checks.check_backend`` tries a backend.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -129,8 +129,8 @@ class Backend(NamedTuple):
 
     ``require(settings, here)``: raises BadInput or ServiceUnavailable if a run cannot use it, before anything is
     started; ``here`` if slots are on this machine. ``served(settings, job, folder)``: around a job, gives the settings
-    to open stores with; what the backend needs is there inside, and gone afterwards. ``folder`` is one of the run, None
-    if slots are elsewhere.
+    to open stores with; what the backend needs is there inside, and ends afterwards. ``folder`` is one of the run, None
+    if slots are elsewhere. ``clean(settings, job)``: removes what a job has left on servers that others run.
 
     ``open(slot, schema, settings)``: the store of a slot, for values of ``schema``. ``slot`` is its name with those of
     its job, attempt and stage (``job/0/counter/3``); if it moves, two processes have a store of that name for a while.
@@ -141,6 +141,7 @@ class Backend(NamedTuple):
     settings: type[Settings] = Settings
     require: Callable[[Any, bool], None] = lambda settings, here: None
     served: Callable[[Any, str, Path | None], AbstractContextManager[Any]] = _as_they_are
+    clean: Callable[[Any, str], None] = lambda settings, job: None
 
 
 backends: Registry[Backend] = Registry("state backend")
@@ -162,6 +163,7 @@ backends.register(
         RemoteSettings,
         redis_server.require,
         redis_server.served,
+        redis_server.clean,
     ),
 )
 backends.register(
@@ -172,5 +174,12 @@ backends.register(
         HybridSettings,
         redis_server.require,
         redis_server.served,
+        redis_server.clean,
     ),
 )
+
+
+def clean_stores(name: str, settings: Mapping[str, Any], job: str) -> None:
+    """Remove what the stores of a job of the backend ``name`` have left elsewhere. Raises ServiceUnavailable."""
+    backend = backends.get(name)
+    backend.clean(backend.settings(**settings), job)

@@ -87,26 +87,28 @@ def require(settings: RemoteSettings, here: bool) -> None:
 
 @contextmanager
 def served(settings: RemoteSettings, job: str, folder: Path | None) -> Iterator[RemoteSettings]:
-    """The settings for the slots of ``job``, while it runs; afterwards nothing of it is left."""
+    """The settings for the slots of ``job``, while it runs. A server of its own ends afterwards; see ``clean``."""
     if not settings.redis:
         require(settings, folder is not None)
         with _embedded() as (address, password):
             yield settings.model_copy(update={"redis": address}).with_secret(password)
         return
+    yield _with_password(settings)
+
+
+def clean(settings: RemoteSettings, job: str) -> None:
+    """Remove what the slots of ``job`` have left on a server that others run. Raises ServiceUnavailable."""
     import redis
 
-    settings = _with_password(settings)
-    client, owner, mine = connected(settings), f"keyshift:{job}/driver", secrets.token_bytes(8)
-    with service_errors((redis.RedisError, OSError), lambda error: f"redis = {settings.redis}: {error}"):
-        client.set(owner, mine)
+    if not settings.redis:
+        return
+    client = connected(_with_password(settings))
     try:
-        yield settings
+        with service_errors((redis.RedisError, OSError), lambda error: f"redis = {settings.redis}: {error}"):
+            for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
+                client.unlink(name)
     finally:
-        with suppress(Exception):  # a server that is away has told so before
-            if client.get(owner) in (mine, None):  # else another process goes on with the job
-                for name in client.scan_iter(f"keyshift:{job}/*", count=1000):
-                    client.unlink(name)
-            client.close()
+        client.close()
 
 
 def _with_password(settings: RemoteSettings) -> RemoteSettings:

@@ -10,7 +10,7 @@ import pytest
 
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.state import backends, redis_server
+from keyshift.state import backends, clean_stores, redis_server
 from keyshift.state.hybrid import HybridSettings, HybridStore
 from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, require, served
 from keyshift.state.remote import RemoteStore
@@ -151,7 +151,7 @@ def test_the_server_of_a_run_ends_with_it_and_its_password_is_nowhere_to_be_seen
     assert not process.is_running()
 
 
-def test_at_an_address_nothing_of_the_job_is_left(server, monkeypatch):
+def test_at_an_address_the_state_of_a_job_stays_until_it_is_cleaned(server, monkeypatch):
     monkeypatch.setenv(PASSWORD, server.secret)
     with served(RemoteSettings(redis=server.redis), "other", None) as settings:
         store = RemoteStore("other/0/stage/0", SCHEMA, settings)
@@ -161,7 +161,11 @@ def test_at_an_address_nothing_of_the_job_is_left(server, monkeypatch):
         store.load([(state, {2})])
         assert [name for name in names(server) if name.startswith("keyshift:other/")]
         store.close()
+    assert [name for name in names(server) if name.startswith("keyshift:other/")], "the job may go on"
+    clean_stores("remote", {"redis": server.redis}, "other")
     assert not [name for name in names(server) if name.startswith("keyshift:other/")]
+    with pytest.raises(ServiceUnavailable, match=f"redis = {NOWHERE}: "):
+        clean_stores("remote", {"redis": NOWHERE}, "other")
 
 
 def begun_anew(server):
