@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from minio.error import S3Error
+from minio.error import MinioException, S3Error
 
 from keyshift import frames
 from keyshift.executor import tasks
 from keyshift.executor.config import JobConfig, result_schema
 from keyshift.executor.slot_host import SlotHost
+from keyshift.executor.snapshotter import MARK
 from keyshift.traffic.topics import positions
 from keyshift.workloads import Workload
 
@@ -69,13 +70,30 @@ class Topic:
 
 
 class Bucket:
-    """As much of MinIO's client as savepoints and stored runs use."""
+    """As much of MinIO's client as savepoints and stored runs use.
 
-    def __init__(self) -> None:
+
+    A segment takes up to ``slow_s`` (seconds) to be written, and is not written with probability ``fails``: the rest of
+    what a job writes has to be there, or the run has no verdict.
+    """
+
+    def __init__(self, seed: int = 0, slow_s: float = 0.0, fails: float = 0.0) -> None:
         self.objects: dict[str, bytes] = {}
+        self.ever: dict[str, bytes] = {}  # what was removed, too
+        self._rng, self._slow_s, self._fails = random.Random(f"bucket {seed}"), slow_s, fails
 
     def put_object(self, bucket: str, name: str, data: io.BytesIO, length: int, part_size: int) -> None:
-        self.objects[name] = data.read(length)
+        if MARK in name:
+            time.sleep(self._rng.random() ** 3 * self._slow_s)  # seldom long
+            if self._rng.random() < self._fails:
+                raise MinioException(f"{name}: there is no room")
+        self.objects[name] = self.ever[name] = data.read(length)
+
+    def with_all(self) -> "Bucket":
+        """One that has what was removed, too."""
+        other = Bucket()
+        other.objects = self.ever
+        return other
 
     def get_object(self, bucket: str, name: str, offset: int = 0, length: int = 0) -> Any:
         if (found := self.objects.get(name)) is None:

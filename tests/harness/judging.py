@@ -1,28 +1,37 @@
-"""The verdict on a run, as ``lab.outcome`` asks for it."""
+"""The verdict on a run and on its snapshots, as ``lab.outcome`` asks for them."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 import pandas as pd
 
 from keyshift.executor.job import Job
-from keyshift.lab.final_state import judged, of_job
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.lab.final_state import FinalState, cuts_of, judged, judged_cuts, of_job
+from keyshift.results.verdict import Judgement
 from keyshift.workloads import Workload
 
 KINDS = ("lost", "duplicated", "reordered", "wrong", "foreign", "unexpected", "unread")  # of the verdict
+Topic = tuple[pd.DataFrame, pd.DataFrame]  # events, and frames
+
+
+def final_state(job: Job, left_behind: Mapping[str, Collection[tuple[int, int]]]) -> FinalState:
+    """Of a job that has stopped: its last savepoint, and the way there."""
+    return of_job(job, {name: {"left_behind": units} for name, units in left_behind.items()})
 
 
 def problems(
-    workload: Workload,
-    topic: tuple[pd.DataFrame, pd.DataFrame],
-    offered: int,
-    results: pd.DataFrame,
-    job: Job,
-    left_behind: Mapping[str, Collection[tuple[int, int]]],
+    workload: Workload, topic: Topic, offered: int, results: pd.DataFrame, final: FinalState
 ) -> Iterator[tuple[str, str]]:
-    """The kinds of mistakes that were found, and what. The last savepoint of the job is the final state."""
-    events, frames = topic
-    of_stages = {name: {"left_behind": units} for name, units in left_behind.items()}
-    found = judged(workload, offered, events, frames, results, of_job(job, of_stages))
+    """The kinds of mistakes that were found, and what."""
+    found = judged(workload, offered, *topic, results, final)
     for kind in KINDS:
         if count := getattr(found, kind):
             yield kind, f"{count}: {'; '.join(line for line in found.examples if line.startswith(kind))}"
+
+
+def snapshots(
+    workload: Workload, topic: Topic, results: pd.DataFrame, final: FinalState, store: SavepointStore
+) -> dict[str, Judgement]:
+    """The verdict on each snapshot in the ``store``, by its name."""
+    return judged_cuts(workload, *topic, results, replace(final, cuts=cuts_of(store, final)))

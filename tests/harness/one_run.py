@@ -34,6 +34,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.executor import job, led_stage, protocol_logs, routing, slot_task
 from keyshift.executor.config import JobConfig
+from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.snapshotter import MARK
 from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
@@ -73,9 +74,9 @@ def run(seed: int, **pinned: Any) -> Outcome:
     shape = draw(seed, **pinned)
     outcome = Outcome(seed, shape, pinned)
     failures = Failures(seed, shape.fails, shape.flight_s)
-    ensemble, bucket = Ensemble(seed, shape.zookeeper_s), Bucket()
+    ensemble, bucket = Ensemble(seed, shape.zookeeper_s), Bucket(seed, shape.store_s, shape.store_fails)
     with _installed(ensemble, bucket, failures):
-        Run(outcome, ensemble).go()
+        Run(outcome, ensemble, bucket).go()
         for client in failures.clients:
             client.close()
     outcome.seen.update({f"flight: {what}": times for what, times in failures.counted.items()})
@@ -113,9 +114,9 @@ class Request:
 class Run:
     """Load, job, migrations, savepoints, verdict: as ``lab.one_run`` has it. Is the ``Output`` of its job itself."""
 
-    def __init__(self, outcome: Outcome, ensemble: Ensemble) -> None:
+    def __init__(self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket) -> None:
         self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen
-        self._ensemble = ensemble
+        self._ensemble, self._bucket = ensemble, bucket
         shape = self.shape
         self._rng = random.Random(f"run {self.seed}")
         first, *behind = [stage.name for stage in workloads.get(shape.workload)(**shape.parameters).stages]
@@ -383,9 +384,16 @@ class Run:
 
     def _judge(self) -> None:
         job, topic, results = self._job, self._topic.read(self._workload), self._results()
-        found = judging.problems(self._workload, topic, self._offered, results, job, self._left_behind)
-        for check, what in found:
+        final = judging.final_state(job, self._left_behind)
+        for check, what in judging.problems(self._workload, topic, self._offered, results, final):
             self._problem(check, what)
+        with patch.object(objects, "Minio", lambda *_, **__: self._bucket.with_all()):
+            store = SavepointStore(job.config.endpoints, job.config.job)
+        snapshots = judging.snapshots(self._workload, topic, results, final, store)
+        self.seen["snapshots judged"] += len(snapshots)
+        for name, found in snapshots.items():
+            if not found.ok:
+                self._problem("snapshot", f"{name}: {'; '.join(found.examples)}")
         for name, target in self._targets.items():
             last = job.stage(name).assignments[-1]
             if not job.troubles and target.owner != last.owner:

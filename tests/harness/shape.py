@@ -55,6 +55,8 @@ class Shape:
     dies_at_s: float | None  # when the query dies
     dies_by: str  # of a "worker" that is killed, or a "session" that a task has lost for good
     snapshot_s: float  # from one snapshot to the next; 0: none
+    store_s: float  # what it takes to write a segment of a snapshot, at the most
+    store_fails: float  # share of those segments that cannot be written
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
 
@@ -107,5 +109,7 @@ def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinn
         dies_at_s=rng.random() * 2 if rng.random() < 0.1 else None,
         dies_by=rng.choice(("worker", "session")),
         snapshot_s=rng.choice((0.0, 0.1, 0.3)),
+        store_s=rng.choice((0.0, 0.0, 0.05, 0.3)),
+        store_fails=rng.choice((0.0, 0.0, 0.0, 0.1)),
     )
     return replace(shape, **pinned)

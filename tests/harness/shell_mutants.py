@@ -43,6 +43,7 @@ Original = Callable[..., Any]
 CALM = {
     "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "overlaps": 0.0,
     "restarts": False, "dies_at_s": None, "deadline_s": 3.0, "zookeeper_s": 0.005, "queue_bytes": 1 << 26,
+    "store_s": 0.0, "store_fails": 0.0,
 }  # fmt: skip
 ROUGH = CALM | {"fails": 0.2, "flight_s": 0.02, "deadline_s": 4.0}
 SHORT_BATCHES = CALM | {"moves": 1.0, "batch_s": 0.25}

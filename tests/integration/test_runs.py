@@ -145,8 +145,17 @@ def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
 def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
     """At rest, and in a migration; once more behind a death; the batch of Spark ends in between."""
     timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 12.0, "batch_s": 6.0}
-    manifest = lab.run(spec(strategy=strategy, snapshot_s=1.0, fault=fault, recoveries=3, **timed))
+    made = spec(strategy=strategy, snapshot_s=1.0, verify="snapshots", fault=fault, recoveries=3, **timed)
+    manifest = lab.run(made)
     assert manifest.status == "ok", manifest.verdict.examples
+    snapshots = lab.store.get_table(manifest.run_id, "snapshots")
+    assert set(snapshots["verdict"]) == {"ok"}
+    (note,) = [
+        note
+        for note in manifest.notes
+        if note.endswith("snapshots were judged, each as if the job had ended there: 0 bad")
+    ]
+    assert int(note.split()[0]) >= len(snapshots) > fault.count("kill")
     deaths = [note for note in manifest.notes if "the query died" in note]
     assert len(deaths) == fault.count("kill")
     assert all("since its snapshot was done again" in note for note in deaths), manifest.notes
@@ -156,7 +165,7 @@ def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab
     """The death comes in the migration, after snapshots of all stages."""
     run = spec(
         workload="chain", chain="counter,counter", stage="counter-1,counter-2", slots=1, to_slots=2, strategy="fluid",
-        snapshot_s=1.0, fault="kill:slot@3.3", rate=1000.0,
+        snapshot_s=1.0, verify="snapshots", fault="kill:slot@3.3", rate=1000.0,
     )  # fmt: skip
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples

@@ -34,7 +34,7 @@ TABLES = {
     ),
     "decisions": make_table("decisions", {"migration": [0], "unit": [3], "step": [-1], "reason": ["put off"]}),
     "scaling": scaling_table([], 0.0),
-    "snapshots": snapshots_table([], [], 0),
+    "snapshots": snapshots_table([], [], 0, {}),
 }
 
 

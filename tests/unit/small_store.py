@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from small_bucket import ENDPOINTS, Bucket
 
+from keyshift.protocol.record import SnapshotRecord
 from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
@@ -70,7 +71,7 @@ def tables(seconds=20, per_s=50):
         ),
         "decisions": make_table("decisions", {"migration": [0], "unit": [3], "step": [0], "reason": ["first"]}),
         "scaling": scaling_table([], 0.0),
-        "snapshots": snapshots_table([], [], 0),
+        "snapshots": snapshots_table([SnapshotRecord(1, 2, {"map": 3}, {"map": 4}, "one")], ["map"], 0, {"one": True}),
     }
 
 

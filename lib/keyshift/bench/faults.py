@@ -59,6 +59,7 @@ LOAD = {
     "snapshot_s": 1.0,
     "batch_s": 8.0,
     "recoveries": 3,
+    "verify": "snapshots",
 }
 
 

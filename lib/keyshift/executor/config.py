@@ -55,6 +55,7 @@ class JobConfig:
     deadline_s: float = 30.0  # of every phase of a migration
     hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
     snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
+    keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
     restore: str | None = None  # the savepoint or snapshot to begin from
     faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
     epoch: int = 0  # of the driver; 0: nobody has claimed the job yet

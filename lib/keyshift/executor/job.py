@@ -170,9 +170,9 @@ class Job:
         for stage in self.stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:
-            lists = self.snapshots, self.snapshots_taken
-            given = self._output, *lists, self.troubles.append, self._keeping, lambda: self._journaled
-            self._snapshotter = Snapshotter(config, self.stages, *given)
+            given = self._output, self.snapshots, self.snapshots_taken, self.troubles.append
+            more = self._keeping, lambda: self._journaled, self.revoked
+            self._snapshotter = Snapshotter(config, self.stages, *given, *more)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or

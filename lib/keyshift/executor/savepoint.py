@@ -262,6 +262,11 @@ class SavepointStore:
                 found.setdefault(row[0], []).append(Location(*row))
         return found
 
+    def committed(self, of: str) -> list[str]:
+        """Names of what was committed and is there, if they begin with ``of``; ascending. Raises ServiceUnavailable."""
+        names = (name.partition("/") for name in self._bucket.names(of))
+        return sorted(name for name, _, rest in names if rest == _MANIFEST)
+
     def keep_only(self, snapshots: Sequence[str], of: str) -> None:
         """Remove snapshots whose names begin with ``of``, but these, what they refer to, and all newer ones.
 

@@ -2,7 +2,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -49,7 +49,8 @@ class _Over(Exception):
 class Snapshotter:
     """Of one attempt. ``complete`` has the newest ``KEPT`` that are complete, and changes only while ``keeping`` is
     held; ``taken`` gets what is to be known of each when it has gone; ``trouble`` is told in one line of each that
-    failed. Snapshots that ``needed()`` names stay in the store, though they are not among the newest.
+    failed. Snapshots that ``needed()`` names stay in the store, though they are not among the newest. ``revoked``:
+    versions whose results count for nothing.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
     has come to the snapshot finds there what it has to say as a router.
@@ -68,10 +69,11 @@ class Snapshotter:
         trouble: Callable[[str], None],
         keeping: threading.Lock,
         needed: Callable[[], Collection[str]],
+        revoked: Iterable[int] = (),
     ) -> None:
         self._config, self._stages = config, stages
         self._output, self._complete, self._taken, self._trouble = output, complete, taken, trouble
-        self._keeping, self._needed = keeping, needed
+        self._keeping, self._needed, self._revoked = keeping, needed, sorted(revoked)
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
         self._number = 0
@@ -102,7 +104,8 @@ class Snapshotter:
                 except (MigrationFailed, ServiceUnavailable) as error:
                     self._tell(f"{error}; the job goes on, the one before counts")
                 else:
-                    self._remove_old()
+                    if not self._config.keep_snapshots:
+                        self._remove_old()
         except Deposed as error:  # which says enough
             self._failure = error
         except BaseException as error:  # the controlling thread's now
@@ -125,7 +128,8 @@ class Snapshotter:
             written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
         self._await_results(name)
         self._stages[0].participant.require_epoch()
-        self._store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
+        made_by = {"workload": config.workload, "parameters": config.parameters, "revoked": self._revoked}
+        self._store.commit(name, manifest, **made_by)
         with self._keeping:
             if self._over.is_set():
                 return
@@ -133,7 +137,7 @@ class Snapshotter:
             self._complete.append(Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes))
             del self._complete[:-KEPT]
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
-            self._taken.append(SnapshotRecord(begun_us, now_us(), written, state))
+            self._taken.append(SnapshotRecord(begun_us, now_us(), written, state, name))
 
     def _tell(self, what: str) -> None:
         if not self._over.is_set():

@@ -1,15 +1,17 @@
 """What a system under test tells of itself when it has ended: for the verdict, and for the tables."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor.job import Job
 from keyshift.executor.led_stage import LedStage
 from keyshift.executor.savepoint import Location, SavepointStore
+from keyshift.executor.snapshotter import MARK
 from keyshift.keys import Assignment
 from keyshift.planner import Decision
 from keyshift.protocol.record import SnapshotRecord, StepRecord
@@ -47,6 +49,8 @@ class FinalState:
     replicate_s: float | None = None  # until copies were close
     bytes_copied: int | None = None
     snapshots: Sequence[SnapshotRecord] = ()
+    cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
+    stopped: bool = True  # no: a cut, behind which the job went on
     struck: Sequence[tuple[float, str]] = ()  # see ``executor.strikes``
 
 
@@ -60,11 +64,11 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
     def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
-        saved = [_inventory(name, manifest["stages"][stage.name]) for name, manifest in manifests.items()]
+        saved = [_inventory(f"savepoint {name}", each["stages"][stage.name]) for name, each in manifests.items()]
         course = Course(stage.assignments, saved, left_behind)
         return StageEnd(stage.name, course, stage.begins, final.unit_bytes[stage.name], stage.records, **fields)
 
-    return FinalState(
+    state = FinalState(
         offsets=final.offsets,
         parts=partial(_parts, store, manifests[final.name]),
         stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
@@ -72,6 +76,34 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
         troubles=job.troubles,
         snapshots=job.snapshots_taken,
         **told,
+    )
+    return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state
+
+
+def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState]:
+    """The state at every snapshot that is in the ``store`` of a job, as if the job, which ended as ``final``, had ended
+    there. Raises ServiceUnavailable.
+    """
+    return {name: _cut(store, name, final) for name in store.committed(MARK)}
+
+
+def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
+    manifest = store.manifest(name)
+
+    def end(stage: StageEnd) -> StageEnd:
+        found = _inventory(name, manifest["stages"][stage.name])
+        last = found.assignment.version
+        before = [each for each in stage.course.assignments if each.version < last]
+        course = Course([*before, found.assignment], [replace(found, units=sorted(set(found.units)))])  # several parts
+        return replace(stage, course=course, begins=[each for each in stage.begins if each <= last])
+
+    return replace(
+        final,
+        offsets={int(router): offset for router, offset in manifest["offsets"].items()},
+        parts=partial(_parts, store, manifest),
+        stages=[end(stage) for stage in final.stages],
+        revoked=manifest["revoked"],
+        stopped=False,
     )
 
 
@@ -94,6 +126,7 @@ def judged(
         begins=first.begins,
         lending={record.version for record in first.records if record.step.mode.fetch_back},
         lag_us=TICK_US,
+        stopped=final.stopped,
     )
     return judge(
         workload,
@@ -110,18 +143,43 @@ def judged(
     )
 
 
+def judged_cuts(
+    workload: Workload, events: pd.DataFrame, frames: pd.DataFrame, results: pd.DataFrame, final: FinalState
+) -> dict[str, Judgement]:
+    """The verdict on each of the ``cuts`` of ``final``, by the name of the snapshot; see ``judged``.
+
+    Each is that on a run which has ended there: of the input before its offsets, and of the results under versions
+    before its own. So it takes as long as so many verdicts, on half of the run on average.
+    """
+    return {name: _judged_cut(workload, events, frames, results, cut) for name, cut in (final.cuts or {}).items()}
+
+
+def _judged_cut(
+    workload: Workload, events: pd.DataFrame, frames: pd.DataFrame, results: pd.DataFrame, cut: FinalState
+) -> Judgement:
+    events, frames = (each[each["offset"] < each["router"].map(cut.offsets)] for each in (events, frames))
+    before = results[results["version"] < cut.stages[-1].course.assignments[-1].version]
+    try:
+        return judged(workload, int(frames["events"].sum()), events, frames, before, cut)
+    except ServiceUnavailable as error:
+        return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
+
+
 def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The values of a savepoint, unit by unit; timers of the first stage go into ``timers``."""
+    """The values of a savepoint or a snapshot, unit by unit; timers of the first stage go into ``timers``."""
     for number, stage in enumerate(manifest["stages"].values()):
         for slot, rows in stage["places"].items():
+            places: dict[int, list[Location]] = {}
             for row in rows:
-                values, timed = store.read(Location(*row))
+                places.setdefault(row[0], []).append(Location(*row))
+            for unit, parts in places.items():
+                values, timed = store.read(*parts)
                 if number == 0:
-                    timers.append(timed.to_pandas().assign(unit=row[0], slot=int(slot)))
+                    timers.append(timed.to_pandas().assign(unit=unit, slot=int(slot)))
                 for batch in values:
-                    yield batch.to_pandas().assign(stage=number, unit=row[0], slot=int(slot))
+                    yield batch.to_pandas().assign(stage=number, unit=unit, slot=int(slot))
 
 
 def _inventory(name: str, manifest: dict[str, Any]) -> Inventory:
-    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]  # one part each
-    return Inventory(f"savepoint {name}", Assignment.from_json(manifest["assignment"]), units)
+    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]
+    return Inventory(name, Assignment.from_json(manifest["assignment"]), units)

@@ -38,6 +38,7 @@ ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those 
     "trigger": "scale",
     "then_slots": "",
     "fault": "",
+    "verify": "end",
     "snapshot_s": 0.0,
     "work_us": 0.0,
 }

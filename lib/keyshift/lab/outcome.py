@@ -1,6 +1,7 @@
 """What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -9,15 +10,17 @@ import pyarrow as pa
 from keyshift.analysis.metrics import Load
 from keyshift.analysis.timelines import FAULT
 from keyshift.clock import SECOND_US
-from keyshift.lab.final_state import FinalState, judged
+from keyshift.lab.final_state import FinalState, judged, judged_cuts
 from keyshift.lab.sampler import Sample
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
-from keyshift.results.manifest import Verdict
+from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
 from keyshift.results.verdict import Judgement, due_in
 from keyshift.traffic.traffic import Feed, Traffic
 from keyshift.workloads import Workload
+
+_EXAMPLES_OF_CUTS = 6
 
 
 class Outcome(NamedTuple):
@@ -68,7 +71,19 @@ class Ended:
         """Of the whole job."""
         assert self.feed.offered is not None
         found = judged(self.workload, self.feed.offered, self.events, self._frames, self._results, self.final)
-        return _as_manifest(found)
+        return _as_manifest(found, self._cuts)
+
+    @cached_property
+    def _cuts(self) -> dict[str, Judgement]:
+        return judged_cuts(self.workload, self.events, self._frames, self._results, self.final)
+
+    @property
+    def notes(self) -> list[str]:
+        """How many snapshots the verdict is about, too, if it was to be about them."""
+        if self.final.cuts is None:
+            return []
+        bad = sum(not found.ok for found in self._cuts.values())
+        return [f"{len(self._cuts)} snapshots were judged, each as if the job had ended there: {bad} bad"]
 
     @property
     def unprocessed(self) -> int:
@@ -91,6 +106,7 @@ class Ended:
         measures = [stage.measures for stage in stages]
         decisions = [list(stage.decisions) for stage in stages]
         snapshots = list(self.final.snapshots)
+        judged_ok = {name: found.ok for name, found in self._cuts.items()}
         if numbers is not None:
             results = results[span.of(results["t"])]
             samples = [sample for sample in samples if span.covers(sample[0])]
@@ -110,7 +126,9 @@ class Ended:
             "migration": from_records.migration_table(records, trigger_us),
             "decisions": from_records.decisions_table(decisions),
             "scaling": from_records.scaling_table(scalings, span.trigger),
-            "snapshots": from_records.snapshots_table(snapshots, [stage.name for stage in stages], trigger_us),
+            "snapshots": from_records.snapshots_table(
+                snapshots, [stage.name for stage in stages], trigger_us, judged_ok
+            ),
         }
 
     def bytes_minimum(self, migration: pa.Table, whole: bool) -> int:
@@ -167,17 +185,19 @@ def outcome(
     }
     at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
     of_hosts = (line for each in measures for line in from_records.hosts(each))
-    notes = [*of_hosts, *at_stages, *final.troubles, *nothing]
+    notes = [*of_hosts, *at_stages, *final.troubles, *nothing, *ended.notes]
     return Outcome(tables, verdict, facts, notes)
 
 
-def _as_manifest(found: Judgement) -> Verdict:
+def _as_manifest(found: Judgement, cuts: Mapping[str, Judgement]) -> Verdict:
+    bad = {name: each for name, each in cuts.items() if not each.ok}
+    of_cuts = [f"snapshots: {name}: {line}" for name, each in bad.items() for line in each.examples][:_EXAMPLES_OF_CUTS]
     return Verdict(
         lost=found.lost,
         duplicated=found.duplicated,
         reordered=found.reordered,
         wrong=found.wrong,
         ownership_violations=found.foreign,
-        others={"unexpected": found.unexpected, "unread": found.unread},
-        examples=list(found.examples),
+        others={"unexpected": found.unexpected, "unread": found.unread} | ({"snapshots": len(bad)} if cuts else {}),
+        examples=[*found.examples[: EXAMPLES_KEPT - len(of_cuts)], *of_cuts],
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -25,6 +25,7 @@ from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
 
 MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
+SNAPSHOTS = "snapshots"  # of ``verify``
 DEFAULTS = {"workload": "keycount", "strategy": "fluid", "backend": "memory"}
 MASTER = (
     "master is no parameter of a run: the profile says where Spark is (spark.master), for all runs of a session; for "
@@ -54,6 +55,9 @@ class RunPart(Part):
         description="seconds after the load in which a backlog must be worked off, or the job is overloaded",
     )
     recoveries: int = Field(default=1, ge=0, le=100, description="how often the query may die and is started anew")
+    verify: Literal["end", "snapshots"] = Field(
+        default="end", description="state that is compared with the oracle: at the end, or at each snapshot, too"
+    )
     repetitions: int = Field(default=1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
 
     @property
@@ -154,6 +158,8 @@ class RunSpec:
             )
         if len(timed := [stage.name for stage in self.workload.stages if stage.operator().uses_time]) > 1:
             raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
+        if run.verify == SNAPSHOTS and not job.snapshot_s:
+            raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s")
         self._check_autoscaler()
         self._check_faults()
         tasks = [job.routers, *self.tasks.values()]

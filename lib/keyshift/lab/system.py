@@ -16,7 +16,7 @@ from keyshift.executor.leader import MakeSteps
 from keyshift.lab.final_state import FinalState, of_job
 from keyshift.lab.journal import config_from_json, past_from_json, past_to_json
 from keyshift.lab.scenario import Change
-from keyshift.lab.spec import RunSpec
+from keyshift.lab.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.stage_plans import Proposal, StagePlans
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
@@ -150,6 +150,7 @@ def job_config(
         chunk_bytes=spec.job.chunk_bytes,
         deadline_s=spec.job.deadline_s,
         snapshot_s=spec.job.snapshot_s,
+        keep_snapshots=spec.run.verify == SNAPSHOTS,
         faults=tuple(fault for fault in spec.scenario.faults() if fault.phase),
     )
 

@@ -28,11 +28,12 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """A complete snapshot of all stages: when it was requested and complete, in microseconds since the epoch, and how
-    much was written for it and makes the state, in bytes by stage.
+    """A complete snapshot of all stages: when it was requested and complete, in microseconds since the epoch, how
+    much was written for it and makes the state, in bytes by stage, and its name in the store.
     """
 
     begun_us: int
     completed_us: int
     written: Mapping[str, int]
     state: Mapping[str, int]
+    name: str

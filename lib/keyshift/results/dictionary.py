@@ -82,6 +82,7 @@ _OF_TABLES = {
         "completed_s": "from when on a job could go on from it",
         "bytes_written": "what had changed",
         "bytes_state": "all state then",
+        "verdict": "ok or bad, if the run up to there was compared with the oracle (verify = snapshots), or not judged",
     },
 }
 _OF_RUNS = {

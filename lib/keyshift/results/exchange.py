@@ -28,7 +28,7 @@ from keyshift.results.anonymous import anonymous_all
 from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
 from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate
 from keyshift.results.store import HEAD, ResultStore
-from keyshift.results.tables import LATER, TABLES, check_table
+from keyshift.results.tables import LATER, TABLES, check_table, upgraded
 
 MOST_ROWS, MOST_BYTES = 200_000_000, 8 << 30  # of a table that is imported: Parquet says in little what fills a memory
 FORMAT = 1  # grows when a file is renamed, removed or means something else
@@ -223,7 +223,7 @@ def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:
     """The tables of one run, checked."""
     tables = {}
     for name in _tables_of(manifest):
-        tables[name] = _of_run(exported, name, manifest.run_id)
+        tables[name] = upgraded(name, _of_run(exported, name, manifest.run_id))
         _check(exported.kind, name, tables[name])
     if manifest.status != "died":  # one that was stored before there were these tables
         tables |= {name: TABLES[name].empty_table() for name in LATER if name not in tables}
@@ -298,7 +298,7 @@ def _require_readable(path: Path, name: str, kind: Kind) -> None:
         columns = told.schema.to_arrow_schema().empty_table()
         if columns["run_id"].type != RUN_ID.type:
             raise BadInput(f"{path.name}: column run_id has type {columns['run_id'].type}, expected {RUN_ID.type}")
-        _check(kind, name, columns.drop_columns("run_id"))
+        _check(kind, name, upgraded(name, columns.drop_columns("run_id")))
     if rows > MOST_ROWS or size > MOST_BYTES:
         raise BadInput(
             f"{path.name} has {rows} rows and {size} bytes, at most {MOST_ROWS} and {MOST_BYTES} are imported: export "

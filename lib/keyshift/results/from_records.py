@@ -19,7 +19,7 @@ from keyshift.histogram import quantile
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
 from keyshift.protocol.record import SnapshotRecord, StepRecord
-from keyshift.results.tables import NO_STAGE, TABLES, make_table
+from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
 
 OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")
 SHARES = (50, 99)  # in percent: the quantiles of a stage's latency
@@ -167,13 +167,16 @@ def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
     return make_table("scaling", columns)
 
 
-def snapshots_table(taken: Iterable[SnapshotRecord], stages: Sequence[str], trigger_us: int) -> pa.Table:
-    """Each complete snapshot, stage by stage. ``stages``: their names."""
+def snapshots_table(
+    taken: Iterable[SnapshotRecord], stages: Sequence[str], trigger_us: int, judged: Mapping[str, bool]
+) -> pa.Table:
+    """Each complete snapshot, stage by stage. ``stages``: their names. ``judged``: by name, whether it is ok."""
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["snapshots"].names}
     for number, one in enumerate(taken):
         begun, completed = ((us - trigger_us) / SECOND_US for us in (one.begun_us, one.completed_us))
+        verdict = {True: "ok", False: "bad", None: NOT_JUDGED}[judged.get(one.name)]
         for place, stage in enumerate(stages):
-            row = number, begun, completed, one.written[stage], one.state[stage], place
+            row = number, begun, completed, one.written[stage], one.state[stage], place, verdict
             for column, value in zip(columns.values(), row, strict=True):
                 column.append(value)
     return make_table("snapshots", columns)

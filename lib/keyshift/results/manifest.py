@@ -1,8 +1,8 @@
 """What was run and what came of it: the manifest of a stored run, published as docs/manifest.schema.json.
 
 A change that removes, renames or redefines a field, or a column of ``results.tables``, is a new ``SCHEMA_VERSION``;
-what version 1 stored is read as version 2. A number that could not be measured is null, never 0: a missing measurement
-must not win a comparison.
+what older versions stored is read as the newest one. A number that could not be measured is null, never 0: a missing
+measurement must not win a comparison.
 """
 
 import math
@@ -34,7 +34,7 @@ from pydantic import (
 from keyshift.errors import KeyshiftError
 from keyshift.results.anonymous import anonymous
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 EXAMPLES_KEPT = 20
 RUN_ID = r"^[0-9]{8}T[0-9]{6}-[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]{6}$"
 
@@ -145,7 +145,7 @@ class Summary(_Record):
 class Manifest(_Record):
     """One run as it is stored in ``manifest.json``; written last, so a run that has one is complete."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     run_id: RunId
     status: Literal["ok", "bad", "died"] = Field(description="verdict of a run that ended, or died")
     error: Prose | None = Field(default=None, description="why the run died; null otherwise")
@@ -199,6 +199,8 @@ def validate(raw: Any) -> Manifest:
         raise KeyshiftError(f"manifest of run {name!r} has no schema_version: it is not a keyshift manifest")
     if version == 1 and not {"stages", "replicas"} & raw.keys():
         raw = raw | {"schema_version": SCHEMA_VERSION, "stages": [{"name": str(raw.get("workload")), "due": "event"}]}
+    elif version == 2:  # it had other columns in its tables
+        raw = raw | {"schema_version": SCHEMA_VERSION}
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:

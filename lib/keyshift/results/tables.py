@@ -21,6 +21,7 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
 # process the same input, from 0. Version 1 knew neither.
 PLACE = {"stage": pa.int16(), "replica": pa.int16()}
 NO_STAGE = -1  # of a process that works for all stages, or for none
+NOT_JUDGED = "not judged"  # of a snapshot
 
 # Times are seconds relative to the trigger of the migration, negative before it. Unknown times are NaN.
 TABLES: dict[str, pa.Schema] = {
@@ -74,6 +75,7 @@ TABLES: dict[str, pa.Schema] = {
         bytes_written=pa.int64(),
         bytes_state=pa.int64(),
         stage=PLACE["stage"],
+        verdict=pa.string(),
     ),
 }
 
@@ -121,8 +123,12 @@ def check_table(name: str, table: pa.Table) -> None:
 
 
 def upgraded(name: str, table: pa.Table) -> pa.Table:
-    """``table`` with the columns of today, if version 1 stored it: then it is of one stage and one query."""
+    """``table`` with the columns of today. What version 1 stored is of one stage and one query; before version 3 no
+    snapshot was judged.
+    """
     schema = table_schema(name)
+    if name == "snapshots" and "verdict" not in table.schema.names:
+        return table.append_column(schema.field("verdict"), pa.repeat(NOT_JUDGED, table.num_rows))
     if not PLACE.keys().isdisjoint(table.schema.names):
         return table
     for place in PLACE:

@@ -197,11 +197,11 @@ class SlotCore(Generic[Events, Result]):
         machine = self.machine
         if self._succession.keep(row):
             return
-        if kind == MOVED:
-            self._moved(router, payload)
-        elif machine.standing(router):
+        if machine.standing(router):
             self._behind.append(row)
             self._behind_bytes += len(payload) + RECORD_BYTES
+        elif kind == MOVED:
+            self._moved(router, payload)
         elif kind == BARRIER:
             self.log.note("barrier", version=version, other=f"router-{router}")
             self._follow(machine.barrier(router, version))

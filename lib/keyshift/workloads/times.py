@@ -30,7 +30,8 @@ class Times:
     ``assignments``: every version that was in force. ``ends``: the offsets behind which the final savepoint has nothing
     of each router; without it all frames count. ``begins``: the first assignment version of every attempt. ``lending``:
     versions of steps that may lend units. ``lag_us``: by how much a slot's watermark may be behind that of a router's
-    last frame, since it does not get a row of every frame.
+    last frame, since it does not get a row of every frame. ``stopped``: the job stands at the end, so that all timers
+    have fired which were due; otherwise, at a snapshot, those of each unit by the times that it has come to itself.
     """
 
     frames: pd.DataFrame
@@ -40,6 +41,7 @@ class Times:
     begins: Collection[int] = ()
     lending: Collection[int] = ()
     lag_us: int = 0
+    stopped: bool = True
 
     # -- from the frames ----------------------------------------------------------------------------------------------
 
@@ -145,11 +147,11 @@ class Times:
     @cached_property
     def clocks(self) -> Numbers:
         """By unit the processing time up to which its timers must have fired: the furthest that any unit of its slot
-        has come. 0 for a unit that is nowhere.
+        has come, or itself if the job was not ``stopped``. 0 for a unit that is nowhere.
         """
         clocks = np.zeros(self._settled.shape[1], np.int64)
         here = self.timers_of(CLOCK)
-        here = here.assign(time=here.groupby("slot")["time"].transform("max"))
+        here = here.assign(time=here.groupby(self._together)["time"].transform("max"))
         here = here[(here["unit"] >= 0) & (here["unit"] < len(clocks))]
         np.maximum.at(clocks, here["unit"].to_numpy(), here["time"].to_numpy())
         return clocks
@@ -160,12 +162,19 @@ class Times:
         unit = "final state of unit {unit}, slot {slot}: "
         text = unit + f"watermark {{time}}, which no frame has, or is beyond {self.least}, the least of the routers'"
         yield from lines(reached, self.strange(reached["time"]), text)
-        watermarks = reached.groupby(_HOME)["time"].max().clip(lower=self.least - self.lag_us)
-        clocks = self.timers_of(CLOCK).groupby("slot")["time"].max()
-        for kind, on, until in ((EVENT, _HOME, watermarks), (PROCESSING, ["slot"], clocks)):
+        watermarks = reached.groupby(_HOME)["time"].max()
+        if self.stopped:
+            watermarks = watermarks.clip(lower=self.least - self.lag_us)
+        clocks = self.timers_of(CLOCK).groupby(self._together)["time"].max()
+        for kind, on, until in ((EVENT, _HOME, watermarks), (PROCESSING, self._together, clocks)):
             timers = self.timers_of(kind).merge(until.rename("until").reset_index(), on=on, how="left")
             text = unit + "timer of key {key} set to {time} has not fired by {until:.0f}"
             yield from lines(timers, timers["time"] <= timers["until"], text)
+
+    @property
+    def _together(self) -> list[str]:
+        """What has come to the same processing time."""
+        return ["slot"] if self.stopped else _HOME
 
     @cached_property
     def _table(self) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from small_job import CONFIG
 from keyshift.errors import Deposed, ProtocolViolation, ServiceUnavailable
 from keyshift.executor import snapshotter as module
 from keyshift.executor.savepoint import Writing
-from keyshift.executor.snapshotter import Snapshotter
+from keyshift.executor.snapshotter import MARK, Snapshotter
 from keyshift.keys import Assignment
 from keyshift.waiting import wait_until
 
@@ -86,11 +86,11 @@ def made(monkeypatch):
         job=Job(store), store=store, complete=[], taken=[], troubles=[], snapshotters=[], needed=set()
     )
 
-    def begin(deadline_s=10.0):
-        config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s)
+    def begin(deadline_s=10.0, revoked=(), **settings):
+        config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
         stage = SimpleNamespace(config=config, name="counter", participant=one.job, led=lambda: one.job)
         lists = one.complete, one.taken
-        given = one.troubles.append, threading.Lock(), lambda: one.needed
+        given = one.troubles.append, threading.Lock(), lambda: one.needed, revoked
         snapshotter = Snapshotter(config, [stage], one.job, *lists, *given)
         one.snapshotters.append(snapshotter)
         return snapshotter
@@ -219,6 +219,16 @@ def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(mad
     assert made.complete == []
     with pytest.raises(ProtocolViolation, match=r"units \[3\] of counter are missing"):
         snapshotter.check()
+
+
+def test_those_that_are_to_be_judged_are_all_kept_with_what_was_revoked_by_then(made):
+    made.begin(revoked={7, 5}, keep_snapshots=True)
+    until(lambda: len(made.taken) > 3)
+    made.snapshotters[0].end()
+    made.snapshotters[0]._thread.join(60)
+    names = [record.name for record in made.taken]
+    assert made.store.committed(MARK)[: len(names)] == names
+    assert made.store.manifest(names[0])["revoked"] == [5, 7]
 
 
 def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(made):

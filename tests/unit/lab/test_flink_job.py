@@ -53,6 +53,7 @@ def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
         ({"then_slots": "2"}, "then_slots"),
         ({"fault": "kill:slot@12"}, "fault = 'kill:slot@12'"),
         ({"snapshot_s": 2}, "snapshot_s = 2"),
+        ({"snapshot_s": 2, "verify": "snapshots"}, "verify = 'snapshots'"),
         ({"work_us": 100}, "work_us = 100"),
         ({"keys": MOST_STATE // 1024 + 1, "state_bytes": 1024}, "of state_bytes = 1024 are 128 MiB"),
     ],

@@ -160,6 +160,8 @@ def test_several_reconfigurations_need_room_for_the_largest():
         ("fault=kill:slot@24", "24 s is not before the end", "seconds = 24"),
         ("fault=kill:slot@4,kill:slot@12", "dies 2 times", "raise recoveries"),
         ("fault=kill:slot@snapshot", "no snapshots are taken", "set snapshot_s"),
+        ("verify=snapshots", "no snapshots are taken", "set snapshot_s"),
+        ("verify=all", "'all'", "'end' or 'snapshots'"),
         ("fault=kill:source@align,stop:destination@drain:1s", "only one of them", "at a time"),
         ("fault=restart:zookeeper@drained", "zookeeper has the phases prepare, switch, align", "batch, or seconds"),
         ("fault=restart:source@align", "what can happen to source is kill, stop", "for example"),

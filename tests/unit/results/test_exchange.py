@@ -56,6 +56,15 @@ def test_runs_come_back_as_they_were(store, exported):
     assert other.list_runs()["run_id"].tolist() == store.list_runs()["run_id"].tolist()
 
 
+def test_an_export_of_version_2_comes_in_with_snapshots_that_nobody_has_judged(store, exported):
+    rewrite(exported, "snapshots", lambda t: t.drop(columns="verdict"))
+    for name in ("manifests.jsonl", "export.json"):
+        spoil(exported, name, lambda content: content.replace(b'version": 3', b'version": 2'))
+    other = result_store()
+    stored, _ = import_runs(other, read_export(exported))
+    assert set(other.get_table(stored[0], "snapshots")["verdict"]) == {"not judged"}
+
+
 def test_what_is_there_already_stays_and_is_told(store, exported):
     assert import_runs(store, read_export(exported))[0] == []
     store.delete_run(run(0).run_id)
@@ -135,8 +144,8 @@ def spoil(folder, name, content):
         (lambda f: spoil(f, "manifests.jsonl", lambda c: c + c), "has run 2026.* more than once"),
         (lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'"lost": 0', b'"lost": -1', 1)), r"line 1: .*lost"),
         (
-            lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 2', b'version": 3')),
-            "schema_version 3.*upgrade",
+            lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 3', b'version": 4')),
+            "schema_version 4.*upgrade",
         ),
         (lambda f: spoil(f, "export.json", lambda c: b"[" * 200_000), r"export\.json cannot be read: .*recursion"),
         (lambda f: spoil(f, "export.json", lambda c: c.replace(b'"format": 1', b'"format": [1]')), r"format \[1\]"),
@@ -148,7 +157,7 @@ def spoil(folder, name, content):
         (lambda f: spoil(f, "manifests.jsonl", lambda c: b"[1]"), "line 1: .* is not a keyshift manifest"),
         (lambda f: spoil(f, "manifests.jsonl", lambda c: b"9" * 5000), "line 1: Exceeds the limit"),
         (
-            lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 2', b'version": [2]')),
+            lambda f: spoil(f, "manifests.jsonl", lambda c: c.replace(b'version": 3', b'version": [3]')),
             "schema_version",
         ),
     ],

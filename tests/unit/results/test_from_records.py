@@ -34,16 +34,19 @@ def migration(*rows):
 
 
 def test_each_snapshot_is_told_of_stage_by_stage():
-    first = SnapshotRecord(9_000_000, 9_500_000, {"map": 3, "counter": 100}, {"map": 3, "counter": 100})
-    second = SnapshotRecord(11_000_000, 11_250_000, {"counter": 7, "map": 0}, {"map": 3, "counter": 104})
-    table = snapshots_table([first, second], ["map", "counter"], TRIGGER_US).to_pandas()
+    first = SnapshotRecord(9_000_000, 9_500_000, {"map": 3, "counter": 100}, {"map": 3, "counter": 100}, "a")
+    second = SnapshotRecord(11_000_000, 11_250_000, {"counter": 7, "map": 0}, {"map": 3, "counter": 104}, "b")
+    table = snapshots_table([first, second], ["map", "counter"], TRIGGER_US, {"b": False}).to_pandas()
     assert table["snapshot"].tolist() == [0, 0, 1, 1]
     assert table["begun_s"].tolist() == [-1, -1, 1, 1]
     assert table["completed_s"].tolist() == [-0.5, -0.5, 1.25, 1.25]
     assert table["bytes_written"].tolist() == [3, 100, 0, 7]
     assert table["bytes_state"].tolist() == [3, 100, 3, 104]
     assert table["stage"].tolist() == [0, 1, 0, 1]
-    assert len(snapshots_table([], ["counter"], TRIGGER_US)) == 0
+    assert table["verdict"].tolist() == ["not judged", "not judged", "bad", "bad"]
+    assert len(snapshots_table([], ["counter"], TRIGGER_US, {})) == 0
+    judged = snapshots_table([first], ["map"], TRIGGER_US, {"a": True})
+    assert judged["verdict"].to_pylist() == ["ok"]
 
 
 def test_where_slots_were_is_told_if_it_was_not_one_host():

@@ -23,7 +23,7 @@ MORE_FIGURES = ("bytes_moved", "bytes_minimum", "units_moved", "steps", "floor_s
 def good() -> dict[str, Any]:
     counts = {"lost": 0, "duplicated": 0, "reordered": 0, "wrong": 0}
     return {
-        "schema_version": 2,
+        "schema_version": 3,
         "run_id": RUN,
         "status": "ok",
         "started_at": "2026-01-01T13:00:00+01:00",
@@ -101,8 +101,8 @@ def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
         ("stages", [], r"stages = \[\]: .*at least 1 item"),
         ("stages", [{"name": "keycount", "due": "always"}], r"stages\.0\.due = 'always': .*'event' or 'workload'"),
         ("replicas", 0, r"replicas = 0: .*greater than or equal to 1"),
-        ("schema_version", 3, r"schema_version 3, this keyshift .* reads up to 2: upgrade"),
-        ("schema_version", 1, r"schema_version = 1: .*2"),
+        ("schema_version", 4, r"schema_version 4, this keyshift .* reads up to 3: upgrade"),
+        ("schema_version", 1, r"schema_version = 1: .*3"),
         ("schema_version", "1.0", r"schema_version = '1\.0'"),
         ("schema_version", None, r"no schema_version"),
     ],
@@ -180,6 +180,10 @@ def test_versions_name_what_may_change_a_result():
 def test_a_missing_java_is_left_out_of_the_versions(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "java" not in m.describe_versions()
+
+
+def test_a_manifest_of_version_2_is_read_as_one_of_today():
+    assert m.validate(good() | {"schema_version": 2}) == m.validate(good())
 
 
 def test_a_manifest_of_version_1_is_read_as_one_of_today():

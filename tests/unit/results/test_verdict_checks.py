@@ -259,7 +259,7 @@ def a_window_that_does_not_fire_as_time_stands_for_its_unit(run):
     run.timers.loc[(run.timers["unit"] == unit) & (run.timers["kind"] == WATERMARK), "time"] = 0
 
 
-@check(times, ', (PROCESSING, ["slot"], clocks)):', ",):", "counts")
+@check(times, ", (PROCESSING, self._together, clocks)):", ",):", "counts")
 def a_timer_whose_moment_has_passed(run):
     clock = run.timers[run.timers["kind"] == CLOCK].iloc[[0]]
     run.timers = pd.concat([run.timers, clock.assign(kind=PROCESSING)])

@@ -1,11 +1,14 @@
 """What a slot decides around the protocol's machine: how much it drains, when it is full, what it asks for again."""
 
+import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from keyshift.keys import Mode, Move, Step
 from keyshift.protocol.slot import Request, SlotMachine
+from keyshift.runtime.row import DATA, MOVED, SNAPSHOT, Row
 from keyshift.runtime.slot import DRAIN_RECORDS, SlotCore
 
 COME = 3 * DRAIN_RECORDS  # records with each row: more than a slice has at least
@@ -124,3 +127,34 @@ def test_a_slot_that_is_full_asks_for_what_records_wait_for_also_if_it_was_fulle
     slot.machine.barrier(0, 3)
     slot.machine.hold(1, 0, slot.sent, MOST + 1)
     assert requests() == [1]
+
+
+def test_what_a_router_says_behind_a_snapshot_keeps_its_order_if_a_unit_moves_to_it_meanwhile():
+    """In the stage before, from router 1 to router 0, which stands at the snapshot while router 1 does not."""
+    done = []
+    keys = SimpleNamespace(waiting_bytes=0, drain=lambda most, now: ([], []), ask=lambda: None, errands=[])
+    computation = SimpleNamespace(
+        process=lambda events, where, now: done.append(events) or [],
+        process_all=lambda records, now, keys_here=False: [],
+        timers_due=lambda watermark, now: [],
+        checkpoint=lambda: None,
+    )
+    operator = SimpleNamespace(events=bytes.decode, units=lambda events: np.array([0]))
+    core = SlotCore(SlotMachine(0, routers=2, serving=[0], version=1), operator, keys, computation, {}, MOST, [0] * 2)
+    core.published(2, [(2, Step((), snapshot="s"))])
+
+    def take(router, kind, payload=b""):
+        core.on_rows([Row(kind, router, 2, 0, 0, payload)], 0, lambda: True)
+
+    def moved(router, left):
+        take(router, MOVED, json.dumps([[7, 3, 1, left]]).encode())
+
+    take(0, SNAPSHOT)
+    take(0, DATA, b"first")
+    moved(0, left=False)
+    take(0, DATA, b"third")
+    assert done == []
+    take(1, SNAPSHOT)
+    take(1, DATA, b"second")
+    moved(1, left=True)
+    assert done == ["first", "second", "third"]
