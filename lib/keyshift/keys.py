@@ -195,13 +195,13 @@ class Assignments(Sequence[Assignment]):
         return made
 
     def of(self, version: int) -> Assignment:
-        """That of ``version``. Raises BadInput if there is none."""
-        if self._newest is not None and version == self._newest.version:
+        """The one that counted at ``version``: the newest that is not newer. Raises BadInput if there is none."""
+        if self._newest is not None and version >= self._newest.version:
             return self._newest
-        for each in self:
-            if each.version == version:
-                return each
-        raise BadInput(f"assignment {version}: there was none of this version")
+        found = [each for each in self if each.version <= version]
+        if not found:
+            raise BadInput(f"assignment {version}: there was none by then")
+        return found[-1]
 
     def __iter__(self) -> Iterator[Assignment]:
         owner = self._begin

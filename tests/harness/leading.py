@@ -59,9 +59,12 @@ class MortalStage(LedStage):
         self._session: MortalSession | None
         self.deaths = 0
 
-    def _new_session(self) -> MortalSession:
+    def _new_session(self) -> Any:
         config = self.config
-        return MortalSession(self._ensemble, config.root, self._dies, Epoch(config.job, config.epoch))
+        epoch = Epoch(config.job, config.epoch)
+        if self.coordination is None:  # the first one is the stage's own
+            return Session(self._ensemble, config.root, epoch)
+        return MortalSession(self._ensemble, config.root, self._dies, epoch)
 
     def _lead(self) -> None:
         while True:

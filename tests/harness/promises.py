@@ -16,7 +16,7 @@ from memory_kafka import LoggedTopic
 from keyshift import frames
 from keyshift.executor.config import result_schema
 from keyshift.executor.savepoint import Location, SavepointStore
-from keyshift.keys import Assignment
+from keyshift.keys import Assignment, Assignments
 from keyshift.lab.final_state import FinalState, StageEnd, judged
 from keyshift.results.verdict import Course
 from keyshift.workloads import Workload
@@ -86,7 +86,7 @@ def broken(promise: Promise, given: Input) -> Iterator[str]:
     results = results[(results["version"] < version) & ~results["version"].isin(list(revoked))]
 
     def end(name: str) -> StageEnd:
-        assignments = [Assignment.from_json(each) for each in promise.journal["stages"][name]["assignments"]]
+        assignments = Assignments.from_json(promise.journal["stages"][name]["assignments"])
         known = Assignment.from_json(manifest["stages"][name]["assignment"])
         before = [each for each in assignments if each.version < known.version]
         begins = [begin for begin in promise.journal["stages"][name]["begins"] if begin <= known.version]

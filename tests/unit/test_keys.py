@@ -126,5 +126,6 @@ def test_an_assignment_that_is_not_newer_is_refused():
     for wrong in (Assignment(3, (SlotId(1),) * 2), Assignment(4, (SlotId(1),) * 3)):
         with pytest.raises(BadInput, match="must be newer than 3, and of 2 units"):
             made.append(wrong)
-    with pytest.raises(BadInput, match="assignment 2: there was none"):
+    assert made.of(7) == made[0], "it still counts"
+    with pytest.raises(BadInput, match="assignment 2: there was none by then"):
         made.of(2)

@@ -80,8 +80,8 @@ class Coordinator:
         return self._machine.assignment
 
     def assignment_of(self, version: int) -> Assignment:
-        """That of ``version``, which was published."""
-        return self.history.of(version)
+        """That of a snapshot's ``version``, under which nothing moves; whoever has published it may have died since."""
+        return Assignment(version, self.history.of(version).owner)
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 

@@ -436,6 +436,24 @@ def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successor
     assert second.assignment == Assignment(START.version + 1, (1, 0, 1, 1))
 
 
+def test_a_snapshot_is_known_though_its_leader_died_when_it_was_published():
+    def die(path, value):
+        if path == "steps":
+            prepared(nodes, value)
+        if path == "assignment" and value["snapshot"]:
+            raise Died
+
+    nodes = Nodes(die)
+    nodes.values["assignment"] = START.to_json()
+    leader = Coordinator(nodes, "first", START, 30.0, 2)
+    leader.snapshot("one")
+    with pytest.raises(Died):
+        lead(leader)
+    version = leader.snapshots["one"]
+    assert nodes.values["assignment"]["version"] == version
+    assert leader.assignment_of(version) == Assignment(version, START.owner)
+
+
 def test_a_phase_does_not_say_that_something_has_migrated_if_nothing_has():
     said = []
     nodes = Nodes(lambda path, value: None)
