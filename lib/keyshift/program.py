@@ -12,7 +12,7 @@ from keyshift.errors import BadInput, KeyshiftError
 
 
 def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
-    """Run ``app`` (of typer) and leave the process with its exit status.
+    """Run ``app`` (of typer, or any other) and leave the process with its exit status.
 
     An error of ours is one line that begins with ``name``: status 2 for bad input, 3 for any other. Ctrl-C and SIGTERM
     take the same orderly way out: status 130.
@@ -31,6 +31,8 @@ def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:
         app()
     except SystemExit as leaving:
         status = leaving.code
+    except KeyboardInterrupt:  # typer makes a status of it
+        interrupted = True
     except KeyshiftError as error:
         sys.stderr.write(f"{name}: {error}\n")
         status = 2 if isinstance(error, BadInput) else 3

@@ -43,16 +43,19 @@ def test_the_status_of_the_program_itself_is_kept(capsys, status) -> None:
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("by_typer", [True, False])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number) -> None:
+def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_typer) -> None:
     tidied = []
 
     def app() -> None:
         try:
             signal.raise_signal(number)
-        except KeyboardInterrupt:  # as typer does
+        except KeyboardInterrupt:
             tidied.append(1)
-            sys.exit(1)
+            if by_typer:
+                sys.exit(1)
+            raise
 
     assert ended(app) == 130
     assert tidied == [1]

@@ -1,5 +1,6 @@
 """Execute a notebook with papermill, keep the copy and its HTML locally and with the runs it made."""
 
+import asyncio
 import base64
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import nbformat
 import papermill
 from IPython.display import display
+from nbclient.util import ensure_async, run_sync
 from nbconvert import HTMLExporter
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, papermill_engines
@@ -29,11 +31,27 @@ _TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n]|\\.)*)\1""")  # in Python
 # What goes wrong in a cell is in the notebook. A kernel that is interrupted and ended has nothing else to tell but that
 # its sockets are closed.
 _QUIET = ["--log-level=CRITICAL"]
+END_S = 60.0  # for a cell that is interrupted
 MIME = "application/vnd.keyshift.summaries+json"
 
 
 class _Client(PapermillNotebookClient):  # type: ignore[misc]
-    """Tells the progress that the notebook shows in one line."""
+    """Tells the progress that the notebook shows in one line, and interrupts a cell as a person would."""
+
+    def execute_cell(self, *cell: Any, **told: Any) -> Any:
+        try:
+            return super().execute_cell(*cell, **told)
+        except KeyboardInterrupt:
+            run_sync(self._interrupt)()
+            raise
+
+    async def _interrupt(self) -> None:
+        """And wait until what the cell had started has ended: a kernel that has to end kills its children first."""
+        await ensure_async(self.km.interrupt_kernel())
+        if cell := asyncio.all_tasks() - {asyncio.current_task()}:
+            ended, _ = await asyncio.wait(cell, timeout=END_S)
+            for task in ended:
+                task.cancelled() or task.exception()  # or asyncio prints it at the end, as one that nobody has seen
 
     def process_message(self, msg: Any, cell: Any, cell_index: Any) -> Any:
         place = (msg["content"].get("transient") or {}).get("display_id") or ""

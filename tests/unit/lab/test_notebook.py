@@ -1,6 +1,9 @@
 """An executed notebook, and its HTML, say nothing of whose machine it was executed on."""
 
 import base64
+import signal
+import subprocess
+import sys
 
 import nbformat
 import pytest
@@ -8,6 +11,7 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from keyshift.lab.notebook import MIME, execute, shareable, summaries
+from keyshift.waiting import wait_until
 
 PNG = base64.b64encode(bytes(range(256)) * 30).decode()
 WHERE = "/home/ada/work/keyshift"
@@ -65,6 +69,47 @@ def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
     nbformat.write(new_notebook(cells=[cell], metadata={"kernelspec": kernel}), tmp_path / "one.ipynb")
     assert execute(tmp_path / "one.ipynb", {}, tmp_path).error is None
     assert "without encryption" not in capfd.readouterr().err
+
+
+STARTS_A_PROCESS = """
+import signal, subprocess, time
+from pathlib import Path
+deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark's JVM, which ends when its driver says so
+process = subprocess.Popen(["sleep", "1000"], preexec_fn=deaf)
+Path("began").touch()
+try:
+    time.sleep(1000)
+finally:
+    try:
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        Path("ended").touch()
+    process.kill()
+"""
+EXECUTE = """
+import sys
+from pathlib import Path
+from keyshift.lab.notebook import execute
+from keyshift.program import run_program
+run_program(lambda: execute(Path(sys.argv[1]), {}, Path(sys.argv[1]).parent))
+"""
+
+
+def test_a_cell_that_is_interrupted_ends_what_it_has_started_and_nobody_prints_a_traceback(tmp_path):
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    made = new_notebook(cells=[new_code_cell(STARTS_A_PROCESS)], metadata={"kernelspec": kernel})
+    nbformat.write(made, tmp_path / "one.ipynb")
+    command = [sys.executable, "-c", EXECUTE, str(tmp_path / "one.ipynb")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as program:
+        try:
+            assert wait_until(lambda: (tmp_path / "began").exists() or program.poll() is not None, 120)
+            program.send_signal(signal.SIGINT)
+            _, said = program.communicate(timeout=120)
+        finally:
+            program.kill()
+    assert (tmp_path / "ended").exists(), "somebody else has ended its process"
+    assert program.returncode == 130
+    assert said == "keyshift: interrupted; what it had started is stopped\n"
 
 
 @pytest.mark.parametrize("tag", ["parameters", "injected-parameters"])
