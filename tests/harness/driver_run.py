@@ -5,6 +5,7 @@ resumes the job, or two do at once. Other threads ask for something all the whil
 """
 
 import contextlib
+import json
 import random
 import tempfile
 import threading
@@ -20,10 +21,11 @@ from driver_stand_ins import installed
 from driver_world import Deletion, Driver, World
 from flaky_flight import Failures
 from one_run import Outcome
-from places import DriverDied, Fault
+from places import DriverDied, Fault, at
 from promises import Input, Promise, broken, promised
 
 from keyshift.control import background
+from keyshift.control.forgetting import forget
 from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.lab.live_run import NotRunning
 from keyshift.lab.live_spec import live_spec
@@ -71,7 +73,7 @@ class Run:
     def __init__(self, outcome: Outcome, chain: Chain, world: World) -> None:
         self.outcome, self.chain, self.world, self.seen = outcome, chain, world, outcome.seen
         self._rng = random.Random(f"acts {outcome.seed}")
-        self._begun = False  # there was a journal, so the job is to be kept
+        self._ready = False  # whoever started it knows that it runs: it is to be kept
         self._stopped: Manifest | None = None
         self._promises: dict[str, Promise] = {}
         self._last_of: dict[int, str] = {}  # driver -> the promise that it made last
@@ -100,6 +102,11 @@ class Run:
 
     def _problem(self, check: str, what: Any) -> None:
         self.outcome.problems.setdefault(check, str(what))
+
+    @property
+    def _begun(self) -> bool:
+        """Another driver can go on with it."""
+        return self._ready or self.world.journal() is not None
 
     # -- one driver after the other ------------------------------------------------------------------------------------
 
@@ -145,7 +152,7 @@ class Run:
         known = set(self.world.drivers)
         self.world.coming = [faults, []]
         errors: list[BaseException] = []
-        begin = self._resume if self._begun else self._start
+        begin = self._resume if self.world.journal() else self._start
         threads = [threading.Thread(target=self._try, args=(begin, errors), daemon=True) for _ in range(1 + twice)]
         for thread in threads:
             thread.start()
@@ -182,11 +189,20 @@ class Run:
             errors.append(error)
 
     def _start(self) -> None:
+        if (self.world.folder / "jobs" / f"{NAME}.leftovers").exists():
+            self._forget()
         background.start(self.chain.values(), lambda line: None, NAME)
+        self._ready = True
 
     def _resume(self) -> None:
         self.seen["resumes"] += 1
         background.resume(NAME, lambda line: None)
+
+    def _forget(self) -> None:
+        """What is left of a driver that never came so far that another one can go on."""
+        self.seen["forgotten"] += 1
+        with at(self.world.user):
+            forget(NAME, lambda line: None)
 
     def _wake_some(self, all_: bool = False) -> None:
         for driver, at_s in list(self._woken):
@@ -303,7 +319,6 @@ class Run:
 
     def _kept(self, journal: dict[str, Any]) -> None:
         """A journal is on disk."""
-        self._begun = True
         if not journal["snapshots"]:
             return
         newest = journal["snapshots"][-1]
@@ -317,17 +332,19 @@ class Run:
     def _deleted(self, deletion: Deletion) -> None:
         """Only a stop that succeeded may take away what a resume needs."""
         journal, what, driver = deletion.journal, deletion.what, deletion.driver
-        if self._needless(driver):
+        if not self._ready or self._stored(driver):
             return
-        who = f"driver {driver.pid}, which did not stop the job,"
-        if what.startswith("savepoints/"):
-            if journal and journal["snapshots"] and what in self._needed(journal):
-                self._problem("deleted", f"{who} deletes {what}, which the journal names")
-        elif self._begun:
+        who = f"driver {driver.pid}, whose run is not stored,"
+        if not what.startswith("savepoints/"):
             self._problem("deleted", f"{who} deletes {what}")
+        elif journal and journal["snapshots"] and what in self._needed(journal):
+            self._problem("deleted", f"{who} deletes {what}, which the journal names")
 
-    def _needless(self, driver: Driver) -> bool:
-        return driver.executed
+    def _stored(self, driver: Driver) -> bool:
+        """Whether the run of ``driver`` is in the store, with a verdict."""
+        assert driver.job is not None
+        manifest = self.world.bucket.objects.get(f"runs/{driver.job.run_id}/manifest.json")
+        return manifest is not None and json.loads(manifest)["status"] != "died"
 
     def _needed(self, journal: dict[str, Any]) -> set[str]:
         newest, prefix = journal["snapshots"][-1]["name"], f"savepoints/{journal['run_id']}/"

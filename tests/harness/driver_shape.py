@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from places import CALLS, WRITES, Fault
+from places import AT_A_STOP, CALLS, WRITES, Fault
 from shape import Shape, draw
 
-ENDS = ("kill", "kill", "pause", "pause", "interrupt", "stop")
+ENDS = ("kill", "pause", "interrupt", "stop")
 DOES = ("die", "die", "die", "pause", "stall", "stall", "fail", "interrupt")
 MOST_LIVES = 3  # before the last one
 
@@ -68,13 +68,14 @@ class Chain:
         return f"{self.shape}\nrate {self.rate:g}/s, a request every {self.requests_s:g} s\n{lives}"
 
 
-def draw_fault(rng: random.Random, deadline_s: float, does: Sequence[str] = DOES, calls: Sequence[str] = ()) -> Fault:
-    """Any, at any call; the first calls of a kind are hit more often than later ones."""
+def draw_fault(rng: random.Random, deadline_s: float, does: Sequence[str], calls: Sequence[str], first: bool) -> Fault:
+    """Any, at any call. ``first``: of the first driver."""
     what = rng.choice(does)
-    call = rng.choice(calls or (WRITES if what == "die" or rng.random() < 0.6 else CALLS))
+    known = [call for call in calls or (CALLS if what in ("stall", "fail") else WRITES) if first or call != "kafka create"]
+    call = rng.choice(known)
     if what == "fail" and call == "disk unlink":  # which needs no room
         call = "disk replace"
-    nth = rng.choice((0, 1, 2, 3, rng.randrange(8), rng.randrange(60)))
+    nth = rng.randrange(CALLS[call])
     seconds = {"stall": rng.choice((0.1, 0.3, deadline_s * 1.2)), "fail": rng.choice((0.0, 0.0, 0.3))}.get(what, 0.0)
     return Fault(what, call, nth, what in ("die", "fail", "pause") and rng.random() < 0.5, seconds)
 
@@ -105,16 +106,18 @@ def draw_chain(
         drawn |= {"strategy": "stop_restart", "kind": "push"}
     shape = draw(seed, **{**drawn, **pinned})
 
-    def life() -> Life:
-        faults = (draw_fault(rng, shape.deadline_s, does, calls) for _ in range(rng.choice((0, 1, 1, 2)) if does else 0))
+    def life(number: int) -> Life:
+        count = rng.choice((0, 1, 1, 2)) if does else 0
+        faults = tuple(draw_fault(rng, shape.deadline_s, does, calls, number == 0) for _ in range(count))
+        end = rng.choice(ends)
         return Life(
             seconds=0.1 + rng.random() * 0.6,
-            ends=rng.choice(ends),
-            faults=tuple(faults),
+            ends="stop" if any(fault.call in AT_A_STOP for fault in faults) else end,
+            faults=faults,
             twice=rng.random() < 0.25,
             woken_s=rng.choice((0.0, 0.1, 0.4)),
             half=rng.random() < 0.2,
         )
 
-    some = tuple(life() for _ in range(rng.randint(1, MOST_LIVES)))
+    some = tuple(life(number) for number in range(rng.randint(1, MOST_LIVES)))
     return Chain(shape, some if lives is None else lives, rate or rng.choice((200.0, 500.0)), rng.choice((0.05, 0.15)))

@@ -19,7 +19,7 @@ from flaky_flight import Failures
 from places import here, threads_inherit
 
 from keyshift import objects
-from keyshift.control import background, files, process
+from keyshift.control import background, files, forgetting, process
 from keyshift.endpoints import Endpoints
 from keyshift.executor import inquiry, job, led_stage, protocol_logs, routing, slot_task
 from keyshift.lab import bare_copy, course, live_run, recording
@@ -35,6 +35,7 @@ PLACE = SimpleNamespace(
 )
 MACHINE, VERSIONS = describe_machine(), describe_versions()
 CORES = 64
+ANSWER_S = 8.0  # of a live job
 
 # What takes long beside services and would be most of a run, in seconds.
 HURRY: list[tuple[Any, str, float]] = [
@@ -44,6 +45,8 @@ HURRY: list[tuple[Any, str, float]] = [
     (live_run, "LEAD_S", 0.02),
     (course, "SILENCE_S", 6.0),
     (live_run, "LONGEST_PAUSE_S", 0.05),
+    (live_run, "KEEP_AGAIN_S", 0.1),
+    (process, "HEARD_S", 0.5),
     (inquiry, "LOOK_S", 0.02),
     (led_stage, "CHECK_S", 0.02),
     (led_stage, "SETTLE_S", 3.0),
@@ -87,7 +90,7 @@ def installed(world: World, failures: Failures) -> Iterator[None]:
         put = patches.enter_context
         put(threads_inherit())
         put(patch.dict(os.environ, {"KEYSHIFT_HOME": str(world.folder)}))
-        for module in (job, led_stage, slot_task, routing):
+        for module in (job, led_stage, slot_task, routing, forgetting):
             session = lambda _hosts, root, _secret="", epoch=None: DrivenSession(world, root, epoch)  # noqa: E731
             put(patch.object(module, "Coordination", session))
         for where, name, instead in [
@@ -106,6 +109,7 @@ def installed(world: World, failures: Failures) -> Iterator[None]:
             put(patch.object(JsonProcess, name, getattr(Helper, name), create=True))
         put(patch.object(JsonProcess, "bodies", Helper.bodies, create=True))
         put(patch.object(Asked, "world", world, create=True))
+        put(patch.object(LiveRun.ask, "__defaults__", (ANSWER_S,)))
         yield
 
 
@@ -147,12 +151,6 @@ def _processes(world: World) -> list[tuple[Any, str, Any]]:
     def app(job: Any, token: str) -> None:
         _driver().job = job
 
-    def executed(self: Any) -> Any:
-        outcome = execute(self)
-        _driver().executed = True
-        return outcome
-
-    execute = LiveRun.execute
     return [
         (background, "load_profile", lambda profile: PLACE),
         (background, "require_java", lambda: None),
@@ -168,8 +166,8 @@ def _processes(world: World) -> list[tuple[Any, str, Any]]:
         (process, "make_app", app),
         (process, "Server", lambda app, listener: SimpleNamespace(stop=lambda: None)),
         (process, "open_job_lab", lab),
+        (forgetting, "open_services", lambda *_, **__: contextlib.nullcontext(ENDPOINTS)),
         (process, "tell", lambda line: None),
-        (LiveRun, "execute", executed),
     ]
 
 
@@ -181,6 +179,8 @@ def _disk(world: World) -> list[tuple[Any, str, Any]]:
 
     def replaced(source: Any, target: Any, **more: Any) -> None:
         with _at_disk(target, "replace", full):
+            if str(source).endswith(".journal"):
+                world.deletes("the journal")
             replace(source, target, **more)
             if here() is not None and str(target).endswith(".journal") and (journal := world.journal()):
                 world.on_journal(journal)
@@ -200,7 +200,7 @@ def _at_disk(path: Any, call: str, broken: Any) -> contextlib.AbstractContextMan
     place = here()
     if place is None:
         return contextlib.nullcontext()
-    if Path(path).suffix in (".journal", ".json"):
+    if Path(path).suffix in (".journal", ".json", ".leftovers"):
         return place.calling(f"disk {call}", broken)
     place.check()
     return contextlib.nullcontext()

@@ -52,6 +52,7 @@ class World:
         self.rng = random.Random(f"world {seed}")
         self.ensemble, self.bucket, self.kafka = Ensemble(seed, shape.zookeeper_s), Bucket(), Broker()
         self.drivers: dict[int, Driver] = {}
+        self.user = Place("user", Fates([]), lambda fault: None)  # of the commands
         self.coming: list[list[Fault]] = []  # the faults of the drivers that will be launched next
         self.on_journal: Callable[[dict[str, Any]], None] = lambda journal: None
         self.on_delete: Callable[[Deletion], None] = lambda deletion: None
@@ -74,7 +75,7 @@ class World:
 
     def deletes(self, what: str) -> None:
         """A driver is about to take something away."""
-        if (place := here()) is not None:
+        if (place := here()) is not None and place is not self.user:
             self.on_delete(Deletion(self.driver_of(place), what, self.journal()))
 
     def driver_of(self, place: Place) -> "Driver":

@@ -109,6 +109,10 @@ class Consumer(_Client):
         self._calling("kafka look")
         return {each: self._end(each) for each in assigned}
 
+    def beginning_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._calling("kafka look")
+        return dict.fromkeys(assigned, 0)
+
     def position(self, partition: TopicPartition) -> int:
         return self._next[partition]
 

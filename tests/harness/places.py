@@ -15,24 +15,35 @@ from unittest.mock import patch
 
 from engine import HERE
 
-WRITES = (
-    "zookeeper publish",
-    "zookeeper acknowledge",
-    "zookeeper register",
-    "zookeeper withdraw",
-    "zookeeper claim",
-    "zookeeper end",
-    "minio put",
-    "minio remove",
-    "kafka create",
-    "kafka delete",
-    "kafka send",
-    "kafka result",
-    "disk replace",
-    "disk unlink",
-)
-READS = ("zookeeper look", "zookeeper read", "zookeeper children", "zookeeper watch", "minio get", "minio list", "kafka look", "kafka poll")
-CALLS = (*WRITES, *READS)
+# About how often each call is made in a short life.
+WRITES = {
+    "zookeeper publish": 18,
+    "zookeeper acknowledge": 40,
+    "zookeeper register": 8,
+    "zookeeper withdraw": 12,
+    "zookeeper claim": 1,
+    "zookeeper end": 1,
+    "minio put": 16,
+    "minio remove": 10,
+    "kafka create": 2,
+    "kafka delete": 2,
+    "kafka send": 45,
+    "kafka result": 80,
+    "disk replace": 5,
+    "disk unlink": 2,
+}
+READS = {
+    "zookeeper look": 16,
+    "zookeeper read": 40,
+    "zookeeper children": 8,
+    "zookeeper watch": 50,
+    "minio get": 16,
+    "minio list": 4,
+    "kafka look": 18,
+    "kafka poll": 40,
+}
+CALLS = WRITES | READS
+AT_A_STOP = ("zookeeper end", "kafka delete", "disk unlink")  # and never before it
 SLICE_S = 0.02  # in which whoever stalls sees that its process is gone
 
 

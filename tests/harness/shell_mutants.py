@@ -73,10 +73,15 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    owner: Any, name: str, checks: tuple[str, ...], pinned: dict[str, Any], **more: Any
+    owner: Any,
+    name: str,
+    checks: tuple[str, ...],
+    pinned: dict[str, Any],
+    mutants: dict[str, Mutant] = MUTANTS,
+    **more: Any,
 ) -> Callable[[Callable[[Original], Any]], Callable[[Original], Any]]:
     def register(make: Callable[[Original], Any]) -> Callable[[Original], Any]:
-        MUTANTS[make.__name__] = Mutant(owner, name, make, checks, pinned | more)
+        mutants[make.__name__] = Mutant(owner, name, make, checks, pinned | more)
         return make
 
     return register
@@ -84,7 +89,11 @@ def mutant(
 
 def hunt(name: str, seeds: int) -> Outcome | None:
     """The first run of these seeds that sees the mutant."""
-    mutant = MUTANTS[name]
+    return hunted(MUTANTS[name], seeds, run)
+
+
+def hunted(mutant: Mutant, seeds: int, run: Callable[..., Outcome]) -> Outcome | None:
+    """The first run of these seeds that sees ``mutant``."""
     with mutant.there():
         for seed in range(seeds):
             outcome = run(seed, **mutant.pinned)

@@ -1,0 +1,60 @@
+"""Chains of drivers of one job, with all that may befall them; and bugs in the driver that such runs must find."""
+
+from collections import Counter
+
+import driver_run
+import pytest
+from driver_mutants import MUTANTS, hunt
+from hypothesis import settings
+from many_runs import Pool
+
+SEEDS = settings.default.max_examples // 12  # of each kind: 32 runs, or 1664 at night
+MUTANT_SEEDS = 24
+MUTANT_S = 500.0
+
+# What the runs of a kind draw; see ``driver_shape.draw_chain``.
+KINDS = {
+    "killed": {"ends": ("kill",), "does": ("die",)},
+    "paused": {"ends": ("pause",), "does": ("pause", "die")},
+    "without its services": {"ends": ("interrupt", "stop"), "does": ("fail", "stall")},
+    "whatever befalls": {},
+}
+OFTEN = ("lives", "paused", "promises judged", "requests", "resumes", "stopped", "woken")
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return Counter()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_survives_its_driver(pool, seen, kind):
+    first = SEEDS * list(KINDS).index(kind)
+    outcomes = list(pool.run(range(first, first + SEEDS), driver_run.run, **KINDS[kind]))
+    for outcome in outcomes:
+        seen.update(outcome.seen)
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    assert not bad, "\n\n".join(map(str, bad))
+
+
+def test_the_drivers_had_enough_to_survive(seen):
+    assert {what for what in OFTEN if not seen[what]} == set(), seen
+    struck = {what.split()[0] for what in seen if " " in what}
+    assert struck >= {"die", "pause", "stall", "fail"}, seen
+
+
+@pytest.fixture(scope="module")
+def hunts(pool):
+    """All at once: most of a run is waiting."""
+    return {name: pool.submit(hunt, name, MUTANT_SEEDS) for name in MUTANTS}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_bug_in_the_driver_is_found(hunts, name):
+    assert hunts[name].result(MUTANT_S) is not None, f"{MUTANT_SEEDS} runs went well with it"
