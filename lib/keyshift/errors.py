@@ -29,6 +29,10 @@ class Damaged(ServiceUnavailable):
     """What a service has is not what was written there."""
 
 
+class RunsElsewhere(ServiceUnavailable):
+    """Another process, which need not be on this machine, is at work for the job."""
+
+
 class QueryDied(ServiceUnavailable):
     """The Spark query has ended by itself; the message has its last words. The job may start another attempt."""
 

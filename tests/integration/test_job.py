@@ -50,6 +50,26 @@ def workers(pid):
     return [process for process, _ in daemons if process.pid not in forking]
 
 
+def interrupted(keyshift, job):
+    """A job, by SIGTERM; what the list of jobs says of it then."""
+    process = psutil.Process(job.pid)
+    process.terminate()
+    process.wait(120)
+    (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
+    return dead
+
+
+def left_of(run, endpoints):
+    """The topics, the nodes and the snapshots of a run."""
+    admin, nodes = KafkaAdminClient(bootstrap_servers=endpoints.kafka), Coordination(endpoints.zookeeper, "/keyshift")
+    try:
+        topics = [topic for topic in admin.list_topics() if run in topic]
+        return topics, run in nodes.children(""), list(Bucket(endpoints, f"savepoints/{run}/").names())
+    finally:
+        admin.close()
+        nodes.close()
+
+
 def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_verdict(keyshift, session_stack):
     settings = [part for setting in SMALL for part in ("--set", setting)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
@@ -83,7 +103,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     psutil.Process(job.pid).kill()
     assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 60)
     (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
-    assert (dead["state"], f"`keyshift resume {job.name}` goes on with it" in dead["why"]) == ("ended", True)
+    assert dead["state"] == "ended" and dead["go_on"].startswith(f"`keyshift resume {job.name}` goes on with it")
     journal = session_stack.home / "jobs" / f"{job.name}.journal"
     ours = journal.read_text()
     journal.write_text(ours.replace('"format": 2', '"format": 1', 1))
@@ -99,6 +119,13 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert any("another one went on with it; everything since its snapshot" in note for note in told["troubles"])
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
 
+    dead = interrupted(keyshift, job)
+    assert (dead["why"], dead["remains"]) == ("it was interrupted", "all that it goes on from")
+    assert all(left_of(row["run"], session_stack.endpoints()))
+    assert f"`keyshift resume {job.name}` goes on with it" in keyshift("job", "stop", job.name, status=3)
+    assert json.loads(keyshift("resume", job.name, "--json"))["run"] == row["run"]
+    job = Jobs(session_stack.home).read(row["job"])
+
     summary = json.loads(keyshift("job", "stop").splitlines()[-1])
     assert (summary["verdict"], summary["run_id"]) == ("ok", row["run"])
     assert summary["units_moved"] > 16 + 8 and summary["events"] > 0
@@ -108,14 +135,21 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert session_stack.endpoints(), "others may still use the services"
     stored = json.loads(keyshift("results", "show", row["run"]))
     assert stored["status"] == "ok"
+    assert not any(left_of(row["run"], session_stack.endpoints()))
+
+
+def test_of_a_job_that_is_forgotten_nothing_is_left(keyshift, session_stack):
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
     endpoints = session_stack.endpoints()
-    admin = KafkaAdminClient(bootstrap_servers=endpoints.kafka)
-    assert not [topic for topic in admin.list_topics() if row["run"] in topic]
-    admin.close()
-    nodes = Coordination(endpoints.zookeeper, "/keyshift")
-    assert row["run"] not in nodes.children("")
-    nodes.close()
-    assert not list(Bucket(endpoints, f"savepoints/{row['run']}/").names())
+    assert f"`keyshift job stop {row['job']}` ends it" in keyshift("job", "forget", row["job"], status=2)
+    interrupted(keyshift, Jobs(session_stack.home).read(row["job"]))
+    topics, nodes, _ = left_of(row["run"], endpoints)
+    assert len(topics) == 2 and nodes
+    told = keyshift("job", "forget", row["job"])
+    assert all(f"deleted: topic {topic}" in told for topic in topics)
+    assert not any(left_of(row["run"], endpoints))
+    assert Jobs(session_stack.home).all() == []
 
 
 def ended(process):

@@ -166,7 +166,10 @@ class Traffic:
         assert ("await_state", "ready") in self.told, "there may be more"
         return Offered([20, 10], 25, (((5, 1),), ((7, 1), (8, 2))))
 
-    check = stop = open
+    def check(self):
+        pass
+
+    stop = check
 
     def feed(self, rate, frame_ms, steps=(), epoch=1):
         self.told.append(("feed", rate, epoch))
@@ -200,27 +203,32 @@ def manifest_of(job, run, spec, verdict="ok"):
     )
 
 
-@contextlib.contextmanager
-def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
-    """One that runs, made of what is ``given``; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are
-    stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
-    """
+def without_waiting(monkeypatch):
+    """Live runs look often, and nothing is sampled or judged."""
     monkeypatch.setattr(course, "LEAD_S", 0.0)
     for module in (course, live_run):
         monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(live_run, "LEAD_S", 0.0)
     monkeypatch.setattr(live_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
     monkeypatch.setattr(course, "outcome", lambda *_: None)
+    monkeypatch.setattr(system_module, "config_from_json", lambda config, journal: config)
+
+
+@contextlib.contextmanager
+def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
+    """One that runs, made of what is ``given``; ``job.inner``, its last stage ``job.counter`` and ``job.traffic`` are
+    stand-ins. ``resume`` is what the inner job does instead of going on. It is given up at the end.
+    """
+    without_waiting(monkeypatch)
     inner, traffic, said = Job(spec), Traffic(), []
 
-    def record(spec, run_id, make, results, parameters):
+    def record(spec, run_id, make, results, parameters, end):
         display = Display(said.append)
         system = KeyshiftJob(spec, inner)
         system.stop = system.final_state = lambda: None
         make(spec, system, traffic, display, lambda: None).execute()
         return manifest_of(inner, run_id, spec, verdict)
 
-    monkeypatch.setattr(system_module, "config_from_json", lambda config, journal: config)
     if resume:
         monkeypatch.setattr(Job, "resume", lambda inner, past: resume(inner))
     job = LiveJob(record, spec, **given)

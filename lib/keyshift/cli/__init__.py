@@ -61,7 +61,7 @@ results.command("import")(stored.import_results)
 for of_a_tape in (tapes.write, tapes.check):
     tape.command()(of_a_tape)
 job.command("list")(jobs.list_jobs)
-for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop):
+for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop, jobs.forget):
     job.command()(of_a_job)
 
 

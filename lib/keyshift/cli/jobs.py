@@ -47,7 +47,7 @@ def resume(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Go on with a job whose process was killed, from its newest snapshot, in another process."""
+    """Go on with a job whose process is gone, however it ended, from its newest snapshot, in another process."""
     from keyshift.control import background
     from keyshift.progress import tell
 
@@ -56,7 +56,7 @@ def resume(
 
 
 def list_jobs(as_json: Json = False) -> None:
-    """The jobs of this state folder: those that run, and how others ended that nobody has stopped."""
+    """The jobs of this state folder: those that run; how others ended, what remains of them, and how to go on."""
     from keyshift.control.background import Client
     from keyshift.control.files import Jobs
     from keyshift.errors import ServiceUnavailable
@@ -71,7 +71,7 @@ def list_jobs(as_json: Json = False) -> None:
             except ServiceUnavailable as error:
                 row |= {"state": "silent", "why": str(error)}
         else:
-            row["why"] = jobs.how_it_ended(job)
+            row |= jobs.ended(job)._asdict()
         rows.append(row)
     print_rows(rows, as_json)
 
@@ -132,21 +132,39 @@ def cancel(name: Name = None) -> None:
 def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
     from keyshift.control.background import Client, await_end, stopped
-    from keyshift.control.files import Jobs
-    from keyshift.errors import KeyshiftError
+    from keyshift.control.files import NOTHING, Jobs
+    from keyshift.errors import BadInput, KeyshiftError
     from keyshift.progress import tell
 
     jobs = Jobs()
     job = jobs.choose(name)
     if not jobs.alive(job):
-        jobs.remove(job.name)
-        raise KeyshiftError(f"job {job.name} had ended before: {jobs.how_it_ended(job)}")
-    told = stopped(Client(job), tell)
+        if (ended := jobs.ended(job)).remains == NOTHING:
+            jobs.remove(job.name)
+        raise KeyshiftError(f"job {job.name} had ended before: {ended}")
+    try:
+        told = stopped(Client(job), tell)
+    except BadInput:
+        raise
+    except KeyshiftError as error:  # the job, not its verdict, has come to its end
+        await_end(job)
+        raise KeyshiftError(f"{error}; {jobs.ended(jobs.read(job.name) or job).go_on}") from error
     await_end(job)
     for line in told["examples"]:
         tell(f"  {line}")
     typer.echo(json.dumps(told["summary"]))
     raise typer.Exit(int(told["summary"]["verdict"] == "bad"))
+
+
+def forget(
+    name: Annotated[str, typer.Argument(help="Of a job whose process is gone.", show_default=False)],
+) -> None:
+    """Delete all that is left of a job that has ended: topics, ZooKeeper nodes, snapshots, journal. Asks nothing."""
+    from keyshift.control.forgetting import forget
+    from keyshift.progress import tell
+
+    for line in forget(name, tell):
+        typer.echo(f"deleted: {line}")
 
 
 def _print_columns(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> None:
@@ -162,5 +180,5 @@ def _client(name: str | None) -> Any:
     jobs = Jobs()
     job = jobs.choose(name)
     if not jobs.alive(job):
-        raise BadInput(f"job {job.name} does not run any more: {jobs.how_it_ended(job)}")
+        raise BadInput(f"job {job.name} does not run any more: {jobs.ended(job)}")
     return Client(job)

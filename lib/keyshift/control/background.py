@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import psutil
 
-from keyshift.control.files import JobFile, Jobs, last_line, process_created
+from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.lab.live_spec import live_spec
@@ -89,7 +89,7 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
     or if it runs.
     """
     jobs = Jobs()
-    job, journal = jobs.resumable(run, take_over)
+    job, journal = jobs.resumable(run, take_over)  # and once more when nobody else can resume it
     given = journal["values"], say, job.name, port, journal["profile"], journal.get("own", {})
     return _begun(jobs, *given, take_over)
 
@@ -112,7 +112,7 @@ def _begun(
     place.require_cores(spec.cores)
     require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
-        name = name if resume else jobs.free_name(name, spec.workload.name)
+        name = jobs.resumable(name, take_over)[0].name if resume else jobs.free_name(name, spec.workload.name)
         log = jobs.home / "logs" / f"job-{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         process = _launched(listener, log)
@@ -128,25 +128,27 @@ def _begun(
         )
         config: dict[str, Any] = {"name": name, "values": dict(values), "profile": profile, "own": own}
         config |= {"token": job.token, "resume": resume, "take_over": take_over}
-        with _ended_otherwise(jobs, job, process, resume):
+        with _ended_otherwise(jobs, job, process, say):
             jobs.write(job)
             _tell(process, json.dumps(config | {"socket": listener.fileno()}).encode() + b"\n")
-    with _ended_otherwise(jobs, job, process, resume):
+    with _ended_otherwise(jobs, job, process, say):
         told = _await_ready(job, process, log, say)
         _tell(process, RELEASE)
     return job, told
 
 
 @contextlib.contextmanager
-def _ended_otherwise(jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], resume: bool) -> Iterator[None]:
-    """If what is inside fails, the process ends, and nothing of a new job is left; one to be resumed still can be."""
+def _ended_otherwise(jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], say: Say) -> Iterator[None]:
+    """If what is inside fails, the process ends. A job of which nothing is left then is forgotten."""
     try:
         yield
     except BaseException:
         process.terminate()
         process.wait()
-        if not resume:
+        if (ended := jobs.ended(jobs.read(job.name) or job)).remains == NOTHING:
             jobs.remove(job.name)
+        else:
+            say(f"job {job.name}: {ended.go_on}")
         raise
 
 

@@ -1,11 +1,15 @@
-"""The jobs in the background of a state folder: a private file for each, with where it is and how to reach it."""
+"""The jobs in the background of a state folder: a private file for each, with where it is and how to reach it.
+
+Beside it is what the job could go on from, as long as it could (its journal), or else what it may have left in the
+services that nothing can go on from. It has the secret that is needed to delete that.
+"""
 
 import contextlib
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -36,6 +40,20 @@ class JobFile(BaseModel):
     why: str = ""
 
 
+class Ended(NamedTuple):
+    """How a job ended, what remains of it, and how to go on."""
+
+    why: str
+    remains: str  # one of REMAINS
+    go_on: str
+
+    def __str__(self) -> str:
+        return f"{self.why}; {self.go_on}"
+
+
+ALL, LEFTOVERS, NOTHING = REMAINS = "all that it goes on from", "leftovers", "nothing"
+
+
 class Jobs:
     """Those of one state folder."""
 
@@ -58,8 +76,8 @@ class Jobs:
             raise BadInput(f"name = {wanted!r}: must be lower-case letters, digits, '_' and '-', at most 41")
         if (known := self.read(wanted)) and self.alive(known):
             raise BadInput(f"name = {wanted}: a job of this name runs, process {known.pid}; choose another")
-        if self.journal(wanted):
-            raise BadInput(f"name = {wanted}: this job can still be resumed; choose another, or `keyshift job stop` it")
+        if known and (ended := self.ended(known)).remains != NOTHING:
+            raise BadInput(f"name = {wanted}: a job of this name has ended, {ended}; choose another name")
         return wanted
 
     def write(self, job: JobFile) -> None:
@@ -74,24 +92,50 @@ class Jobs:
             return None
 
     def remove(self, name: str) -> None:
-        """Forget it; safe to call twice."""
+        """Of a job of which nothing is left; safe to call twice."""
+        self.drop(name)
         self._path(name).unlink(missing_ok=True)
-        self.drop_journal(name)
 
-    def drop_journal(self, name: str) -> None:
-        """Nothing can go on with it any more; safe to call twice."""
-        self._journal(name).unlink(missing_ok=True)
+    def expect(self, name: str, known: dict[str, Any]) -> None:
+        """Something of the job is made from now on, and nothing can go on with it yet; to be called by its process.
+
+        ``known``: what is needed to find and delete it.
+        """
+        write_whole(self._leftovers(name), json.dumps({"format": FORMAT} | known))
 
     def keep_journal(self, name: str, journal: dict[str, Any]) -> None:
         """What another process needs to go on with the job, readable for its owner alone."""
         write_whole(self._journal(name), json.dumps({"format": FORMAT} | journal))
+        self._leftovers(name).unlink(missing_ok=True)
+
+    def close(self, name: str) -> None:
+        """Nothing goes on with the job from now on: what is left of it is to be deleted. Needs no room on the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            self._journal(name).replace(self._leftovers(name))
+
+    def drop(self, name: str) -> None:
+        """Nothing is left of the job; safe to call twice."""
+        for path in (self._journal(name), self._leftovers(name)):
+            path.unlink(missing_ok=True)
 
     def journal(self, name: str) -> dict[str, Any] | None:
         """The one that was kept last; None if there is none, or it cannot be read."""
-        try:
-            return json.loads(self._journal(name).read_text())  # type: ignore[no-any-return]
-        except (OSError, ValueError):
-            return None
+        return _read(self._journal(name))
+
+    def left(self, name: str) -> dict[str, Any] | None:
+        """What is known of what the job may have left: its journal, or what ``expect`` was told. None if it is nothing.
+
+        Raises BadInput if that cannot be read.
+        """
+        for path in (self._journal(name), self._leftovers(name)):
+            if path.exists():
+                if (found := _read(path)) is None:
+                    raise BadInput(
+                        f"job {name}: {path} is damaged, so nobody knows what the job has left; its topics in Kafka, "
+                        "its nodes in ZooKeeper and its savepoints in MinIO have the id of its run in their names"
+                    )
+                return found
+        return None
 
     def require_journal(self, name: str) -> dict[str, Any]:
         """The one that was kept last. Raises BadInput if there is none, or it cannot be read."""
@@ -104,8 +148,9 @@ class Jobs:
 
         ``take_over``: even if its process lives.
         """
-        if self.read(run) and self._journal(run).exists() and self.journal(run) is None:
-            raise BadInput(f"job {run}: {self._journal(run)} is damaged, so nothing can go on with it")
+        if (named := self.read(run)) and not self.journal(run):
+            self.require_gone(named)
+            raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
         kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
         found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
         if not run or len(found) != 1:
@@ -117,12 +162,16 @@ class Jobs:
                 f"job {job.name}: its journal has format = {journal.get('format')}, and this keyshift reads {FORMAT}; "
                 "resume it with the one that began it"
             )
-        if self.alive(job) and not take_over:
-            raise BadInput(
-                f"job {job.name} runs, process {job.pid}: only a job whose process is gone is resumed; --take-over "
-                "takes it from a process that lives and does nothing"
-            )
+        if not take_over:
+            self.require_gone(job, "; --take-over takes it from a process that lives and does nothing")
         return job, journal
+
+    def require_gone(self, job: JobFile, remedy: str = "") -> None:
+        """Raises BadInput if the job runs: it can be stopped. ``remedy``: or what else."""
+        if self.alive(job):
+            stop = f"`keyshift job stop {job.name}` ends it"
+            what = "this is for a job whose process is gone"
+            raise BadInput(f"job {job.name} runs, process {job.pid}: {what}; {stop}{remedy}")
 
     def all(self) -> list[JobFile]:
         """In the order of their names, those that have ended without being stopped, too."""
@@ -137,12 +186,20 @@ class Jobs:
         """Whether its process lives."""
         return processes.find(self._path(job.name)) is not None
 
-    def how_it_ended(self, job: JobFile) -> str:
-        """Of one whose process is gone, in one line."""
-        if job.why:
-            return job.why
-        end = f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        return f"{end}; `keyshift resume {job.name}` goes on with it" if self.journal(job.name) else end
+    def ended(self, job: JobFile) -> Ended:
+        """Of one whose process is gone."""
+        name = job.name
+        why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
+        forget = f"`keyshift job forget {name}` deletes"
+        if self.journal(name):
+            return Ended(why, ALL, f"`keyshift resume {name}` goes on with it, {forget} it")
+        if self._journal(name).exists():
+            return Ended(
+                why, LEFTOVERS, f"{self._journal(name)} is damaged: repair it, or delete by hand what it named"
+            )
+        if self._leftovers(name).exists():
+            return Ended(why, LEFTOVERS, f"{forget} what is left of it")
+        return Ended(why, NOTHING, "nothing is left of it")
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -160,8 +217,18 @@ class Jobs:
     def _journal(self, name: str) -> Path:
         return self._folder / f"{name}.journal"
 
+    def _leftovers(self, name: str) -> Path:
+        return self._folder / f"{name}.leftovers"
+
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def last_line(log: Path) -> str:

@@ -7,6 +7,7 @@ input before the line ``release`` means that whoever has started it is gone befo
 Progress and the last word go to standard error.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,72 +20,128 @@ from typing import IO, Any
 from keyshift.control.api import make_app
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server
-from keyshift.errors import Deposed
+from keyshift.errors import BadInput, Deposed, service_errors
 from keyshift.lab.connect import open_job_lab
+from keyshift.lab.ending import End, Ending
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import anywhere, live_spec
 from keyshift.lab.own import define_own
 from keyshift.lab.run import Lab
+from keyshift.lab.spec import RunSpec
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import Manifest
+from keyshift.results.store import ResultStore
 
 RELEASE = b"release"
+HEARD_S = 5.0  # in which the word of who has started us is heard, if it was said
 
 
 def run() -> None:
     """The process, until the job has ended. Raises KeyshiftError if it dies."""
     # Unbuffered: the interpreter could not take the lock of a buffered reader away from the thread when it exits.
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
-    told = json.loads(starter.readline())
-    threading.Thread(target=_obey, args=(starter,), name="keyshift-starter", daemon=True).start()
+    told, released = json.loads(starter.readline()), threading.Event()
+    threading.Thread(target=_obey, args=(starter, released), name="keyshift-starter", daemon=True).start()
     define_own(told["own"])
-    spec, jobs, labs = live_spec(told["values"]), Jobs(), list[Lab]()
+    entry, labs = _Entry(told, live_spec(told["values"]), released), list[Lab]()
 
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
-    def keep(journal: dict[str, Any]) -> None:
-        values = anywhere(told["values"], spec)
-        given = {"values": values, "profile": told["profile"], "own": told["own"], "work": str(labs[0].work)}
-        jobs.keep_journal(name, journal | given)
-
-    name = told["name"]
-    resumed = partial(jobs.require_journal, name) if told["resume"] else None
-    if resumed and not told["take_over"]:  # or it would be taken from a process that works with it
-        shutil.rmtree(resumed()["work"], ignore_errors=True)
-    job = LiveJob(record, spec, keep=keep, resumed=resumed, take_over=told["take_over"])
+    resumed, take_over = entry.resumed, told["take_over"]
+    given = {"keep": entry.keep, "resumed": resumed, "take_over": take_over, "begun": entry.expect, "end": entry.end}
+    job = LiveJob(record, entry.spec, **given)
     server = Server(make_app(job, told["token"]), socket.socket(fileno=told["socket"]))
     try:
-        with open_job_lab(spec, told["profile"], tell) as lab:
+        with open_job_lab(job.spec, told["profile"], tell) as lab:
             if resumed:
-                lab.require_snapshots(spec, job.run_id, [one["name"] for one in resumed()["snapshots"]])
+                entry.require_not_stored(lab.store, job.run_id)
+                lab.require_snapshots(job.spec, job.run_id, [one["name"] for one in resumed()["snapshots"]])
             labs.append(lab)
-            job.most = lab.room(spec)
+            entry.work, job.most = str(lab.work), lab.room(job.spec)
             job.execute()
-    except Deposed as error:  # all that there is of the job in files is of the other process
-        job.fail(error)
-        raise
     except BaseException as error:
         job.fail(error)
-        if (file := jobs.read(name)) is not None:
-            if labs:  # it had begun, so all that it could go on from is gone
-                jobs.drop_journal(name)
-            jobs.write(file.model_copy(update={"why": _last_word(job, error)}))
         raise
-    else:
-        jobs.remove(name)
     finally:
+        entry.ended(job)
         server.stop()
 
 
-def _last_word(job: LiveJob, error: BaseException) -> str:
-    return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{job.why}"
+class _Entry:
+    """What is written down of the job, from before anything is made until it has ended. ``released``: whoever has
+    started it was told that it is ready, so that it has to be there from then on.
+    """
+
+    def __init__(self, told: dict[str, Any], spec: RunSpec, released: threading.Event) -> None:
+        self._jobs, self._name, self.spec, self._released = Jobs(), told["name"], spec, released
+        self._given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "own": told["own"]}
+        self._given |= {"routers": spec.job.routers}
+        self.resumed = partial(self._jobs.require_journal, self._name) if told["resume"] else None
+        self._before = (
+            "" if told["take_over"] or not self.resumed else self.resumed()["work"]
+        )  # of a process that is gone
+        self.work = ""  # the folder of temporary files
+        self._kept = False
+        self.end = End(self._resumable, self._decided)
+
+    def expect(self, known: dict[str, Any]) -> None:
+        """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
+        with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
+            self._jobs.expect(self._name, self._known(known))
+
+    def keep(self, journal: dict[str, Any]) -> None:
+        """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes."""
+        self._jobs.keep_journal(self._name, self._known(journal))
+        if self._before and not self._kept:
+            shutil.rmtree(self._before, ignore_errors=True)
+        self._kept = True
+
+    def require_not_stored(self, store: ResultStore, run: str) -> None:
+        """Of a job that is to go on. Raises BadInput if it has its verdict: its process died before it could say so."""
+        if store.holds(run):
+            self._jobs.close(self._name)
+            raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
+
+    def _known(self, more: dict[str, Any]) -> dict[str, Any]:
+        return more | self._given | {"work": self.work}
+
+    def _resumable(self) -> bool:
+        return self.resumed is not None or (self._kept and self._released.wait(HEARD_S))
+
+    def _decided(self, ending: Ending) -> None:
+        if ending.deletes:
+            self._jobs.close(self._name)
+
+    def ended(self, job: LiveJob) -> None:
+        """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
+        if isinstance(job.error, Deposed):  # the entry is another's
+            return
+        if self.end.deleted:
+            self._jobs.drop(self._name)
+        if self.end.ending is Ending.STOPPED and self.end.deleted:
+            self._jobs.remove(self._name)
+        elif file := self._jobs.read(self._name):
+            file = file.model_copy(update={"why": _last_word(job)})
+            with contextlib.suppress(OSError):  # then it is found out from its log
+                self._jobs.write(file)
+            tell(f"job {self._name}: {self._jobs.ended(file)}")
 
 
-def _obey(starter: IO[bytes]) -> None:
+def _last_word(job: LiveJob) -> str:
+    if job.end.ending is Ending.STOPPED:
+        how = f"it was stopped, and its verdict is stored as run {job.run_id}"
+    else:
+        how = "it was interrupted" if isinstance(job.error, KeyboardInterrupt) else f"{job.why}"
+    return "; ".join([how, *(f"not deleted: {line}" for line in job.end.left)])
+
+
+def _obey(starter: IO[bytes], released: threading.Event) -> None:
     """Until it lets go."""
-    if starter.readline().strip() != RELEASE:
+    if starter.readline().strip() == RELEASE:
+        released.set()
+    else:
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -69,12 +69,12 @@ class JobConfig:
     @property
     def events_topic(self) -> str:
         """Kafka topic of the input, one partition per router."""
-        return f"{self.job}-events"
+        return topics_of(self.job)[0]
 
     @property
     def results_topic(self) -> str:
         """Kafka topic of the output, one partition per slot."""
-        return f"{self.job}-results"
+        return topics_of(self.job)[1]
 
     @property
     def next(self) -> "JobConfig | None":
@@ -125,3 +125,8 @@ def slot_schema(stage: KeyedStage, first: bool = True) -> pa.Schema:
 def result_schema(stage: KeyedStage) -> pa.Schema:
     """Columns of a result frame."""
     return pa.schema([*RESULT_FIELDS, *stage.result_fields])
+
+
+def topics_of(job: str) -> tuple[str, str]:
+    """The Kafka topics of the input and of the output of a job."""
+    return f"{job}-events", f"{job}-results"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from keyshift.errors import MigrationFailed
+from keyshift.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.lab.scenario import Scale
 from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
@@ -75,7 +75,7 @@ class Autoscaler:
                 self._moving = True
                 try:
                     self._ask(Scale(stage.target), name)
-                except MigrationFailed as error:
+                except (BadInput, MigrationFailed, PlanRejected) as error:
                     self._say(f"autoscaler: nothing was requested of {name}, {error}")
 
     # -- a look -------------------------------------------------------------------------------------------------------

@@ -21,15 +21,15 @@ ANSWER_S = 5.0
 
 
 @contextmanager
-def open_services(profile: str | None = None, say: Say = tell) -> Iterator[Endpoints]:
+def open_services(profile: str | None = None, say: Say = tell, reach: bool = True) -> Iterator[Endpoints]:
     """The services of a profile (see ``load_profile``). Embedded ones that were down stop again when the last command
-    that uses them ends.
+    that uses them ends. Without ``reach`` some of those that others run may be away.
 
     Raises BadInput for a profile that is not right, ServiceUnavailable for a service that cannot be reached.
     """
     place = load_profile(profile)
     if place.services != "embedded":
-        yield _reached(place.endpoints())
+        yield _reached(place.endpoints()) if reach else place.endpoints()
         return
     with Stack().used(say) as endpoints:
         yield endpoints

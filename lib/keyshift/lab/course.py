@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from keyshift.analysis.timelines import FAULT
-from keyshift.errors import QueryDied
+from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
 from keyshift.lab.outcome import Outcome, Span, outcome
@@ -29,6 +29,8 @@ class Course:
     ``ready``: until the system may be started anew. ``each_second``: called once a second by the controlling thread
     while the load is offered, whatever the system does then; may use all of it, and raise QueryDied.
     """
+
+    deadly: tuple[type[KeyshiftError], ...] = (QueryDied,)  # after which the system has to be started anew
 
     def __init__(
         self, spec: RunSpec, system: SystemUnderTest, traffic: Traffic, display: Display, ready: Callable[[], None]
@@ -146,19 +148,19 @@ class Course:
 
     def _surviving(self, step: Callable[[], T]) -> T:
         """``step``, and once more after each death of the query, as long as the run may survive it."""
-        death: QueryDied | None = None
+        death: KeyshiftError | None = None
         while True:
             try:
                 if death is not None:
                     self._recover(death)
                 return step()
-            except QueryDied as error:
+            except self.deadly as error:
                 self._deaths.append(time.time())
                 self._allow_another(error)
                 death = error
 
-    def _allow_another(self, death: QueryDied) -> None:
-        """Wait until the query may be started anew. Raises QueryDied if it has died too often."""
+    def _allow_another(self, death: KeyshiftError) -> None:
+        """Wait until the query may be started anew. Raises what ended it if it has died too often."""
         if len(self._deaths) > self._spec.run.recoveries:
             raise death
 
@@ -168,17 +170,17 @@ class Course:
         since_s = time.time() - self._trigger
         return f"{abs(since_s):.1f} s {'after' if since_s > 0 else 'before'} the trigger"
 
-    def _recover(self, death: QueryDied) -> None:
-        moment = self._moment()
+    def _recover(self, death: KeyshiftError) -> None:
+        moment, what = self._moment(), "died" if isinstance(death, QueryDied) else "was given up"
         self._display.say(f"{death}; starting anew")
         self._display.enter("recovering")
         begin = time.perf_counter()
         self._ready()
         done_again = self._system.recover()
         self._system.note(
-            f"the query died {moment} ({death}); everything since its {done_again} was done again, which was under way "
-            f"after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came afterwards; latency "
-            "counts the first result of an event"
+            f"the query {what} {moment} ({death}); everything since its {done_again} was done again, which was "
+            f"under way after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came "
+            "afterwards; latency counts the first result of an event"
         )
         self._display.enter("recovered")
         self._idle_since, self._overloaded = max(self._idle_since, time.time()), False

@@ -15,6 +15,7 @@ from typing import Any
 from keyshift.errors import BadInput, KeyshiftError
 from keyshift.executor.faults import parse_now
 from keyshift.lab.autoscaler import sentence, told
+from keyshift.lab.ending import End
 from keyshift.lab.live_run import LiveRun, NotRunning
 from keyshift.lab.live_spec import parameters, room
 from keyshift.lab.scenario import Change, Map, Scale
@@ -32,9 +33,12 @@ Record = Callable[..., Manifest]  # see ``Lab.record``
 
 
 class LiveJob:
-    """For any thread. ``execute`` is called once, by the thread that then controls the job. ``keep`` writes down what
-    another process needs to go on with the job; ``resumed`` reads what was written by the one before, and ``take_over``
-    says to go on even if that one seems to live.
+    """For any thread. ``execute`` is called once, by the thread that then controls the job.
+
+    ``keep`` writes down what another process needs to go on with the job (OSError: it is tried again later); ``begun``
+    what is needed to find, before anything is made, what the job will leave; ``resumed`` reads what was kept by the
+    process before, and ``take_over`` says to go on even if that one seems to live. ``end``: how it may end; without,
+    nothing is left of it, however that happens.
 
     Methods that ask for something raise BadInput, and change nothing, if it is not possible or the job does not run;
     ServiceUnavailable if a service is away.
@@ -45,19 +49,22 @@ class LiveJob:
         record: Record,
         spec: RunSpec,
         on_end: Callable[[], None] = lambda: None,
-        keep: Callable[[dict[str, Any]], None] = lambda journal: None,
+        keep: Callable[[dict[str, Any]], None] | None = None,
         resumed: Callable[[], dict[str, Any]] | None = None,
         take_over: bool = False,
+        begun: Callable[[dict[str, Any]], None] = lambda known: None,
+        end: End | None = None,
     ) -> None:
         self._record, self.spec, self._on_end, self._keep = record, spec, on_end, keep
         self._resumed, self._take_over = resumed, take_over
+        self._begun, self.end = begun, end or End()
         self.most = room(spec)  # slots that a restart may lead to
         self.run_id = resumed()["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
         self.error: BaseException | None = None  # why there is none
         self._run: LiveRun | None = None
-        self._unwanted = False
+        self._unwanted = self._stop_wanted = False
         self._ended_at: float | None = None  # seconds of the wall clock
         self._controller: threading.Thread | None = None
 
@@ -67,7 +74,8 @@ class LiveJob:
         """From its start to its verdict, which is stored. Raises KeyshiftError if the job dies."""
         self._controller = threading.current_thread()
         try:
-            self.manifest = self._record(self.spec, self.run_id, self._make, room(self.spec), parameters(self.spec))
+            given = self.spec, self.run_id, self._make, room(self.spec), parameters(self.spec)
+            self.manifest = self._record(*given, self.end)
             return self.manifest
         except BaseException as error:
             self.error = error
@@ -93,11 +101,14 @@ class LiveJob:
             self.execute()
 
     def _make(self, *parts: Any) -> LiveRun:
-        run = LiveRun(*parts)
-        run.on_ready, run.unwanted = self.ready.set, self._unwanted
+        run, identity = LiveRun(*parts), {"run_id": self.run_id}
+        run.on_ready = self.ready.set
         run.resumed, run.take_over = self._resumed, self._take_over
-        run.keep = lambda journal: self._keep(journal | {"run_id": self.run_id})
+        run.begun = lambda known: self._begun(known | identity)
+        if (keep := self._keep) is not None:
+            run.keep = lambda journal: keep(journal | identity)
         self._run = run
+        run.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # what is wanted from now on it hears itself
         return run
 
     def await_ready(self) -> None:
@@ -115,10 +126,13 @@ class LiveJob:
             self.ended.wait()
 
     def stop(self) -> Manifest:
-        """End the load, wait for all results and the verdict. Whoever asks again gets the same."""
-        with contextlib.suppress(NotRunning):  # it stops already
-            run = self._running()
-            run.ask(run.stop)
+        """End the load, wait for all results and the verdict. Whoever asks again gets the same.
+
+        A job that starts or recovers stops when it has. Raises what kept it from its verdict.
+        """
+        self._stop_wanted = True
+        if self._run:
+            self._run.stop()
         self.ended.wait()
         if self.manifest is None:
             raise self.error if isinstance(self.error, KeyshiftError) else KeyshiftError(f"the job died: {self.why}")

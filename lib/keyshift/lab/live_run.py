@@ -1,18 +1,20 @@
 """A run that lasts until it is stopped: what is done with it comes from other threads while it goes on."""
 
+import contextlib
 import math
 import queue
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied
+from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.display import Display
+from keyshift.lab.ending import Unwanted
 from keyshift.lab.outcome import Outcome
 from keyshift.lab.sampler import Sampler
 from keyshift.lab.scenario import Scale
@@ -24,16 +26,14 @@ from keyshift.traffic.traffic import Before, Feed, Traffic
 
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
+ANSWER_S = 110.0  # for an answer: a job that recovers or restarts answers when it has
+KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
 UNDER_WAY = "under way"
 T = TypeVar("T")
 
 
 class NotRunning(BadInput):
     """The job does not run yet, or any more: nothing can be done with it."""
-
-
-class Unwanted(KeyshiftError):
-    """Nobody wants the job any more, nor its verdict."""
 
 
 @dataclass
@@ -58,7 +58,14 @@ class Migration:
 
 
 class LiveRun(Course):
-    """``execute`` makes the thread that calls it the controlling one; ``ask`` is for any other thread."""
+    """``execute`` makes the thread that calls it the controlling one; ``ask`` and ``stop`` are for any other thread.
+
+    A migration phase that passes its deadline (MigrationFailed) where a savepoint was wanted leaves the query at a
+    barrier: it is given up, and the job goes on from the newest snapshot as after its death.
+    """
+
+    deadly = (QueryDied, MigrationFailed)
+    stop_wanted = False  # remembered, whatever becomes of the query meanwhile
 
     def __init__(
         self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
@@ -76,8 +83,11 @@ class LiveRun(Course):
         self.unwanted = False
         self.resumed: Callable[[], dict[str, Any]] | None = None  # reads the journal of the process before
         self.take_over = False  # even if that one seems to live
-        self.keep: Callable[[dict[str, Any]], None] = lambda journal: None  # writes the journal down
+        self.begun: Callable[[dict[str, Any]], None] = lambda known: None  # hears the secret before anything is made
+        self.keep: Callable[[dict[str, Any]], None] | None = None  # writes the journal down
         self._kept: tuple[Any, ...] = ()  # of what the journal was that was kept last
+        self._not_kept_since: float | None = None  # seconds of the monotonic clock
+        self._keep_at = 0.0  # likewise: not before that
         self.on_ready: Callable[[], None] = lambda: None
 
     @property
@@ -92,7 +102,12 @@ class LiveRun(Course):
 
     def execute(self) -> Outcome:
         """Until ``stop``, and then from the last events to the verdict. Raises KeyshiftError if the job dies."""
-        feed = self._open() if self.resumed is None else self._reopen(self.resumed)
+        if self.resumed is None:
+            self.begun({"token": self.system.journal()["token"]})
+            self.traffic.for_ever = self.keep is not None
+            feed = self._open()
+        else:
+            feed = self._reopen(self.resumed)
         with Sampler(ignore=self._traffic.pids) as sampler:
             now = time.time() + LEAD_S
             start = self.began_at = now if math.isnan(self.began_at) else self.began_at
@@ -102,11 +117,10 @@ class LiveRun(Course):
             if self._spec.scenario.trigger == "auto":
                 self._autoscale(now + self._spec.autoscaler.autoscale_s, self._asked)
             self._display.enter("steady")
+            self._keep()  # before anybody hears that it runs
             self.state = "running"
-            self._keep()
             self.on_ready()
             self._surviving(self._serve)
-            self.state = "stopping"
             end = self._idle_since = time.time()
             self._trigger = self._trigger or end
             feed.end_load()
@@ -117,32 +131,43 @@ class LiveRun(Course):
 
     # -- from other threads -------------------------------------------------------------------------------------------
 
-    def ask(self, act: Callable[[], T]) -> T:
-        """What ``act`` gives or raises, called by the controlling thread at its next look."""
+    def stop(self) -> None:
+        """The load ends at the next look, or when the job has recovered."""
+        self.stop_wanted = True
+
+    def ask(self, act: Callable[[], T], within_s: float = ANSWER_S) -> T:
+        """What ``act`` gives or raises, called by the controlling thread at its next look.
+
+        Raises ServiceUnavailable if there is no answer ``within_s`` seconds; what has not begun by then never does.
+        """
         answer: Future[T] = Future()
         self._inbox.put((answer, act))
         if self.state != "running":
             self.refuse()
+        wait([answer], within_s)
+        if answer.cancel():
+            phase = self.display.phase
+            raise ServiceUnavailable(f"the job did not come to it within {within_s:g} s, nothing was changed: {phase}")
+        if not answer.done():
+            raise ServiceUnavailable(f"the job is still at it after {within_s:g} s: its status will tell")
         return answer.result()
 
     def refuse(self) -> None:
         """Nobody looks any more: whoever still asks is told so."""
-        for answer, _ in self._waiting():
-            answer.set_exception(NotRunning(f"the job is not running: it is {self.state}"))
 
-    def _waiting(self) -> list[tuple[Future[Any], Callable[[], Any]]]:
-        found = []
-        while True:
-            try:
-                found.append(self._inbox.get_nowait())
-            except queue.Empty:
-                return found
+        def refused() -> None:
+            raise NotRunning(f"the job is not running: it is {self.state}")
+
+        while waiting := self._next():
+            self._answer(waiting[0], refused)
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """One at a time: the others are still there if this one finds the query dead."""
+        with contextlib.suppress(queue.Empty):
+            return self._inbox.get_nowait()
+        return None
 
     # -- of the controlling thread ------------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        """The load ends now."""
-        self.state = "stopping"
 
     def migrate(self, proposal: Proposal) -> Migration:
         """Request what was proposed."""
@@ -200,32 +225,54 @@ class LiveRun(Course):
         return [*self._before, *(migration.as_json() for migration in list(self.migrations))]
 
     def _keep(self) -> None:
-        """The journal, if something has changed that must not be lost."""
+        """The journal, if something has changed that must not be lost. A disk that is full is no reason to end."""
+        if time.monotonic() < self._keep_at:
+            return
         told = self.system.status()
         migrations = self.told_migrations()
         outcomes = [migration["outcome"] for migration in migrations]
         now = (told["attempt"], told["snapshots"], len(told["troubles"]), outcomes, self.rate)
-        if now != self._kept:
-            self._kept = now
-            mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate}
-            self.keep(self.system.journal() | mine | {"migrations": migrations})
-            self.system.kept()
+        if now == self._kept:
+            return
+        mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate, "migrations": migrations}
+        journal = self.system.journal() | mine
+        try:
+            if self.keep is not None:
+                self.keep(journal)
+        except OSError as error:
+            self._keep_at = time.monotonic() + KEEP_AGAIN_S
+            if self._not_kept_since is None:
+                self._not_kept_since = time.monotonic()
+                self.system.note(f"the journal cannot be written ({error}); it is tried every {KEEP_AGAIN_S:g} s")
+            return
+        self._kept = now
+        self.system.kept()
+        if self._not_kept_since is not None:
+            took_s, self._not_kept_since = time.monotonic() - self._not_kept_since, None
+            self.system.note(f"the journal could not be written for {took_s:.0f} s, and is written again")
 
     def _serve(self) -> None:
-        while self.state == "running":
+        while True:
             self._look()
-            for answer, act in self._waiting():
-                self._answer(answer, act)
+            for _ in range(self._inbox.qsize()):
+                if waiting := self._next():
+                    self._answer(*waiting)
             self._settle()
+            if self.stop_wanted:
+                break
             time.sleep(LOOK_S)
+        self.state = "stopping"
         self.refuse()
 
     def _answer(self, answer: Future[Any], act: Callable[[], Any]) -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
         try:
             answer.set_result(act())
-        except Exception as error:
-            answer.set_exception(error)
-            if isinstance(error, QueryDied):
+        except BaseException as error:
+            told = isinstance(error, Exception)
+            answer.set_exception(error if told else NotRunning("the job was interrupted"))
+            if isinstance(error, QueryDied) or not told:
                 raise
 
     def _settle(self) -> None:
@@ -256,7 +303,7 @@ class LiveRun(Course):
         if self.state != "starting":
             self._keep()  # also while the last results come: old snapshots go then, too
 
-    def _allow_another(self, death: QueryDied) -> None:
+    def _allow_another(self, death: KeyshiftError) -> None:
         most = self._spec.run.recoveries
         pause_s = pause_before(self._deaths, most)
         if pause_s is None:

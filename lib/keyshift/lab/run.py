@@ -5,7 +5,7 @@ import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from keyshift.folders import require_room
 from keyshift.lab import bare_copy
 from keyshift.lab.course import Course, MakeCourse
 from keyshift.lab.display import Display
+from keyshift.lab.ending import End
 from keyshift.lab.live_job import LiveJob
 from keyshift.lab.live_spec import room
 from keyshift.lab.one_run import OneRun
@@ -39,13 +40,14 @@ from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import Event
 from keyshift.services.stack import Stack
-from keyshift.state import backends
+from keyshift.state import backends, clean_stores
 from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
 
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
+Prepared = tuple[Course, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
 
 
 class Lab:
@@ -134,7 +136,8 @@ class Lab:
         return self.record(spec, run_id, OneRun, [*spec.tasks.values()][-1], spec.parameters())
 
     def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
-        """A job that runs until it is stopped, as soon as events go in. There may be one at a time.
+        """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
+        journal, and ends with the lab at the latest: then nothing is left of it, and nothing can go on with it.
 
         ``on_end``: called when it has ended. Raises BadInput if one runs already, KeyshiftError if it does not start.
         """
@@ -163,18 +166,28 @@ class Lab:
         return max(most, min(room(spec), most + (cores - spec.cores) // len(spec.tasks)))
 
     def record(
-        self, spec: RunSpec, run_id: str, course: MakeCourse, results: int, parameters: dict[str, Any]
+        self,
+        spec: RunSpec,
+        run_id: str,
+        course: MakeCourse,
+        results: int,
+        parameters: dict[str, Any],
+        end: End | None = None,
     ) -> Manifest:
-        """What comes of a course, stored as a run. ``results``: partitions of their topic, for as many slots."""
-        recording, log = self._recording(spec, run_id, parameters), list[Event]()
+        """What comes of a course, stored as a run. ``results``: partitions of their topic, for as many slots.
+
+        ``end``: how it may end, if not as a run does, of which nothing is left behind.
+        """
+        recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or End()
         try:
-            with self._prepared(spec, run_id, log, course, results) as run:
+            with self._prepared(spec, run_id, log, course, results, end) as (run, require_driver):
                 outcome = run.execute()
-            return recording.ended(outcome, log)
-        except Deposed:  # what comes of the run is the other process' to tell
-            raise
+                with contextlib.suppress(ServiceUnavailable):
+                    require_driver()
+                return recording.ended(outcome, log)
         except BaseException as error:
-            recording.died(error, log)
+            if end.decide(error).deletes:  # else it is not over, and is to be stored when it is
+                recording.died(error, log)
             raise
 
     def run_series(self, job: RunSpec, specs: Sequence[RunSpec]) -> list[Manifest]:
@@ -185,7 +198,7 @@ class Lab:
         name, log = new_run_id(job.workload.name, "series"), list[Event]()
         self.say(f"one job for {len(specs)} runs: {name}")
         results = [*job.tasks.values()][-1]
-        with self._prepared(job, name, log, Series, results) as series:
+        with self._prepared(job, name, log, Series, results, End()) as (series, _):
             assert isinstance(series, Series)
             laps = series.execute_laps(specs)
         stored = []
@@ -202,20 +215,22 @@ class Lab:
 
     @contextlib.contextmanager
     def _prepared(
-        self, spec: RunSpec, run_id: str, log: list[Event], course: MakeCourse, results: int
-    ) -> Iterator[Course]:
-        """A run, with all that it consists of; nothing of it is left behind. ``log`` gets its last protocol events."""
+        self, spec: RunSpec, run_id: str, log: list[Event], course: MakeCourse, results: int, end: End
+    ) -> Iterator[Prepared]:
+        """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
+        decides.
+        """
         backend = backends.get(spec.backend.name)
         folder = None if self._place.on_kubernetes else self._work
         with backend.served(backend.settings(**spec.backend.settings), run_id, folder) as settings:
             config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
-            with self._around(spec, config, log, course, results) as run:
+            with self._around(spec, config, log, course, results, end) as run:
                 yield run
 
     @contextlib.contextmanager
     def _around(
-        self, spec: RunSpec, config: JobConfig, log: list[Event], course: MakeCourse, results: int
-    ) -> Iterator[Course]:
+        self, spec: RunSpec, config: JobConfig, log: list[Event], course: MakeCourse, results: int, end: End
+    ) -> Iterator[Prepared]:
         display = Display(self.say)
         traffic = Traffic(
             self._endpoints,
@@ -227,35 +242,42 @@ class Lab:
         )
         services = ServiceFaults(self._stack, self._place, lambda line: job.troubles.append(line))
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter, services)
+        job.log = log
         system = KeyshiftJob(spec, job)
+        ended_by: BaseException | None = None
         try:
-            yield course(spec, system, traffic, display, self.await_executors)
-        except Exception:
-            with contextlib.suppress(ServiceUnavailable):  # the run's own error is the news, unless this is the reason
-                job.require_driver()
-            job.read_log()
+            yield course(spec, system, traffic, display, self.await_executors), job.require_driver
+        except BaseException as error:
+            ended_by = error
+            if isinstance(error, Exception):
+                with contextlib.suppress(ServiceUnavailable):  # its own error is the news, unless this is the reason
+                    job.require_driver()
+                job.read_log()
             raise
         finally:
-            self._close(services.close, job.stop)
-            over = False  # and another process may need what there is
-            try:
-                over = self._close(job.end)
-            finally:
-                self._close(partial(traffic.close, keep_topics=not over), *[job.clean] * over)
-                log += job.log
+            self._all_of({"faults": services.close, "query": job.stop, "generator and collector": traffic.kill})
+            if end.of(ended_by).deletes:  # nobody goes on with it then
+                end.left = self._all_of({"claim": job.end})
+            if end.decide(ended_by).deletes and not end.left:
+                stores = partial(clean_stores, spec.backend.name, spec.backend.settings, config.job)
+                end.left = self._all_of({"topics": traffic.close, "nodes and snapshots": job.clean, "stores": stores})
+                end.deleted = not end.left
 
-    def _close(self, *closes: Callable[[], None]) -> bool:
-        """Whether all went well; the rest must go as well if one fails. Raises Deposed."""
-        failed = False
-        for close in closes:
+    def _all_of(self, steps: Mapping[str, Callable[[], None]]) -> list[str]:
+        """Each of them, whatever becomes of the others: the run's own error is the news. Gives those that failed.
+
+        Raises Deposed at once.
+        """
+        failed = []
+        for name, step in steps.items():
             try:
-                close()
+                step()
             except Deposed:
                 raise
-            except Exception as error:  # the run's own error is the news
-                failed = True
-                self.say(f"cleaning up: {type(error).__name__}: {error}")
-        return not failed
+            except Exception as error:
+                failed.append(f"{name} ({type(error).__name__}: {error})")
+                self.say(f"cleaning up: {failed[-1]}")
+        return failed
 
 
 OnFailure = Callable[[RunSpec, KeyshiftError], None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keyshift.clock import SECOND_US
-from keyshift.errors import BadInput, MigrationFailed, PlanRejected
+from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.executor.led_stage import LedStage
 from keyshift.keys import Assignment, Move, SlotId, Step
 from keyshift.lab.journal import decisions_from_json, decisions_to_json
@@ -187,7 +187,12 @@ class StagePlans:
     def _proposed(self, point: Strategy, change: Change, current: Assignment) -> Proposal:
         heat = self._heat() if point.order == "hottest" or isinstance(change, Balance) else []
         target = self._spec.target(current, change, heat)
-        plan = make_plan(point, current, target, heat, self._spec.workload.seed)
+        try:
+            plan = make_plan(point, current, target, heat, self._spec.workload.seed)
+        except KeyshiftError:
+            raise
+        except Exception as error:  # of a strategy of somebody's own: no reason to end a job
+            raise PlanRejected(f"the strategy raised {type(error).__name__}: {error}") from error
         return Proposal(self.led.name, change, point, current, target, plan)
 
     def _heat(self) -> list[float]:

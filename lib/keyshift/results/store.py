@@ -56,7 +56,7 @@ class ResultStore:
                 f"run {manifest.run_id} has no table {', '.join(missing)}; only a run that died may lack one"
             )
         stored = validate(manifest.model_dump(mode="json") | {"files": sorted(files)})
-        if stored.run_id in self._run_ids(stored.run_id):
+        if self.holds(stored.run_id):
             raise BadInput(f"run {stored.run_id} is stored already: take a new id, or delete the run first")
         tried: list[str] = []
         try:
@@ -92,6 +92,10 @@ class ResultStore:
         self._remove(run_id, [MANIFEST, *(name for name in names if name != MANIFEST)])
 
     # Reading
+
+    def holds(self, run_id: str) -> bool:
+        """Whether the run of this whole id is stored."""
+        return run_id in self._run_ids(run_id)
 
     def resolve(self, run_id: str) -> str:
         """The full id of the one run whose id is or begins with ``run_id``.

@@ -15,11 +15,12 @@ from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from keyshift import frames
 from keyshift.endpoints import OPEN, SignIn
-from keyshift.errors import BadInput, ServiceUnavailable, service_errors
+from keyshift.errors import BadInput, RunsElsewhere, ServiceUnavailable, service_errors
 from keyshift.workloads import KeyedStage, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it
 RETENTION_MS = 24 * 3600 * 1000  # of a run that nobody cleans up
+FOR_EVER_MS = -1  # until the topic is deleted
 ANSWER_MS = 15_000  # how long a broker may take to answer before it counts as down
 Epochs = tuple[tuple[tuple[int, int], ...], ...]  # of each partition: offsets at which an epoch begins, and the epoch
 _READ_BYTES = 8 << 20  # per partition and fetch, when reading a topic back
@@ -54,12 +55,14 @@ def _admin(kafka: str, sign_in: SignIn, doing: str) -> Iterator[KafkaAdminClient
             client.close()
 
 
-def create_topic(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
-    """Make ``topic`` and wait until every partition has a leader.
+def create_topic(
+    kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN, retention_ms: int = RETENTION_MS
+) -> None:
+    """Make ``topic`` and wait until every partition has a leader. ``retention_ms``: how long Kafka keeps a record.
 
     Raises ServiceUnavailable if the broker does not answer in time or refuses (the topic exists already, say).
     """
-    configs = {"retention.ms": str(RETENTION_MS), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
+    configs = {"retention.ms": str(retention_ms), "max.message.bytes": str(frames.MAX_FRAME_BYTES)}
     wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
     with _admin(kafka, sign_in, f"creating topic {topic!r}") as client:
         client.create_topics(wanted, timeout_ms=ANSWER_MS, wait_for_metadata=True)
@@ -72,14 +75,14 @@ def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
 
 
 def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
-    """Until nobody has written into ``topic`` for ``SILENCE_S``. Raises ServiceUnavailable if somebody goes on."""
+    """Until nobody has written into ``topic`` for ``SILENCE_S``. Raises RunsElsewhere if somebody goes on."""
     with _looking(kafka, topic, partitions, sign_in) as (consumer, assigned):
         ends, since, begin = None, time.monotonic(), time.monotonic()
         while time.monotonic() - since < SILENCE_S:
             if (now := consumer.end_offsets(assigned)) != ends:
                 ends, since = now, time.monotonic()
             if time.monotonic() - begin > ANSWER_MS / 1000:
-                raise ServiceUnavailable(
+                raise RunsElsewhere(
                     f"somebody still writes into topic {topic!r}: the job runs elsewhere; "
                     "`keyshift resume NAME --take-over` goes on with it all the same, and the other process ends"
                 )

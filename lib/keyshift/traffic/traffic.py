@@ -129,7 +129,8 @@ class Feed(JsonProcess):
 
 
 class Traffic:
-    """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind but perhaps the topics.
+    """Topics, feeds and a collector, from ``open`` to ``close``, which leaves nothing behind, or ``kill``, which leaves
+    the topics.
 
     ``events`` has a partition per router, ``results`` one per slot. ``heard`` gets what came out in each second.
     ``as_lines``: records are lines, not frames; see ``traffic.lines``. All methods raise ServiceUnavailable if Kafka or
@@ -166,13 +167,15 @@ class Traffic:
         self._revoked: set[int] = set()  # versions
         self.seconds: list[dict[str, Any]] = []  # what the collector said of each second, as far as ``OF_A_SECOND``
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
+        self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
     def open(self, again: bool = False) -> None:
         """Make the topics, start the collector. ``again``: they are there."""
         kafka, sign_in = self._endpoints.kafka, self._endpoints.sign_in
         if not again:
+            retention_ms = topics.FOR_EVER_MS if self.for_ever else topics.RETENTION_MS
             for topic in (self._events, self._results):
-                topics.create_topic(kafka, topic.name, topic.partitions, sign_in=sign_in)
+                topics.create_topic(kafka, topic.name, topic.partitions, sign_in, retention_ms)
         sink = {"topic": self._results.name, "partitions": self._results.partitions, "output": str(self._output)}
         self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
 
@@ -217,14 +220,19 @@ class Traffic:
         for process in self._processes:
             process.stop()
 
-    def close(self, keep_topics: bool = False) -> None:
-        """Remove all of it; safe to call twice. What fails is raised when the rest is gone."""
+    def kill(self) -> None:
+        """End all processes now; the topics stay. Safe to call twice."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._output.unlink, missing_ok=True)
-            for topic in () if keep_topics else (self._events, self._results):
-                stack.callback(topics.delete_topic, self._endpoints.kafka, topic.name, self._endpoints.sign_in)
             for process in self._processes:
                 stack.callback(process.kill)
+
+    def close(self) -> None:
+        """Remove all of it; safe to call twice. What fails is raised when the rest is gone."""
+        with contextlib.ExitStack() as stack:
+            for topic in (self._events, self._results):
+                stack.callback(topics.delete_topic, self._endpoints.kafka, topic.name, self._endpoints.sign_in)
+            stack.callback(self.kill)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 

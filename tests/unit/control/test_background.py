@@ -87,8 +87,12 @@ def test_it_is_told_how_a_job_ended_that_nobody_has_stopped(jobs, gone, tmp_path
     log.write_text("ready\nkeyshift: Kafka is away\n")
     assert last_line(log) == "Kafka is away"
     killed = file_of("one", gone, log=str(log))
-    assert jobs.how_it_ended(killed) == f"its process {gone} was killed; the end of its log: Kafka is away"
-    assert jobs.how_it_ended(killed.model_copy(update={"why": "it died 6 times"})) == "it died 6 times"
+    assert jobs.ended(killed) == (
+        f"its process {gone} was killed; the end of its log: Kafka is away",
+        "nothing",
+        "nothing is left of it",
+    )
+    assert str(jobs.ended(killed.model_copy(update={"why": "it died"}))) == "it died; nothing is left of it"
 
 
 def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, gone):
@@ -101,14 +105,14 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
     assert jobs.resumable("one")[1] == {"format": 2, "run_id": "2026-one", "token": "secret"}
-    assert jobs.how_it_ended(jobs.read("one")).endswith("`keyshift resume one` goes on with it")
+    assert jobs.ended(jobs.read("one")).go_on.startswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
     assert jobs.resumable("three", take_over=True)[1]["run_id"] == "2026-three"
     for unclear in ("2026-t", "", "nobody"):
         with pytest.raises(BadInput, match="unknown job to resume"):
             jobs.resumable(unclear)
-    with pytest.raises(BadInput, match="name = one: this job can still be resumed"):
+    with pytest.raises(BadInput, match=r"name = one: a job of this name has ended, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
     jobs.keep_journal("one", {"run_id": "2026-one", "format": 1})
     with pytest.raises(
@@ -116,7 +120,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     ):
         jobs.resumable("one")
     path.write_text('{"run_id": ')
-    with pytest.raises(BadInput, match=r"job one: .*one\.journal is damaged, so nothing can go on with it"):
+    with pytest.raises(BadInput, match=r"job one: nothing can go on with it; .*one\.journal is damaged"):
         jobs.resumable("one")
     jobs.remove("one")
     assert jobs.journal("one") is None

@@ -281,9 +281,8 @@ def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
 
 
 def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
-    with live_job(monkeypatch, live_spec(SMALL)) as job:
-        kept = []
-        job._keep = kept.append
+    kept = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
         job.set_rate(300)
         assert wait_until(lambda: kept and kept[-1]["rate"] == 300, 60)
         job.scale(slots=4)

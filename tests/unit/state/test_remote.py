@@ -264,20 +264,6 @@ def test_what_a_server_tells_about_itself_says_whether_state_stays_there(about, 
     assert found.startswith(line) if line else found == ""
 
 
-def test_who_has_lost_a_job_to_another_process_leaves_that_ones_state_alone(server, monkeypatch):
-    monkeypatch.setenv(PASSWORD, server.secret)
-    address = RemoteSettings(redis=server.redis)
-    old = served(address, "twice", None)
-    old.__enter__()
-    with served(address, "twice", None) as settings:
-        store = RemoteStore("twice/1/stage/0", SCHEMA, settings)
-        filled(store)
-        old.__exit__(None, None, None)
-        store.checkpoint()
-        store.close()
-    assert not [name for name in names(server) if name.startswith("keyshift:twice/")]
-
-
 @pytest.mark.parametrize(
     ("address", "password", "here", "line"),
     [

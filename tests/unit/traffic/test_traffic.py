@@ -1,6 +1,7 @@
 """What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,6 +31,22 @@ def nothing():
 def second(number, results, version=1):
     told = {"second": number, "results": results, "versions": [[version, results]], "p50_ms": 1.0, "p99_ms": 2.0}
     return told | {"by_slot": [[1, 10.0 * number, [results, 0]]]}
+
+
+def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_or_for_ever(traffic, monkeypatch):
+    made, deleted = [], []
+    monkeypatch.setattr(module.topics, "create_topic", lambda kafka, name, number, sign_in, ms: made.append((name, ms)))
+    monkeypatch.setattr(module.topics, "delete_topic", lambda kafka, name, sign_in: deleted.append(name))
+    monkeypatch.setattr(module, "JsonProcess", lambda *_: SimpleNamespace(kill=lambda: killed.append(1)))
+    killed = []
+    traffic.open()
+    traffic.for_ever = True
+    traffic.open()
+    assert made == [("events", 86_400_000), ("results", 86_400_000), ("events", -1), ("results", -1)]
+    traffic.kill()
+    assert (len(killed), deleted) == (2, [])
+    traffic.close()
+    assert sorted(deleted) == ["events", "results"]
 
 
 def test_results_of_each_second_are_added_up_and_passed_on(traffic):

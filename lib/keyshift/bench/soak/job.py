@@ -83,7 +83,7 @@ class SoakJob:
             if self.alive:
                 raise Unanswered(str(error)) from error
             ended = self._jobs.read(NAME) or self._file
-            raise KeyshiftError(f"the job has ended: {self._jobs.how_it_ended(ended)}") from error
+            raise KeyshiftError(f"the job has ended: {self._jobs.ended(ended)}") from error
 
     def die(self) -> None:
         """Kill its process; returns when another one goes on with it."""

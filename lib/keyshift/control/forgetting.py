@@ -1,0 +1,98 @@
+"""Deletes what is left of a job in the background that has ended and that nobody wants to go on with."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from keyshift.control.files import Jobs
+from keyshift.endpoints import Endpoints
+from keyshift.errors import BadInput, RunsElsewhere, ServiceUnavailable
+from keyshift.executor.config import topics_of
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.zookeeper import Coordination
+from keyshift.lab.connect import open_services
+from keyshift.lab.live_spec import live_spec
+from keyshift.lab.own import define_own
+from keyshift.progress import Say
+from keyshift.state import clean_stores
+from keyshift.traffic.topics import await_silence, delete_topic
+
+
+def forget(name: str, say: Say) -> list[str]:
+    """What was deleted of the job ``name``.
+
+    Raises BadInput, with nothing changed, if there is no such job or it runs. Else nothing goes on with it from then
+    on. Raises ServiceUnavailable if something could not be deleted: that is tried when this is called once more.
+    """
+    jobs = Jobs()
+    deleted = list[str]()
+    if (left := _left(jobs, name)) is not None:
+        with open_services(left["profile"], say, reach=False) as endpoints:
+            _require_silence(endpoints, left)
+            with jobs.naming():
+                _left(jobs, name)
+                jobs.close(name)
+            deleted = _all_deleted(jobs, name, _parts(endpoints, left), say)
+    jobs.remove(name)
+    return [*deleted, f"the entry of job {name}"]
+
+
+def _left(jobs: Jobs, name: str) -> dict[str, Any] | None:
+    jobs.require_gone(jobs.choose(name))
+    return jobs.left(name)
+
+
+def _require_silence(endpoints: Endpoints, left: dict[str, Any]) -> None:
+    """Raises BadInput if a process on another machine drives the job."""
+    topic, _ = topics_of(left["run_id"])
+    try:
+        await_silence(endpoints.kafka, topic, left["routers"], endpoints.sign_in)
+    except RunsElsewhere as error:
+        raise BadInput(f"somebody still writes into topic {topic!r}: the job runs elsewhere") from error
+    except ServiceUnavailable:
+        pass  # then nobody writes
+
+
+def _all_deleted(jobs: Jobs, name: str, parts: dict[str, Callable[[], object]], say: Say) -> list[str]:
+    deleted, failed = list[str](), list[str]()
+    for what, delete in parts.items():
+        say(f"deleting {what}")
+        try:
+            delete()
+            deleted.append(what)
+        except Exception as error:  # the others are to go as well
+            failed.append(f"{what} ({error})")
+    if failed:
+        job, not_deleted = jobs.choose(name), f"not deleted: {'; '.join(failed)}"
+        jobs.write(job.model_copy(update={"why": f"it was forgotten; {not_deleted}"}))
+        done = f"deleted: {', '.join(deleted) or 'nothing'}; {not_deleted}"
+        raise ServiceUnavailable(f"job {name}: {done}; `keyshift job forget {name}` tries it again")
+    return deleted
+
+
+def _parts(endpoints: Endpoints, left: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """What there may be, by the words for it, and how it is deleted; each may be done twice."""
+    run = left["run_id"]
+
+    def nodes() -> None:
+        coordination = Coordination(endpoints.zookeeper, f"/keyshift/{run}", left["token"])
+        try:
+            coordination.withdraw("")
+        finally:
+            coordination.close()
+
+    def stores() -> None:
+        define_own(left["own"])
+        part = live_spec(left["values"]).backend
+        clean_stores(part.name, part.settings, run)
+        shutil.rmtree(left["work"], ignore_errors=True)
+
+    return {
+        f"nodes below /keyshift/{run} in ZooKeeper": nodes,  # first: with them goes the right to drive the job
+        **{f"topic {name}": partial(delete_topic, endpoints.kafka, name, endpoints.sign_in) for name in topics_of(run)},
+        f"snapshots below savepoints/{run}/ in the bucket {endpoints.bucket}": SavepointStore(
+            endpoints, run
+        ).delete_all,
+        "temporary files, and state in stores of its own": stores,
+    }

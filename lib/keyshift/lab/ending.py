@@ -1,0 +1,56 @@
+"""How a run ends, and whether what another process could go on from is then deleted: decided here, and nowhere else."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from keyshift.errors import Deposed, KeyshiftError
+
+
+class Unwanted(KeyshiftError):
+    """Nobody wants the job any more, nor its verdict."""
+
+
+class Ending(StrEnum):
+    """Of a run, or of the process of a live job."""
+
+    STOPPED = "stopped"  # the verdict is stored
+    GIVEN_UP = "given up"  # by who had started it
+    DIED = "died"  # and nothing can go on with it: a run, or a job that keeps no journal or had not begun
+    RESUMABLE = "resumable"  # a job that had begun, whatever has happened to it
+    DEPOSED = "deposed"  # another process drives the job now, and all that there is of it is that one's
+
+    @property
+    def deletes(self) -> bool:
+        """Whether topics, nodes in ZooKeeper, snapshots and the journal go."""
+        return self not in (Ending.RESUMABLE, Ending.DEPOSED)
+
+
+class End:
+    """Of one run. ``resumable()``: whether another process could go on with it. ``decided`` hears the ending before
+    anything is deleted.
+    """
+
+    def __init__(
+        self, resumable: Callable[[], bool] = lambda: False, decided: Callable[[Ending], None] = lambda ending: None
+    ) -> None:
+        self._resumable, self._decided = resumable, decided
+        self.ending: Ending | None = None  # until it is decided
+        self.deleted = False  # all that was to be
+        self.left: list[str] = []  # what could not be deleted, and why
+
+    def decide(self, error: BaseException | None) -> Ending:
+        """The ending of a run that was ended by ``error``, or has stored its verdict. The first decision holds."""
+        if self.ending is None:
+            self.ending = self.of(error)
+            self._decided(self.ending)
+        return self.ending
+
+    def of(self, error: BaseException | None) -> Ending:
+        """What ``decide`` would say."""
+        if error is None:
+            return Ending.STOPPED
+        if isinstance(error, Deposed):
+            return Ending.DEPOSED
+        if isinstance(error, Unwanted):
+            return Ending.GIVEN_UP
+        return Ending.RESUMABLE if self._resumable() else Ending.DIED

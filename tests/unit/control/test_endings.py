@@ -1,0 +1,582 @@
+"""Each way in which a live job ends, as docs/endings.md has it: what remains, what is said, how to go on.
+
+The job is a process of its own, its services are a folder (``small_world``).
+"""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from small_live import Stage, live_job
+from small_world import PARTS, VALUES, WAIT_S, world_of
+from typer.testing import CliRunner
+
+from keyshift.cli import app
+from keyshift.control import background, process
+from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
+from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
+from keyshift.lab import live_run, stage_plans
+from keyshift.lab.live_spec import live_spec
+from keyshift.services.stack import Stack
+from keyshift.waiting import wait_until
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "endings.md"
+NAME = "one"
+REMAINS = {"everything": ALL, "leftovers": LEFTOVERS, "nothing": NOTHING}
+
+
+def rows(columns):
+    """Those of the tables with so many columns."""
+    lines = [line.strip("|").split("|") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    return [row for row in cells if len(row) == columns and row[0] not in ("ending", "what happens", "---")]
+
+
+ENDINGS, SURVIVALS = {}, {}
+
+
+def brings_about(ending, table=ENDINGS):
+    """The test of the row that begins so."""
+
+    def register(function):
+        table[ending] = function
+        return function
+
+    return register
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    with world_of(monkeypatch, tmp_path) as world:
+        yield world
+
+
+def command(*arguments):
+    """What a user reads of it."""
+    done = CliRunner().invoke(app, arguments)
+    return f"{done.output}{done.exception or ''}"
+
+
+def started(name=NAME):
+    said = []
+    try:
+        background.start(VALUES, said.append, name)
+    except KeyshiftError as error:
+        said.append(str(error))
+    return "\n".join(said)
+
+
+def ends():
+    """Until the job's process is gone; gives what is then in the list of jobs."""
+    assert wait_until(lambda: not Jobs().running(), WAIT_S)
+    return command("job", "list", "--json")
+
+
+def sent(number):
+    os.kill(Jobs().read(NAME).pid, number)
+    return ends()
+
+
+def killed_at(world, fault, act):
+    """The process, while ``act`` is under way and it stands still."""
+    world.set(fault)
+    said = []
+    thread = threading.Thread(target=lambda: said.append(act()))
+    thread.start()
+    assert wait_until(lambda: world.reached(fault), WAIT_S)
+    listed = sent(signal.SIGKILL)
+    thread.join(WAIT_S)
+    world.unset(fault)
+    return "\n".join([listed, *said])
+
+
+# -- endings ----------------------------------------------------------------------------------------------------------
+
+
+@brings_about("it is stopped")
+def _(world):
+    started()
+    return command("job", "stop", NAME)
+
+
+@brings_about("it is forgotten")
+def _(world):
+    started()
+    sent(signal.SIGTERM)
+    return command("job", "forget", NAME)
+
+
+@brings_about("its process gets SIGTERM, or Ctrl-C")
+def _(world):
+    started()
+    return sent(signal.SIGTERM)
+
+
+@brings_about("its process is killed, or the machine goes down")
+def _(world):
+    started()
+    return sent(signal.SIGKILL)
+
+
+def ended_by(fault):
+    def end(world):
+        started()
+        world.set(fault)
+        said = ends()
+        world.unset(fault)
+        return said
+
+    return end
+
+
+brings_about("ZooKeeper is away for 30 s")(ended_by("no ZooKeeper"))
+brings_about("Kafka is away for 60 s, or the generator or the collector dies")(ended_by("no Kafka"))
+brings_about("the query dies more often than `recoveries` allow")(ended_by("query dies"))
+brings_about("an error that nobody has thought of")(ended_by("a bug"))
+
+
+@brings_about("a stop that fails before its verdict is stored")
+def _(world):
+    started()
+    world.set("no store")
+    said = command("job", "stop", NAME)
+    assert f"`keyshift resume {NAME}` goes on with it" in said, "who stops it is told at once"
+    world.unset("no store")
+    return said + ends()
+
+
+def resumed_with(fault):
+    def end(world):
+        started()
+        sent(signal.SIGKILL)
+        world.set(fault)
+        said = command("resume", NAME)
+        assert f"`keyshift resume {NAME}` goes on with it" in said
+        world.unset(fault)
+        return said + ends()
+
+    return end
+
+
+brings_about("a resume that fails")(resumed_with("no ZooKeeper"))
+brings_about("a resume of a job that runs elsewhere")(resumed_with("elsewhere"))
+
+
+def interrupted(world, fault, act):
+    """As if Ctrl-C came while the job's process stands still; gives what is said then."""
+    said = []
+    world.set(fault)
+
+    def say(line):
+        said.append(line)
+        if line == fault:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        act(say)
+    world.unset(fault)
+    return said[-1]
+
+
+@brings_about("a resume that is interrupted")
+def _(world):
+    started()
+    sent(signal.SIGKILL)
+    said = interrupted(world, "resuming", lambda say: background.resume(NAME, say))
+    assert f"`keyshift resume {NAME}` goes on with it" in said
+    return ends()
+
+
+@brings_about("a start that fails")
+def _(world):
+    world.set("no slots")
+    said = started()
+    world.unset("no slots")
+    return said
+
+
+@brings_about("a start that is interrupted")
+def _(world):
+    return interrupted(world, "starting", lambda say: background.start(VALUES, say, NAME))
+
+
+@brings_about("its process is killed while it starts")
+def _(world):
+    return killed_at(world, "starting", started)
+
+
+@brings_about("it is stopped, and a service is away when it is to be deleted")
+def _(world):
+    started()
+    world.set("no snapshots")
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+    said = ends()
+    assert world.made == ["snapshots"]
+    world.unset("no snapshots")
+    return said
+
+
+@brings_about("it is killed when its verdict is stored, before it is deleted")
+def _(world):
+    started()
+    killed_at(world, "stored", lambda: command("job", "stop", NAME))
+    return command("resume", NAME)
+
+
+@brings_about("it is forgotten while a service is away")
+def _(world):
+    started()
+    sent(signal.SIGKILL)
+    world.set("no topics")
+    world.set("no stores")
+    said = command("job", "forget", NAME)
+    assert world.made == ["topics", "stores"]
+    for fault in ("no topics", "no stores"):
+        world.unset(fault)
+    return said
+
+
+def with_journal(changed, *arguments):
+    def end(world):
+        started()
+        sent(signal.SIGKILL)
+        journal = Jobs().home / "jobs" / f"{NAME}.journal"
+        journal.write_text(changed(journal.read_text()))
+        return command(*arguments)
+
+    return end
+
+
+older = with_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1), "resume", NAME)
+brings_about("its journal is of another keyshift")(older)
+brings_about("somebody has damaged its journal")(with_journal(lambda text: text[:-9], "job", "forget", NAME))
+
+
+@pytest.mark.parametrize(("ending", "remains", "words", "how"), rows(4), ids=lambda cell: cell[:60])
+def test_a_job_ends_as_the_document_says(world, ending, remains, words, how):
+    if ending in ELSEWHERE:
+        return
+    said = ENDINGS[ending](world)
+    for fragment in re.findall("`(.*?)`", words):
+        assert fragment in said
+    assert world.verdict == ("its verdict is stored" in remains)
+    assert not wait_until(lambda: Jobs().running(), 0.0)
+    kind = REMAINS[re.split("[ ,;:]", remains)[0]]
+    entry = Jobs().read(NAME)
+    if kind == NOTHING:
+        assert (world.made, entry) == ([], None)
+        return
+    assert world.made == PARTS if kind == ALL else world.made
+    if "`keyshift resume NAME`" in how:
+        assert Jobs().ended(entry).remains == ALL
+        listed = command("job", "list", "--json")
+        assert f"`keyshift resume {NAME}` goes on with it, `keyshift job forget {NAME}` deletes it" in listed
+        assert NAME in command("resume", NAME, "--json")
+        assert Jobs().running(), "it goes on"
+        assert '"verdict": "ok"' in command("job", "stop", NAME)
+    elif "`keyshift job forget NAME`" in how:
+        if "its journal is of another keyshift" not in ending:
+            assert Jobs().ended(entry).remains == LEFTOVERS
+            assert "nothing can go on with it" in command("resume", NAME)
+            assert "choose another name" in started(), "what is left could not be found any more"
+        assert f"the entry of job {NAME}" in command("job", "forget", NAME)
+    else:
+        assert "is damaged" in command("job", "list", "--json")
+        return
+    assert (world.made, Jobs().all()) == ([], [])
+    assert "unknown job" in command("job", "forget", NAME)
+
+
+# -- of other kinds of jobs -------------------------------------------------------------------------------------------
+
+
+def test_wiping_the_services_deletes_all_jobs(world):
+    started()
+    sent(signal.SIGKILL)
+    said = []
+    Stack(Jobs().home).down(wipe=True, say=said.append)
+    assert Jobs().all() == [] and Jobs().left(NAME) is None
+    assert "deleted the data" in said[-1]
+
+
+def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it(world):
+    started()
+    old = Jobs().read(NAME)
+    assert "this is for a job whose process is gone" in command("resume", NAME)
+    command("resume", NAME, "--take-over")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(old.pid).wait(WAIT_S)
+    new = Jobs().read(NAME)
+    assert "this one ends and leaves everything to it" in Path(f"{old.log}.1").read_text()
+    assert (client().status()["state"], new.why, world.made) == ("running", "", PARTS)
+    assert new.pid != old.pid and Jobs().journal(NAME) is not None
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
+@pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])
+def test_of_a_job_of_a_notebook_nothing_is_left(world, end):
+    with process.open_job_lab() as lab:
+        job = lab.start(live_spec(VALUES))
+        assert world.made == PARTS
+        assert (world.folder / "for a day").exists(), "then it goes, if the kernel is killed"
+        if end == "dies":
+            world.set("no Kafka")
+            assert job.ended.wait(WAIT_S)
+            assert "the generator process died" in job.why
+        else:
+            job.give_up() if end == "given up" else lab.__exit__()
+            assert "it has no verdict" in job.why
+    assert world.made == []
+
+
+ELSEWHERE = {
+    "another process has taken the job over (`keyshift resume NAME --take-over`)": (
+        test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it
+    ),
+    "`keyshift down --wipe`": test_wiping_the_services_deletes_all_jobs,
+    "a job of a notebook (`start_job`, `Lab.start`) that is given up, or dies": (
+        test_of_a_job_of_a_notebook_nothing_is_left
+    ),
+}
+
+
+def test_every_ending_of_the_document_is_brought_about_and_no_other():
+    assert {row[0] for row in rows(4)} == ENDINGS.keys() | ELSEWHERE.keys()
+    assert {row[0] for row in rows(3)} == SURVIVALS.keys()
+
+
+# -- what does not end a job ------------------------------------------------------------------------------------------
+
+
+def troubles(client, words):
+    """Those there are when one of them has ``words``."""
+    assert wait_until(lambda: any(words in line for line in client.status()["troubles"]), WAIT_S)
+    return "\n".join(client.status()["troubles"])
+
+
+def client():
+    return background.Client(Jobs().read(NAME))
+
+
+@brings_about("the query dies", SURVIVALS)
+def _(world, monkeypatch):
+    client().post("/fault", fault="kill:slot")
+    return troubles(client(), "the query died")
+
+
+@brings_about("the disk is full when the journal is written", SURVIVALS)
+def _(world, monkeypatch):
+    before = Jobs().journal(NAME)
+    world.set("disk full")
+    client().post("/rate", rate=300)
+    said = troubles(client(), "the journal cannot be written")
+    assert Jobs().journal(NAME) == before
+    world.unset("disk full")
+    troubles(client(), "and is written again")
+    assert wait_until(lambda: Jobs().journal(NAME)["rate"] == 300, WAIT_S)
+    return said
+
+
+@brings_about("a restart (`stop_restart`) is late", SURVIVALS)
+def _(world, monkeypatch):
+    world.set("late")
+    client().plan("stop_restart", 4)
+    said = troubles(client(), "the query was given up")
+    assert wait_until(lambda: not client().status()["migrating"], WAIT_S)
+    (migration,) = client().status()["migrations"]
+    assert migration["outcome"].startswith("incomplete: the query was given up")
+    assert "savepoint 0-abc of counter: slot-1 did not answer within 30 s" in said
+    return said
+
+
+@brings_about("a stop finds a slot that hangs", SURVIVALS)
+def _(world, monkeypatch):
+    with live_job(monkeypatch, live_spec(VALUES)) as job:
+        hangs = [MigrationFailed("savepoint 0-abc of counter: slot-1 did not answer within 30 s")]
+
+        def savepoint():
+            if hangs:
+                raise hangs.pop()
+
+        job._run.system.stop = savepoint
+        assert job.stop().verdict.lost == 0
+        assert job.inner.calls == ["start", "recover"]
+        return "\n".join(job.inner.troubles)
+
+
+@brings_about("the autoscaler's request is rejected, or its strategy raises", SURVIVALS)
+def _(world, monkeypatch):
+    errors = [PlanRejected("step 0 is empty"), ZeroDivisionError("of a cell")]
+
+    def planned(*_):
+        if errors:
+            raise errors.pop()
+        return stage_plans_make_plan(*_)
+
+    stage_plans_make_plan = stage_plans.make_plan
+    monkeypatch.setattr(stage_plans, "make_plan", planned)
+    seen = 0.0
+
+    def measured(stage):
+        nonlocal seen
+        seen += 1.0
+        return {n: {"seconds": 1.0, "records": [[n, 100 * seen]], "busy_s": seen} for n in range(stage.config.slots)}
+
+    monkeypatch.setattr(Stage, "measure", measured)
+    values = VALUES | {"trigger": "auto", "autoscale_s": 1, "slots_max": 4}
+    with live_job(monkeypatch, live_spec(values)) as job:
+        assert wait_until(lambda: sum("nothing was requested of" in line for line in job.said) == 2, WAIT_S)
+        assert not errors
+        assert job.state == "running"
+        assert any("the strategy raised ZeroDivisionError: of a cell" in line for line in job.said)
+        return "\n".join(job.said)
+
+
+@brings_about("a request finds the query dead", SURVIVALS)
+def _(world, monkeypatch):
+    with live_job(monkeypatch, live_spec(VALUES)) as job:
+        reached, go_on, told = threading.Event(), threading.Event(), {}
+
+        def ask(name, act):
+            try:
+                told[name] = act()
+            except KeyshiftError as error:
+                told[name] = error
+
+        def dies():
+            reached.set()
+            assert go_on.wait(WAIT_S)
+            job.inner.dies.append("killed")
+            job.inner.check()
+
+        asked = {
+            "dies": lambda: job._run.ask(dies),
+            "rate": lambda: job.set_rate(5),
+            "cancel": job.cancel,
+            "stop": job.stop,
+        }
+        threads = [threading.Thread(target=ask, args=each) for each in asked.items()]
+        for number, thread in enumerate(threads):
+            thread.start()
+            assert reached.wait(WAIT_S)  # nobody looks from now on
+            assert number == 3 or wait_until(lambda number=number: job._run._inbox.qsize() == number, WAIT_S)
+        assert wait_until(lambda: job._run.stop_wanted, WAIT_S)
+        go_on.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert told == {"dies": told["dies"], "rate": None, "cancel": None, "stop": job.manifest}
+        assert job.inner.calls == ["start", "recover"] and job.traffic.told[-2:] == [
+            ("change_rate", 5.0),
+            ("end_load",),
+        ]
+        return str(told["dies"])
+
+
+@brings_about("a request gets no answer for 110 s", SURVIVALS)
+def _(world, monkeypatch):
+    assert live_run.ANSWER_S == 110
+    with live_job(monkeypatch, live_spec(VALUES)) as job:
+        go_on, done = threading.Event(), []
+        holding = threading.Thread(target=lambda: job._run.ask(lambda: go_on.wait(WAIT_S)))
+        holding.start()
+        with pytest.raises(ServiceUnavailable, match=r"the job did not come to it within 0\.2 s, nothing") as failed:
+            wait_until(lambda: job._run.ask(lambda: done.append(1), 0.2), WAIT_S)
+        with pytest.raises(ServiceUnavailable, match="the job is still at it after"):
+            go_on.set()
+            job._run.ask(lambda: threading.Event().wait(1.0), 0.2)
+        holding.join(WAIT_S)
+        job.cancel()
+        assert not done, "what was given up is never done"
+        return str(failed.value)
+
+
+@pytest.mark.parametrize(("what", "becomes", "words"), rows(3), ids=lambda cell: cell[:60])
+def test_a_job_survives_what_the_document_says_it_survives(world, monkeypatch, what, becomes, words):
+    monkeypatch.setattr(live_run, "KEEP_AGAIN_S", 0.1)
+    started()
+    said = SURVIVALS[what](world, monkeypatch)
+    for fragment in re.findall("`(.*?)`", words):
+        assert fragment in said
+    assert (client().status()["state"], world.made) == ("running", PARTS)
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+    assert world.made == []
+
+
+# -- who may do what when ---------------------------------------------------------------------------------------------
+
+
+def test_of_a_start_and_resumes_at_the_same_time_one_has_the_job(world):
+    started()
+    sent(signal.SIGKILL)
+    both, outcomes = threading.Barrier(3, timeout=WAIT_S), []
+
+    def at_once(act):
+        both.wait()
+        try:
+            outcomes.append(act()[0].pid)
+        except BadInput as error:
+            outcomes.append(str(error))
+
+    acts = [lambda: background.resume(NAME, print)] * 2 + [lambda: background.start(VALUES, print, NAME)]
+    threads = [threading.Thread(target=at_once, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    (pid,) = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert Jobs().read(NAME).pid == pid
+    assert sum("runs, process" in str(outcome) or "has ended" in str(outcome) for outcome in outcomes) == 2
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
+def test_a_job_that_runs_is_not_forgotten(world):
+    started()
+    assert f"`keyshift job stop {NAME}` ends it" in command("job", "forget", NAME)
+    assert (world.made, client().status()["state"]) == (PARTS, "running")
+
+
+def test_to_stop_a_job_that_has_ended_deletes_nothing(world):
+    started()
+    sent(signal.SIGTERM)
+    assert f"`keyshift resume {NAME}` goes on with it" in command("job", "stop", NAME)
+    assert Jobs().journal(NAME) is not None and world.made == PARTS
+
+
+def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):
+    world.set("starting")
+    thread = threading.Thread(target=started)
+    thread.start()
+    assert wait_until(lambda: world.reached("starting"), WAIT_S)
+    stopping, stopped = client(), []
+    second = threading.Thread(target=lambda: stopped.append(stopping.post("/stop", wait=True)))
+    second.start()
+    world.unset("starting")
+    second.join(WAIT_S)
+    thread.join(WAIT_S)
+    assert stopped[0]["summary"]["verdict"] == "ok"
+
+
+def test_temporary_files_of_a_job_that_runs_elsewhere_stay(world, tmp_path):
+    started()
+    sent(signal.SIGKILL)
+    work = tmp_path / "work"
+    work.mkdir()
+    world.set("elsewhere")
+    command("resume", NAME)
+    assert work.exists()
+    world.unset("elsewhere")
+    command("resume", NAME)
+    assert not work.exists(), "by then they are nobody's"
+
+
+def test_nothing_of_a_job_that_has_ended_runs_on(world):
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    started()
+    sent(signal.SIGTERM)
+    alive = [child for child in psutil.Process().children(recursive=True) if child.status() != "zombie"]
+    assert {child.pid for child in alive} <= before
