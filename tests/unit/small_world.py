@@ -21,7 +21,7 @@ from small_live import manifest_of, without_waiting
 from keyshift.control import background, files, forgetting, process
 from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
-from keyshift.errors import MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
+from keyshift.errors import Deposed, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
 from keyshift.lab import run as lab_run
 from keyshift.lab.live_spec import live_spec
 from keyshift.lab.run import Lab
@@ -52,6 +52,15 @@ class World:
     def made(self):
         """What there is of the job in the services."""
         return [part for part in PARTS if (self.folder / part).exists()]
+
+    @property
+    def epoch(self):
+        """How often the job was claimed."""
+        return len(list(self.folder.glob("claim-*")))
+
+    def claimed(self):
+        (self.folder / f"claim-{self.epoch + 1}").touch()
+        return self.epoch
 
     @property
     def verdict(self):
@@ -92,10 +101,19 @@ class Job(small_live.Job):
 
     def __init__(self, world, spec, config):
         super().__init__(spec)
-        self.world, self.log = world, []
+        self.world, self.log, self.epoch = world, [], 0
+
+    def claim(self):
+        self.epoch = self.world.claimed()
+        return self.epoch
+
+    def require_driver(self):
+        if self.epoch not in (0, self.world.epoch):
+            raise Deposed("job one runs in another process now; this one ends and leaves everything to it")
 
     def start(self, assignments):
         super().start(assignments)
+        self.claim()
         for part in PARTS[1:]:
             self.world.make(part)
         self.world.stand_still("starting")
@@ -123,6 +141,7 @@ class Job(small_live.Job):
         self.use()
 
     def use(self):
+        self.require_driver()
         if self.world.faulty("no ZooKeeper"):
             raise ServiceUnavailable("ZooKeeper at z:1 was away for 30 s")
         if self.world.faulty("query dies"):
@@ -193,6 +212,8 @@ class Process:
     """As ``subprocess.Popen``: a job's process, forked, as imports take seconds."""
 
     def __init__(self, listener, log):
+        if log.exists():
+            log.replace(log.with_name(f"{log.name}.1"))
         told, mine = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:

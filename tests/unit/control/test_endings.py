@@ -3,6 +3,7 @@
 The job is a process of its own, its services are a folder (``small_world``).
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from keyshift.cli import app
 from keyshift.control import background, process
-from keyshift.control.files import ALL, LEFTOVERS, NOTHING, Jobs
+from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
 from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
 from keyshift.lab import live_run, stage_plans
 from keyshift.lab.live_spec import live_spec
@@ -251,7 +252,7 @@ def with_journal(changed, *arguments):
     return end
 
 
-older = with_journal(lambda text: text.replace('"format": 1', '"format": 0', 1), "resume", NAME)
+older = with_journal(lambda text: text.replace(f'"format": {FORMAT}', '"format": 0', 1), "resume", NAME)
 brings_about("its journal is of another keyshift")(older)
 brings_about("somebody has damaged its journal")(with_journal(lambda text: text[:-9], "job", "forget", NAME))
 
@@ -303,6 +304,20 @@ def test_wiping_the_services_deletes_all_jobs(world):
     assert "deleted the data" in said[-1]
 
 
+def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it(world):
+    started()
+    old = Jobs().read(NAME)
+    assert "this is for a job whose process is gone" in command("resume", NAME)
+    command("resume", NAME, "--take-over")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(old.pid).wait(WAIT_S)
+    new = Jobs().read(NAME)
+    assert "this one ends and leaves everything to it" in Path(f"{old.log}.1").read_text()
+    assert (client().status()["state"], new.why, world.made) == ("running", "", PARTS)
+    assert new.pid != old.pid and Jobs().journal(NAME) is not None
+    assert '"verdict": "ok"' in command("job", "stop", NAME)
+
+
 @pytest.mark.parametrize("end", ["given up", "dies", "its lab is closed"])
 def test_of_a_job_of_a_notebook_nothing_is_left(world, end):
     with process.open_job_lab() as lab:
@@ -320,6 +335,9 @@ def test_of_a_job_of_a_notebook_nothing_is_left(world, end):
 
 
 ELSEWHERE = {
+    "another process has taken the job over (`keyshift resume NAME --take-over`)": (
+        test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everything_to_it
+    ),
     "`keyshift down --wipe`": test_wiping_the_services_deletes_all_jobs,
     "a job of a notebook (`start_job`, `Lab.start`) that is given up, or dies": (
         test_of_a_job_of_a_notebook_nothing_is_left
@@ -347,7 +365,7 @@ def client():
 
 @brings_about("the query dies", SURVIVALS)
 def _(world, monkeypatch):
-    client().post("/kill")
+    client().post("/fault", fault="kill:slot")
     return troubles(client(), "the query died")
 
 

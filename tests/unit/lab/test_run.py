@@ -1,3 +1,4 @@
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from keyshift.endpoints import Endpoints
 from keyshift.errors import Deposed, ServiceUnavailable
 from keyshift.lab import run
+from keyshift.lab.ending import End, Ending, Unwanted
 from keyshift.lab.live_spec import live_spec
 from keyshift.lab.run import Lab
 from keyshift.place.profile import Spark
@@ -32,20 +34,20 @@ def lab(tmp_path, monkeypatch):
     made._work, made._spark, made._copy_bytes_per_s = tmp_path, None, 1.0
     made.done, made.recorded, made.driver_of = [], [], lambda: None
 
+    def note(what):
+        return lambda: made.done.append(what)
+
     def job(*_):
         def asked(what):
             made.done.append(what)
             made.driver_of()
 
-        said = {what: lambda what=what: made.done.append(what) for what in ("stop", "clean", "read_log")}
+        said = {what: note(what) for what in ("stop", "clean", "read_log")}
         asks = {what: lambda what=what: asked(what) for what in ("require_driver", "end")}
         return SimpleNamespace(log=[], troubles=[], **said, **asks)
 
-    def close(keep_topics=False):
-        made.done.append("topics stay" if keep_topics else "topics go")
-
     monkeypatch.setattr(run, "Job", job)
-    monkeypatch.setattr(run, "Traffic", lambda *_: SimpleNamespace(close=close))
+    monkeypatch.setattr(run, "Traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))
     monkeypatch.setattr(run, "KeyshiftJob", lambda *_: None)
     stored = SimpleNamespace(
         ended=lambda *_: made.recorded.append("ended"), died=lambda error, _: made.recorded.append(repr(error))
@@ -54,7 +56,7 @@ def lab(tmp_path, monkeypatch):
     return made
 
 
-def recorded(lab, error=None):
+def recorded(lab, error=None, end=None):
     def course(*_):
         def execute():
             if error is not None:
@@ -62,7 +64,7 @@ def recorded(lab, error=None):
 
         return SimpleNamespace(execute=execute)
 
-    return lab.record(live_spec({}), "run-1", course, 4, {})
+    return lab.record(live_spec({}), "run-1", course, 4, {}, end)
 
 
 def deposed():
@@ -75,7 +77,8 @@ def away():
 
 def test_what_a_run_has_left_goes_when_nobody_can_claim_it_any_more(lab):
     recorded(lab)
-    assert lab.done == ["stop", "end", "topics go", "clean"] and lab.recorded == ["ended"]
+    assert lab.done == ["require_driver", "stop", "killed", "end", "topics go", "clean"]
+    assert lab.recorded == ["ended"]
 
 
 @pytest.mark.parametrize("error", [None, Deposed("it runs elsewhere"), ServiceUnavailable("the generator died")])
@@ -83,7 +86,7 @@ def test_a_run_that_another_process_goes_on_with_says_so_whatever_ended_it_and_d
     lab.driver_of = deposed
     with pytest.raises(Deposed, match="it runs in another process now"):
         recorded(lab, error)
-    assert lab.done[-3:] == ["stop", "end", "topics stay"] and "clean" not in lab.done
+    assert "killed" in lab.done and not {"topics go", "clean"} & {*lab.done}
     assert lab.recorded == []
 
 
@@ -91,5 +94,37 @@ def test_a_run_of_which_nobody_can_say_whose_it_is_keeps_what_it_has_left_and_it
     lab.driver_of = away
     with pytest.raises(ServiceUnavailable, match="the generator died"):
         recorded(lab, ServiceUnavailable("the generator died"))
-    assert lab.done == ["require_driver", "read_log", "stop", "end", "topics stay"]
+    assert lab.done == ["require_driver", "read_log", "stop", "killed", "end"]
     assert lab.recorded == ["ServiceUnavailable('the generator died')"]
+
+
+def test_a_verdict_is_stored_though_nobody_can_say_whose_the_run_is(lab):
+    lab.driver_of = away
+    recorded(lab)
+    assert lab.recorded == ["ended"] and lab.done == ["require_driver", "stop", "killed", "end"]
+
+
+@pytest.mark.parametrize(
+    ("error", "resumable", "ending"),
+    [
+        (None, True, Ending.STOPPED),
+        (ServiceUnavailable("ZooKeeper is away"), True, Ending.RESUMABLE),
+        (KeyboardInterrupt(), True, Ending.RESUMABLE),
+        (RuntimeError("nobody has thought of this"), True, Ending.RESUMABLE),
+        (ServiceUnavailable("ZooKeeper is away"), False, Ending.DIED),
+        (KeyboardInterrupt(), False, Ending.DIED),
+        (Unwanted("the job was given up"), False, Ending.GIVEN_UP),
+        (Deposed("another one drives"), True, Ending.DEPOSED),
+    ],
+)
+def test_only_what_nothing_goes_on_with_is_deleted_and_who_keeps_the_journal_hears_it_before(
+    lab, error, resumable, ending
+):
+    end = End(lambda: resumable, lambda ending: lab.done.append(ending))
+    with pytest.raises(type(error)) if error else contextlib.nullcontext():
+        recorded(lab, error, end)
+    deletes = ending in (Ending.STOPPED, Ending.GIVEN_UP, Ending.DIED)
+    assert lab.done.index("killed") < lab.done.index(ending)
+    assert lab.done[lab.done.index(ending) + 1 :] == (["topics go", "clean"] if deletes else [])
+    assert (end.ending, end.deleted, end.left) == (ending, deletes, [])
+    assert lab.recorded == (["ended"] if error is None else [repr(error)] if deletes else [])
