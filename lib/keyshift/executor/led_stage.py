@@ -221,6 +221,9 @@ class LedStage:
         """
         newest = max(self.assignments[-1], decided, key=lambda each: each.version)
         assert self._ended is not None
+        for record in self.records:
+            if record.outcome == "under way" and record.version > newest.version:
+                record.outcome = "cancelled"  # it comes again
         return Unfinished(newest, *self._ended.unfinished(self.participant, newest.version))
 
     def leave(self) -> None:

@@ -357,6 +357,7 @@ def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attemp
     job.recover()
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
     assert job.counter.busy
+    assert [record.outcome for record in job.counter.records] == ["cancelled"], "there is another one of it"
 
 
 def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
