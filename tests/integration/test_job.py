@@ -167,24 +167,26 @@ def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_a
     settings = [part for setting in SMALL for part in ("--set", setting)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
     jobs, name, run = Jobs(session_stack.home), row["job"], row["run"]
+
+    def told():
+        job = jobs.read(name)
+        return httpx.get(f"{job.url}/status", headers={"Authorization": f"Bearer {job.token}"}, timeout=60).json()
+
     old = psutil.Process(jobs.read(name).pid)
-    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
-    assert wait_until(lambda: json.loads(keyshift("job", "status", "--json"))["snapshots"] > 1, 60)
+    assert wait_until(lambda: told()["snapshots"] > 0, 120)
     (generator,) = [each for each in old.children() if "keyshift.traffic.generator" in each.cmdline()]
     old.suspend()
 
     assert "--take-over takes it from a process that lives and does nothing" in keyshift("resume", name, status=2)
     assert not ended(generator)
-    resumed = json.loads(keyshift("resume", name, "--take-over", "--json"))
-    assert resumed["run"] == run
+    assert json.loads(keyshift("resume", name, "--take-over", "--json"))["run"] == run
     new = jobs.read(name)
     assert new.pid != old.pid
-    assert wait_until(lambda: ended(generator), 30), "it goes on offering events"
+    assert wait_until(lambda: ended(generator), 60), "it goes on offering events"
 
-    bucket = Bucket(session_stack.endpoints(), f"savepoints/{run}/")
-    before = json.loads(keyshift("job", "status", "--json"))
+    before = told()
     old.resume()
-    assert wait_until(lambda: ended(old), 120)
+    assert wait_until(lambda: ended(old), 240)
     words = (session_stack.home / "logs" / f"job-{name}.log.1").read_text().splitlines()
     assert words[-1] == (
         f"keyshift: job {run} runs in another process now (epoch 2, ours was 1); "
@@ -192,17 +194,13 @@ def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_a
     )
     assert not any("Traceback" in line or "cleaning up" in line for line in words)
     assert jobs.read(name) == new and jobs.journal(name)["run_id"] == run
-    assert any("manifest" in each for each in bucket.names())
     assert run in keyshift("results", "show", run, status=2), "it has not said that the job died"
 
-    def told():
-        return json.loads(keyshift("job", "status", "--json"))
-
-    assert wait_until(lambda: told()["snapshots"] > before["snapshots"] + 1, 60)
+    assert wait_until(lambda: told()["snapshots"] > before["snapshots"] + 1, 120)
     assert wait_until(lambda: told()["results"] > before["results"], 60)
-    assert json.loads(keyshift("job", "scale", "--slots", "2"))["outcome"] == "complete"
+    assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
     assert (told()["state"], told()["deaths"]) == ("running", 0)
     summary = json.loads(keyshift("job", "stop").splitlines()[-1])
     assert (summary["verdict"], summary["run_id"], summary["lost"], summary["duplicated"]) == ("ok", run, 0, 0)
     assert summary["events"] > 0 and jobs.all() == []
-    assert not list(bucket.names())
+    assert not list(Bucket(session_stack.endpoints(), f"savepoints/{run}/").names())

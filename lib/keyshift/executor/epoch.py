@@ -25,7 +25,8 @@ class Epoch(NamedTuple):
         transaction.check(_node(self.job), self.number)
 
     def require(self, client: KazooClient) -> None:
-        """Raises Deposed if another driver has claimed the job, or has ended it."""
+        """Raises Deposed if another driver has claimed the job, or has ended it. What is read next is not older."""
+        client.retry(client.sync, _node(self.job))  # another server may be behind
         found = client.retry(client.exists, _node(self.job))
         if found is None:
             raise Deposed(f"job {self.job} was ended by another process; this one ends and deletes nothing")

@@ -311,6 +311,7 @@ class Job:
         self.kept(past)
         config = self.config
         with self._nodes() as nodes:
+            nodes.require_epoch()
             attempts = [int(name) for name in nodes.children("") if name.isdigit()]
             if not attempts:
                 raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
