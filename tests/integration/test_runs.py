@@ -5,16 +5,13 @@ import contextlib
 import psutil
 import pytest
 
-from certificate import CERTIFICATE, KEY
 from keyshift.errors import QueryDied
 from keyshift.executor.job import Job
 from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.spark import ENCRYPTED
-from keyshift.lab.run import Lab
+from keyshift.lab.live_spec import live_spec
 from keyshift.lab.spec import make_spec
-from keyshift.place.profile import Spark as SparkPlace
 from keyshift.planner import strategies
-from keyshift.services.jars import jars
+from keyshift.waiting import wait_until
 
 SMALL = {
     "rate": 2000.0,
@@ -25,6 +22,7 @@ SMALL = {
     "state_bytes": 256,
     "key_groups": 32,
 }
+SMALL_LIVE = {name: value for name, value in SMALL.items() if name not in ("seconds", "trigger_s")}
 
 
 def spec(**values):
@@ -49,9 +47,28 @@ def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
 
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
+COPIES = [name for name, strategy in strategies.items() if strategy.phase(0).replicate]  # kept all the time
+TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not in COPIES]
 
 
-@pytest.mark.parametrize("strategy", LIVE)
+def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_other(lab):
+    """In one job, out and to one slot: what comes back has been elsewhere, and the next preset finds it as it is."""
+    job = lab.start(live_spec(SMALL_LIVE | {"workload": "windowcount", "keys": 2000, "slots_max": 4, "snapshot_s": 0}))
+    for strategy in TOGETHER:
+        for slots in (4, 1):
+            job.plan(strategy, slots)
+            assert wait_until(lambda: not job.status()["migrating"], 120, 0.02), (strategy, slots, job.status())
+    manifest = job.stop()
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 2 * len(TOGETHER)
+    check_migrations(lab, manifest, 2 * len(TOGETHER))
+
+
+def _param(name):
+    return pytest.param(name, marks=pytest.mark.nightly("a quarter of a minute each")) if name in TOGETHER else name
+
+
+@pytest.mark.parametrize("strategy", [_param(name) for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
     run = spec(
@@ -59,10 +76,14 @@ def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strateg
     )
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
+    check_migrations(lab, manifest, 3)
+
+
+def check_migrations(lab, manifest, number):
     assert not [note for note in manifest.notes if "backlog" not in note], "but for a machine that was busy"
     assert lab.store.get_table(manifest.run_id, "migration")["installed_s"].notna().all()
     decisions = lab.store.get_table(manifest.run_id, "decisions")
-    assert set(decisions["migration"]) == {0, 1, 2}
+    assert set(decisions["migration"]) == set(range(number))
     assert decisions["reason"].str.len().min() > 0
 
 
@@ -74,10 +95,14 @@ def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
 
 
 def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
-    manifest = lab.run(spec(strategy="fluid", seconds=8.0, then_slots="4", gap_s=0.3, on_overlap="cancel"))
+    job = lab.start(live_spec(SMALL_LIVE | {"key_groups": 256, "slots": 2, "slots_max": 4, "strategy": "fluid"}))
+    job.scale(slots=4, wait=False)
+    assert wait_until(lambda: {2, 3} & set(job.status()["stages"]["counter"]["owners"]), 120, 0.02)
+    job.cancel()
+    manifest = job.stop()
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("taken back" in note for note in manifest.notes)
-    assert 0 < manifest.summary.units_moved < 16
+    assert 0 < manifest.summary.units_moved < 128
 
 
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
@@ -99,27 +124,21 @@ def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"
 
 
-def processes():
-    """Those that belong to this one, with the processes that began them and their commands."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
-            found.append((process, process.ppid(), process.cmdline()))
-    return found
-
-
 def workers():
     """The Python workers of Spark: each runs one router or one slot."""
-    daemons = [(process, parent) for process, parent, command in processes() if "keyshift.executor.daemon" in command]
+    daemons = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
+            if "keyshift.executor.daemon" in process.cmdline():
+                daemons.append((process, process.ppid()))
     forking = {parent for _, parent in daemons}
     return [process for process, _ in daemons if process.pid not in forking]
 
 
-def killer(line, when, lines):
+def killer(line, when):
     """What a lab says; the first time it says ``line``, kill a worker."""
 
     def say(text):
-        lines.append(text)
         if line in text and not when:
             when.append(text)
             workers()[0].kill()
@@ -194,18 +213,18 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
 
 
 @pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])
-def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, strategy, moment):
+def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
-    when, lines = [], []
-    with Lab(stack, jars("spark"), tmp_path, 6, killer(moment, when, lines)) as lab:
-        manifest = lab.run(run)
-        assert when
-        assert manifest.status == "ok", manifest.verdict.examples
-        assert any("the query died" in note for note in manifest.notes)
-        assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+    when = []
+    monkeypatch.setattr(lab, "say", killer(moment, when))
+    manifest = lab.run(run)
+    assert when
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("the query died" in note for note in manifest.notes)
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
 
 
-def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, tmp_path, monkeypatch):
+def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(lab, monkeypatch):
     killed, savepoint = [], Job.savepoint
 
     def kill_first(job, *told):
@@ -215,33 +234,16 @@ def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, 
         return savepoint(job, *told)
 
     monkeypatch.setattr(Job, "savepoint", kill_first)
-    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None) as lab:
-        manifest = lab.run(spec(strategy="fluid"))
+    manifest = lab.run(spec(strategy="fluid"))
     assert killed
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("the query died" in note for note in manifest.notes)
 
 
-def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, tmp_path):
-    with Lab(stack, jars("spark"), tmp_path, 6, killer("steady", [], [])) as lab:
-        with pytest.raises(QueryDied, match="the Spark query has ended"):
-            lab.run(spec(recoveries=0))
-        latest = lab.store.list_runs(limit=1).iloc[0]
+def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(lab, monkeypatch):
+    monkeypatch.setattr(lab, "say", killer("steady", []))
+    with pytest.raises(QueryDied, match="the Spark query has ended"):
+        lab.run(spec(recoveries=0))
+    latest = lab.store.list_runs(limit=1).iloc[0]
     assert latest["status"] == "died"
     assert "QueryDied" in latest["error"]
-
-
-def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
-    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
-    run = spec(strategy="fluid_per_source", batch_s=5.0)
-    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    place = SparkPlace(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
-    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
-        manifest = cluster.run(run)
-        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
-        commands = [command for _, _, command in processes()]
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in commands) == 2
-    assert secret and secret not in str(commands)
