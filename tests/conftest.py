@@ -14,7 +14,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from keyshift.services.stack import Stack
 
-sys.path.insert(0, str(Path(__file__).parent))  # for ``certificate``
+sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
 # No deadlines: tests assert what happens, never how fast, and the machine may be busy.
 # dev finds new examples at each run and keeps failing ones in .hypothesis; ci runs the same ones each time, so that a

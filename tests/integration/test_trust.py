@@ -14,19 +14,9 @@ from certificate import CERTIFICATE, KEY
 from keyshift.executor.spark import ENCRYPTED
 from keyshift.executor.zookeeper import Coordination
 from keyshift.lab.run import Lab
-from keyshift.lab.spec import make_spec
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.services.jars import jars
-
-SMALL = {
-    "rate": 2000.0,
-    "seconds": 10.0,
-    "warmup_s": 1.0,
-    "trigger_s": 3.0,
-    "keys": 4000,
-    "state_bytes": 256,
-    "key_groups": 32,
-}
+from small_run import spec
 
 
 @pytest.fixture
@@ -110,7 +100,7 @@ def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in
         (tmp_path / name).write_text(content)
     place = SparkPlace(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
     with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
-        manifest = cluster.run(make_spec(SMALL | {"strategy": "fluid_per_source", "batch_s": 5.0}))
+        manifest = cluster.run(spec(strategy="fluid_per_source", batch_s=5.0))
         secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
         seen = list(commands())
     assert manifest.status == "ok", manifest.verdict.examples
