@@ -1,10 +1,5 @@
-"""The real services, started on first use and shared by all integration tests.
+"""What tests with the real services share."""
 
-A stack of their own: in a temporary folder and on other ports, so that they neither need nor disturb the user's. Jars
-and the MinIO program come from the user's cache.
-"""
-
-import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,20 +10,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.executor.zookeeper import Coordination
 from keyshift.lab.run import Lab
 from keyshift.services.jars import jars
-from keyshift.services.stack import DEFAULT_PORTS, Stack
-
-
-@pytest.fixture(scope="session")
-def session_stack(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Stack]:
-    """The shared stack itself, one for each worker of pytest; a test may ask it, but not stop it."""
-    first = 10_000 + 500 * int(worker_id.removeprefix("gw") if worker_id != "master" else 0)
-    ports = {name: port + first for name, port in DEFAULT_PORTS.items()}
-    shared = Stack(tmp_path_factory.mktemp("stack"), ports)
-    try:
-        shared.up(lambda line: logging.getLogger(__name__).info(line))
-        yield shared
-    finally:
-        shared.down()
+from keyshift.services.stack import Stack
 
 
 @pytest.fixture(scope="session")

@@ -8,24 +8,10 @@ import pytest
 
 import faulty_daemon
 from keyshift.lab.run import Lab
-from keyshift.lab.spec import RunSpec, make_spec
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
-
-SMALL = {
-    "rate": 2000.0,
-    "seconds": 10.0,
-    "warmup_s": 1.0,
-    "trigger_s": 3.0,
-    "keys": 4000,
-    "state_bytes": 256,
-    "key_groups": 32,
-}
-
-
-def spec(**values: object) -> RunSpec:
-    return make_spec(SMALL | values)
+from small_run import spec
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 Its jars are 140 MB, so only `make nightly` has this.
 """
 
-import os
 from pathlib import Path
 
 import psutil
@@ -15,8 +14,7 @@ from keyshift.lab.flink_run import flink_spec, run_flink
 from keyshift.results.store import ResultStore
 from keyshift.services.flink import ROLES, flink
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-pytestmark = pytest.mark.skipif(not NIGHTLY, reason="it fetches 140 MB of Flink's jars: `make nightly` has it")
+pytestmark = pytest.mark.nightly("it fetches 140 MB of Flink's jars")
 
 SMALL = {
     "rate": 500, "keys": 500, "state_bytes": 256, "key_groups": 16, "skew": 0.5, "slots": 2, "to_slots": 3,

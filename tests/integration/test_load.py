@@ -127,7 +127,7 @@ def generate(start, kafka: str, topic: str) -> tuple[int, Process]:
     """A whole load; gives the time it was told to begin, and the generator, which still ticks."""
     generator = start("generator", generator_config(kafka, topic))
     generator.state("ready")
-    start_us = time.time_ns() // 1000 + 300_000
+    start_us = time.time_ns() // 1000 + 1_000_000
     generator.tell({"start_at_us": start_us, "seconds": SECONDS})
     done = generator.state("done")
     assert done["events"] == RATE * SECONDS

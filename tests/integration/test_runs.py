@@ -1,34 +1,13 @@
 """Whole runs on real Spark, Kafka, ZooKeeper and MinIO: small ones, judged by the oracle, read back from the store."""
 
-import contextlib
-
-import psutil
 import pytest
 
-from certificate import CERTIFICATE, KEY
-from keyshift.errors import QueryDied
-from keyshift.executor.job import Job
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.spark import ENCRYPTED
-from keyshift.lab.run import Lab
-from keyshift.lab.spec import make_spec
-from keyshift.place.profile import Spark as SparkPlace
+from keyshift.lab.live_spec import live_spec
 from keyshift.planner import strategies
-from keyshift.services.jars import jars
+from keyshift.waiting import wait_until
+from small_run import SMALL, spec
 
-SMALL = {
-    "rate": 2000.0,
-    "seconds": 10.0,
-    "warmup_s": 1.0,
-    "trigger_s": 3.0,
-    "keys": 4000,
-    "state_bytes": 256,
-    "key_groups": 32,
-}
-
-
-def spec(**values):
-    return make_spec(SMALL | values)
+SMALL_LIVE = {name: value for name, value in SMALL.items() if name not in ("seconds", "trigger_s")}
 
 
 @pytest.mark.parametrize("strategy", ["fluid", "stop_restart"])
@@ -49,9 +28,28 @@ def test_state_moves_while_the_job_runs_and_the_oracle_agrees(lab, strategy):
 
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
+COPIES = [name for name, strategy in strategies.items() if strategy.phase(0).replicate]  # kept all the time
+TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not in COPIES]
 
 
-@pytest.mark.parametrize("strategy", LIVE)
+def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_other(lab):
+    """In one job, out and to one slot: what comes back has been elsewhere, and the next preset finds it as it is."""
+    job = lab.start(live_spec(SMALL_LIVE | {"workload": "windowcount", "keys": 2000, "slots_max": 4, "snapshot_s": 0}))
+    for strategy in TOGETHER:
+        for slots in (4, 1):
+            job.plan(strategy, slots)
+            assert wait_until(lambda: not job.status()["migrating"], 120, 0.02), (strategy, slots, job.status())
+    manifest = job.stop()
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 2 * len(TOGETHER)
+    check_migrations(lab, manifest, 2 * len(TOGETHER))
+
+
+def _param(name):
+    return pytest.param(name, marks=pytest.mark.nightly("a quarter of a minute each")) if name in TOGETHER else name
+
+
+@pytest.mark.parametrize("strategy", [_param(name) for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
     run = spec(
@@ -59,10 +57,14 @@ def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strateg
     )
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
+    check_migrations(lab, manifest, 3)
+
+
+def check_migrations(lab, manifest, number):
     assert not [note for note in manifest.notes if "backlog" not in note], "but for a machine that was busy"
     assert lab.store.get_table(manifest.run_id, "migration")["installed_s"].notna().all()
     decisions = lab.store.get_table(manifest.run_id, "decisions")
-    assert set(decisions["migration"]) == {0, 1, 2}
+    assert set(decisions["migration"]) == set(range(number))
     assert decisions["reason"].str.len().min() > 0
 
 
@@ -74,10 +76,14 @@ def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
 
 
 def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
-    manifest = lab.run(spec(strategy="fluid", seconds=8.0, then_slots="4", gap_s=0.3, on_overlap="cancel"))
+    job = lab.start(live_spec(SMALL_LIVE | {"key_groups": 256, "slots": 2, "slots_max": 4, "strategy": "fluid"}))
+    job.scale(slots=4, wait=False)
+    assert wait_until(lambda: {2, 3} & set(job.status()["stages"]["counter"]["owners"]), 120, 0.02)
+    job.cancel()
+    manifest = job.stop()
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("taken back" in note for note in manifest.notes)
-    assert 0 < manifest.summary.units_moved < 16
+    assert 0 < manifest.summary.units_moved < 128
 
 
 def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_none(lab):
@@ -97,160 +103,3 @@ def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples
     assert manifest.summary.bytes_moved > 0, "also if the batch in which they moved is over"
-
-
-def processes():
-    """Those that belong to this one, with the processes that began them and their commands."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
-            found.append((process, process.ppid(), process.cmdline()))
-    return found
-
-
-def workers():
-    """The Python workers of Spark: each runs one router or one slot."""
-    daemons = [(process, parent) for process, parent, command in processes() if "keyshift.executor.daemon" in command]
-    forking = {parent for _, parent in daemons}
-    return [process for process, _ in daemons if process.pid not in forking]
-
-
-def killer(line, when, lines):
-    """What a lab says; the first time it says ``line``, kill a worker."""
-
-    def say(text):
-        lines.append(text)
-        if line in text and not when:
-            when.append(text)
-            workers()[0].kill()
-
-    return say
-
-
-def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
-    manifest = lab.run(spec(strategy="lazy", workload="windowcount", fault="kill:slot@2.5", seconds=8.0, rate=1000.0))
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert any("the query died" in note for note in manifest.notes)
-
-
-@pytest.mark.parametrize(
-    "strategy, fault",
-    [
-        ("fluid", "kill:source@transfer"),
-        ("meces", "kill:destination@install"),
-        ("lazy", "kill:slot@3.5,kill:slot@7.5"),
-        ("fluid", "kill:slot@batch"),
-    ],
-)
-def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
-    """At rest, and in a migration; once more behind a death; the batch of Spark ends in between."""
-    timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 12.0, "batch_s": 6.0}
-    made = spec(strategy=strategy, snapshot_s=1.0, verify="snapshots", fault=fault, recoveries=3, **timed)
-    manifest = lab.run(made)
-    assert manifest.status == "ok", manifest.verdict.examples
-    snapshots = lab.store.get_table(manifest.run_id, "snapshots")
-    assert set(snapshots["verdict"]) == {"ok"}
-    (note,) = [
-        note
-        for note in manifest.notes
-        if note.endswith("snapshots were judged, each as if the job had ended there: 0 bad")
-    ]
-    assert int(note.split()[0]) >= len(snapshots) > fault.count("kill")
-    deaths = [note for note in manifest.notes if "the query died" in note]
-    assert len(deaths) == fault.count("kill")
-    assert all("since its snapshot was done again" in note for note in deaths), manifest.notes
-
-
-def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab):
-    """The death comes in the migration, after snapshots of all stages."""
-    run = spec(
-        workload="chain", chain="counter,counter", stage="counter-1,counter-2", slots=1, to_slots=2, strategy="fluid",
-        snapshot_s=1.0, verify="snapshots", fault="kill:slot@3.3", rate=1000.0,
-    )  # fmt: skip
-    manifest = lab.run(run)
-    assert manifest.status == "ok", manifest.verdict.examples
-    (death,) = [note for note in manifest.notes if "the query died" in note]
-    assert "since its snapshot was done again" in death
-    assert any("latency at each stage" in note and "counter-2 " in note for note in manifest.notes)
-    migration = lab.store.get_table(manifest.run_id, "migration")
-    half = {move.unit for move in run.start().moves_to(run.target(run.start()))}
-    assert [set(migration.loc[migration["stage"] == stage, "unit"]) <= half for stage in (0, 1)] == [True, True]
-    metrics = lab.store.get_table(manifest.run_id, "metrics")
-    assert set(metrics.loc[metrics["metric"] == "latency_p50_ms", "stage"]) == {0, 1}
-
-
-def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeypatch):
-    """Every part of the newest one is damaged before it is read."""
-    damaged, recover = [], Job.recover
-
-    def spoil(job):
-        if not damaged:
-            newest, before = job.snapshots[-1], job.snapshots[-2]
-            damaged.append((newest, before))
-            bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
-            for name in bucket.names(f"{newest.name}/"):
-                if not name.endswith("manifest.json"):
-                    bucket.put(name, bytes(len(bucket.get(name))))
-        recover(job)
-        damaged.append(job.config.restore)
-
-    monkeypatch.setattr(Job, "recover", spoil)
-    manifest = lab.run(spec(strategy="fluid", snapshot_s=1.0, fault="kill:slot@6.5", recoveries=3, seconds=14.0))
-    assert manifest.status == "ok", manifest.verdict.examples
-    (newest, before), *restored = damaged
-    assert restored == [newest.name, before.name]
-    assert any("checksum" in note for note in manifest.notes), manifest.notes
-
-
-@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])
-def test_a_worker_that_is_killed_costs_time_and_nothing_else(stack, tmp_path, strategy, moment):
-    run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
-    when, lines = [], []
-    with Lab(stack, jars("spark"), tmp_path, 6, killer(moment, when, lines)) as lab:
-        manifest = lab.run(run)
-        assert when
-        assert manifest.status == "ok", manifest.verdict.examples
-        assert any("the query died" in note for note in manifest.notes)
-        assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
-
-
-def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(stack, tmp_path, monkeypatch):
-    killed, savepoint = [], Job.savepoint
-
-    def kill_first(job, *told):
-        if not killed:
-            killed.append(workers()[0])
-            killed[0].kill()
-        return savepoint(job, *told)
-
-    monkeypatch.setattr(Job, "savepoint", kill_first)
-    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None) as lab:
-        manifest = lab.run(spec(strategy="fluid"))
-    assert killed
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert any("the query died" in note for note in manifest.notes)
-
-
-def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(stack, tmp_path):
-    with Lab(stack, jars("spark"), tmp_path, 6, killer("steady", [], [])) as lab:
-        with pytest.raises(QueryDied, match="the Spark query has ended"):
-            lab.run(spec(recoveries=0))
-        latest = lab.store.list_runs(limit=1).iloc[0]
-    assert latest["status"] == "died"
-    assert "QueryDied" in latest["error"]
-
-
-def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
-    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
-    run = spec(strategy="fluid_per_source", batch_s=5.0)
-    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-    place = SparkPlace(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
-    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
-        manifest = cluster.run(run)
-        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
-        commands = [command for _, _, command in processes()]
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in commands) == 2
-    assert secret and secret not in str(commands)

@@ -1,14 +1,22 @@
 """Who does not know a job's secrets gets nothing out of it, and nothing into it."""
 
+import contextlib
 import secrets
 
+import psutil
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import OPEN_ACL_UNSAFE
 from py4j.protocol import Py4JJavaError
 
+from certificate import CERTIFICATE, KEY
+from keyshift.executor.spark import ENCRYPTED
 from keyshift.executor.zookeeper import Coordination
+from keyshift.lab.run import Lab
+from keyshift.place.profile import Spark as SparkPlace
+from keyshift.services.jars import jars
+from small_run import spec
 
 
 @pytest.fixture
@@ -76,6 +84,28 @@ def test_who_knows_the_secret_takes_part(stack, job):
     finally:
         second.close()
     assert job.require("assignment") == {"version": 3}
+
+
+def commands():
+    """Of the processes that belong to this one."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
+            yield process.cmdline()
+
+
+def test_nothing_relies_on_one_process_nor_on_what_can_be_read_on_the_wire_or_in_a_command(stack, tmp_path):
+    """Executors as in pods: all is encrypted, and what opens it is told in another way than by a command."""
+    files = {"flight_certificate": CERTIFICATE, "flight_key": KEY}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    place = SparkPlace(master="local-cluster", conf=ENCRYPTED, **{name: str(tmp_path / name) for name in files})
+    with Lab(stack, jars("spark"), tmp_path, 6, lambda line: None, place) as cluster:
+        manifest = cluster.run(spec(strategy="fluid_per_source", batch_s=5.0))
+        secret = cluster._spark.sparkContext.getConf().get("spark.authenticate.secret")
+        seen = list(commands())
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert sum("org.apache.spark.executor.CoarseGrainedExecutorBackend" in command for command in seen) == 2
+    assert secret and secret not in str(seen)
 
 
 def test_spark_answers_nobody_who_does_not_know_its_secret(lab):

@@ -1,4 +1,4 @@
-"""Notebooks as a user executes them: by the command, in a home of their own, nothing up before."""
+"""Notebooks as a user executes them: by the command."""
 
 import os
 import subprocess
@@ -10,15 +10,15 @@ import pytest
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-@pytest.fixture(scope="module")
-def execute_small(tmp_path_factory):
+@pytest.fixture(scope="session")
+def execute_small(request):
     """Executes a notebook with some parameters; gives its home, the executed copy, and the ended command.
 
-    ``home``: where something was done before; otherwise a new one.
+    ``home``: one of the test's own; otherwise that of the services which all tests share.
     """
 
     def execute(name, parameters, home=None):
-        home = home or tmp_path_factory.mktemp("home")
+        home = home or request.getfixturevalue("session_stack").home
         settings = [part for item in parameters.items() for part in ("--set", "=".join(item))]
         done = subprocess.run(
             [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOKS / name), *settings],

@@ -24,8 +24,8 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def executed(execute_small):
-    return execute_small("start/02_explore.ipynb", SMALL)
+def executed(execute_small, tmp_path_factory):
+    return execute_small("start/02_explore.ipynb", SMALL, tmp_path_factory.mktemp("home"))
 
 
 def outputs(copy):
@@ -39,8 +39,12 @@ def test_the_script_was_played_and_the_run_is_correct(executed):
     assert row["units_moved"] > 0
     assert row["events"] > 500 * 9, "the rate was doubled"
     said = "\n".join(o["data"].get("text/markdown", "") for o in outputs(copy) if "data" in o)
-    assert re.search(rf"\*\*scale 3\*\* at [23] s: {row['units_moved']} units moved", said)
-    assert re.search(r"\*\*double\*\* at [56] s: no unit moved", said)
+    scaled, doubled = re.search(
+        rf"\*\*scale 3\*\* at (\d+) s: {row['units_moved']} units moved.*\*\*double\*\* at (\d+) s: no unit moved",
+        said,
+        re.S,
+    ).groups()
+    assert int(scaled) >= 2 and int(doubled) >= 5
 
 
 def test_the_last_picture_and_what_was_seen_are_in_the_copy_and_no_widget_is(executed):

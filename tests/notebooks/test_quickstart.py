@@ -25,8 +25,8 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def executed(execute_small):
-    return execute_small("start/00_quickstart.ipynb", SMALL)
+def executed(execute_small, tmp_path_factory):
+    return execute_small("start/00_quickstart.ipynb", SMALL, tmp_path_factory.mktemp("home"))
 
 
 def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(executed):

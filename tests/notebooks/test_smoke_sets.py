@@ -20,7 +20,6 @@ SETS = sorted(
     path for path in (ROOT / "data").rglob("*-smoke.yaml") if not _has_tests(path.stem.removesuffix("-smoke"))
 )
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 # The others are executed with runs that were made up: test_made_up_runs.
 ALWAYS = ("02_chunk_and_copies-smoke", "01_queries-smoke")
 
@@ -35,22 +34,14 @@ def keyshift(home, *arguments):
     )
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    place = tmp_path_factory.mktemp("home")
-    started = keyshift(place, "up")
-    assert started.returncode == 0, started.stderr[-3000:]
-    yield place
-    keyshift(place, "down")
-
-
 def _param(file):
-    quick = pytest.mark.skipif(not NIGHTLY and file.stem not in ALWAYS, reason="a minute each: `make nightly` has it")
-    return pytest.param(file, marks=quick, id=f"{file.parent.name}-{file.stem}")
+    marks = () if file.stem in ALWAYS else pytest.mark.nightly("a minute each")
+    return pytest.param(file, marks=marks, id=f"{file.parent.name}-{file.stem}")
 
 
 @pytest.mark.parametrize("file", [_param(file) for file in SETS])
-def test_its_runs_are_correct_and_its_figures_are_drawn(file, home):
+def test_its_runs_are_correct_and_its_figures_are_drawn(file, session_stack):
+    home = session_stack.home
     done = keyshift(home, "batch", file, "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -15,6 +15,16 @@ BLOCKS = 8
 SEEDS = 375 * settings.default.max_examples // 100  # per block: 3000 runs, or 150 000 at night
 STRATEGY_SEEDS = 150 * settings.default.max_examples // 100
 MUTANT_SEEDS = 400
+# A run that finds a bug which few runs find. It is looked at first, and all others if it does not any more.
+SHY = {
+    "slot_machine: KeepsTheStepAheadThatWasTakenBack": 131,
+    "slot_machine: LendsToEveryRouter": 111,
+    "slot_machine: AnswersRequestsOfEarlierSteps": 132,
+    "absent_keys: OvertakesRecordsOfTheSameKey": 120,
+    "slot_shell: WorksOnlyWhenRowsCome": 386,
+    "coordinator_machine: SwitchesToTheStepAheadAsSoonAsItIsPrepared": 236,
+    "coordinator_machine: ForgetsTheStepAheadWhenItTakesOver": 290,
+}
 
 # Where it is difficult: how often a block has to be there, or its runs prove little.
 OFTEN = (
@@ -119,9 +129,10 @@ def test_there_is_a_test_for_each_fault() -> None:
     assert faults.MACHINES.keys() == tested
 
 
-@pytest.mark.parametrize(("machines", "check"), MUTANTS.values(), ids=MUTANTS)
-def test_a_bug_is_found(machines: dict[str, Any], check: str) -> None:
-    for seed in range(MUTANT_SEEDS):
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_bug_is_found(name: str) -> None:
+    machines, check = MUTANTS[name]
+    for seed in (SHY.get(name, 0), *range(MUTANT_SEEDS)):
         if check in simulate(seed, **machines).problems:
             return
     pytest.fail(f"{machines} passed {MUTANT_SEEDS} runs without {check!r}")

@@ -1,0 +1,145 @@
+"""Whole runs whose processes are killed, on real Spark, Kafka, ZooKeeper and MinIO: nothing is lost."""
+
+import contextlib
+
+import psutil
+import pytest
+
+from keyshift.errors import QueryDied
+from keyshift.executor.job import Job
+from keyshift.executor.savepoint import SavepointStore
+from small_run import spec
+
+
+def workers():
+    """The Python workers of Spark: each runs one router or one slot."""
+    daemons = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
+            if "keyshift.executor.daemon" in process.cmdline():
+                daemons.append((process, process.ppid()))
+    forking = {parent for _, parent in daemons}
+    return [process for process, _ in daemons if process.pid not in forking]
+
+
+def killer(line, when):
+    """What a lab says; the first time it says ``line``, kill a worker."""
+
+    def say(text):
+        if line in text and not when:
+            when.append(text)
+            workers()[0].kill()
+
+    return say
+
+
+def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
+    manifest = lab.run(spec(strategy="lazy", workload="windowcount", fault="kill:slot@2.5", seconds=8.0, rate=1000.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("the query died" in note for note in manifest.notes)
+
+
+@pytest.mark.parametrize(
+    "strategy, fault",
+    [
+        ("fluid", "kill:source@transfer"),
+        ("meces", "kill:destination@install"),
+        ("lazy", "kill:slot@3.5,kill:slot@7.5"),
+        ("fluid", "kill:slot@batch"),
+    ],
+)
+def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
+    """At rest, and in a migration; once more behind a death; the batch of Spark ends in between."""
+    timed = {"workload": "windowcount", "rate": 1000.0, "seconds": 12.0, "batch_s": 6.0}
+    made = spec(strategy=strategy, snapshot_s=1.0, verify="snapshots", fault=fault, recoveries=3, **timed)
+    manifest = lab.run(made)
+    assert manifest.status == "ok", manifest.verdict.examples
+    snapshots = lab.store.get_table(manifest.run_id, "snapshots")
+    assert set(snapshots["verdict"]) == {"ok"}
+    (note,) = [
+        note
+        for note in manifest.notes
+        if note.endswith("snapshots were judged, each as if the job had ended there: 0 bad")
+    ]
+    assert int(note.split()[0]) >= len(snapshots) > fault.count("kill")
+    deaths = [note for note in manifest.notes if "the query died" in note]
+    assert len(deaths) == fault.count("kill")
+    assert all("since its snapshot was done again" in note for note in deaths), manifest.notes
+
+
+def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab):
+    """The death comes in the migration, after snapshots of all stages."""
+    run = spec(
+        workload="chain", chain="counter,counter", stage="counter-1,counter-2", slots=1, to_slots=2, strategy="fluid",
+        snapshot_s=1.0, verify="snapshots", fault="kill:slot@3.3", rate=1000.0,
+    )  # fmt: skip
+    manifest = lab.run(run)
+    assert manifest.status == "ok", manifest.verdict.examples
+    (death,) = [note for note in manifest.notes if "the query died" in note]
+    assert "since its snapshot was done again" in death
+    assert any("latency at each stage" in note and "counter-2 " in note for note in manifest.notes)
+    migration = lab.store.get_table(manifest.run_id, "migration")
+    half = {move.unit for move in run.start().moves_to(run.target(run.start()))}
+    assert [set(migration.loc[migration["stage"] == stage, "unit"]) <= half for stage in (0, 1)] == [True, True]
+    metrics = lab.store.get_table(manifest.run_id, "metrics")
+    assert set(metrics.loc[metrics["metric"] == "latency_p50_ms", "stage"]) == {0, 1}
+
+
+def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeypatch):
+    """Every part of the newest one is damaged before it is read."""
+    damaged, recover = [], Job.recover
+
+    def spoil(job):
+        if not damaged:
+            newest, before = job.snapshots[-1], job.snapshots[-2]
+            damaged.append((newest, before))
+            bucket = SavepointStore(job.config.endpoints, job.config.job)._bucket
+            for name in bucket.names(f"{newest.name}/"):
+                if not name.endswith("manifest.json"):
+                    bucket.put(name, bytes(len(bucket.get(name))))
+        recover(job)
+        damaged.append(job.config.restore)
+
+    monkeypatch.setattr(Job, "recover", spoil)
+    manifest = lab.run(spec(strategy="fluid", snapshot_s=1.0, fault="kill:slot@6.5", recoveries=3, seconds=14.0))
+    assert manifest.status == "ok", manifest.verdict.examples
+    (newest, before), *restored = damaged
+    assert restored == [newest.name, before.name]
+    assert any("checksum" in note for note in manifest.notes), manifest.notes
+
+
+@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])
+def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
+    run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
+    when = []
+    monkeypatch.setattr(lab, "say", killer(moment, when))
+    manifest = lab.run(run)
+    assert when
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("the query died" in note for note in manifest.notes)
+    assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
+
+
+def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(lab, monkeypatch):
+    killed, savepoint = [], Job.savepoint
+
+    def kill_first(job, *told):
+        if not killed:
+            killed.append(workers()[0])
+            killed[0].kill()
+        return savepoint(job, *told)
+
+    monkeypatch.setattr(Job, "savepoint", kill_first)
+    manifest = lab.run(spec(strategy="fluid"))
+    assert killed
+    assert manifest.status == "ok", manifest.verdict.examples
+    assert any("the query died" in note for note in manifest.notes)
+
+
+def test_a_query_that_dies_too_often_ends_the_run_and_the_store_says_why(lab, monkeypatch):
+    monkeypatch.setattr(lab, "say", killer("steady", []))
+    with pytest.raises(QueryDied, match="the Spark query has ended"):
+        lab.run(spec(recoveries=0))
+    latest = lab.store.list_runs(limit=1).iloc[0]
+    assert latest["status"] == "died"
+    assert "QueryDied" in latest["error"]

@@ -1,0 +1,17 @@
+"""A run that takes a quarter of a minute."""
+
+from keyshift.lab.spec import RunSpec, make_spec
+
+SMALL = {
+    "rate": 2000.0,
+    "seconds": 10.0,
+    "warmup_s": 1.0,
+    "trigger_s": 3.0,
+    "keys": 4000,
+    "state_bytes": 256,
+    "key_groups": 32,
+}
+
+
+def spec(**values: object) -> RunSpec:
+    return make_spec(SMALL | values)
