@@ -7,6 +7,7 @@ resumes the job, or two do at once. Other threads ask for something all the whil
 import contextlib
 import json
 import random
+import re
 import tempfile
 import threading
 import time
@@ -29,7 +30,7 @@ from keyshift.control.forgetting import forget
 from keyshift.errors import KeyshiftError, QueryDied
 from keyshift.lab.live_run import NotRunning
 from keyshift.lab.live_spec import live_spec
-from keyshift.results.manifest import Manifest
+from keyshift.results.manifest import Manifest, validate
 
 NAME = "job"
 ANSWER_S = 15.0  # in which every request is answered
@@ -144,7 +145,7 @@ class Run:
 
     def _next(self, faults: list[Fault], twice: bool = False) -> Driver | None:
         """The driver of the job from now on; None if there is none, because what befell it came too soon."""
-        if self._stopped is not None:
+        if self._stopped is not None or self._is_stored():
             return None
         if (driver := self._running()) is not None:
             driver.fates.faults += faults
@@ -229,10 +230,14 @@ class Run:
 
     def _end(self) -> None:
         """Until it is stopped, by a driver that nothing befalls."""
+        for driver in self.world.living:
+            driver.fates.faults.clear()
+            if driver.place.paused and driver not in [each for each, _ in self._woken]:
+                self._woken.append((driver, 0.0))
         self._wake_some(all_=True)
         whys: list[Any] = []
         for _ in range(LAST):
-            if self._stopped is not None:
+            if self._stopped is not None or self._is_stored():
                 break
             if not self._begun and not self.world.living and whys:
                 self._problem("never began", whys)
@@ -248,6 +253,19 @@ class Run:
             self._problem("lost job", f"{LAST} drivers could not stop it: {whys}")
         for driver in self.world.living:
             self._await(f"driver {driver.pid} ends, which has a successor", driver.over.is_set, ENDS_S, "two drivers")
+
+    def _is_stored(self) -> bool:
+        """Whether a driver that could not say so any more has stopped the job: then what it left can be forgotten."""
+        for name, data in self.world.bucket.objects.copy().items():
+            if re.fullmatch("runs/[^/]+/manifest.json", name) and (found := validate(json.loads(data))).status != "died":
+                self.seen["stopped and not told"] += 1
+                self._stopped = found
+                for driver in self.world.living:
+                    self._await(f"driver {driver.pid} ends whose run is stored", driver.over.is_set, ENDS_S)
+                if (self.world.folder / "jobs" / f"{NAME}.json").exists():
+                    self._forget()
+                return True
+        return False
 
     def _await(self, what: str, there: Callable[[], bool], within_s: float, check: str = "never") -> None:
         deadline = time.monotonic() + within_s
@@ -398,9 +416,10 @@ class Run:
             self.seen["requests"] += 1
             if request.driver.killed or isinstance(request.error, DriverDied):
                 continue
-            left = max(0.5, request.at_s + ANSWER_S - time.monotonic())
-            within = STOPS_S if request.what == "stop" else left
-            self._await(f"{request.what} of driver {request.driver.pid}", lambda r=request: r.answered, within, "unanswered")
+            within_s = max(0.5, request.at_s + ANSWER_S - time.monotonic())
+            if "unanswered" not in self.outcome.problems:
+                what = f"{request.what} of driver {request.driver.pid}"
+                self._await(what, lambda r=request: r.answered, within_s, "unanswered")
             if request.error is not None and not isinstance(request.error, KeyshiftError):
                 self._problem("answer", "".join(traceback.format_exception(request.error)[-4:]))
             self.seen["refused"] += isinstance(request.error, (NotRunning, QueryDied))
