@@ -101,10 +101,6 @@ class Consumer(_Client):
     def seek_to_beginning(self, *assigned: TopicPartition) -> None:
         self._next |= dict.fromkeys(assigned, 0)
 
-    def beginning_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._calling("kafka look")
-        return dict.fromkeys(assigned, 0)
-
     def end_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
         self._calling("kafka look")
         return {each: self._end(each) for each in assigned}

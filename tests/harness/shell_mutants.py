@@ -36,6 +36,7 @@ from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.router import RouterCore
+from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.succession import Succession
 
 Original = Callable[..., Any]
@@ -168,6 +169,11 @@ def forgets_a_part_that_it_has_written(original: Original) -> Any:
         return answer
 
     return _written
+
+
+@mutant(Snapshots, "forget", ("ProtocolViolation",), CALM, snapshot_s=0.05, keys=30, store_fails=0.2)
+def goes_on_behind_a_part_that_could_not_be_written(original: Original) -> Any:
+    return lambda self, parts: None
 
 
 @mutant(SlotMachine, "stopping", ("wrong", "foreign"), CALM, workload="windowcount", restarts=True)

@@ -108,9 +108,10 @@ class Snapshotter:
                         self._remove_old()
         except Deposed as error:  # which says enough
             self._failure = error
-        except BaseException as error:  # the controlling thread's now
-            self._failure = error
-            self._trouble(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
+        except BaseException as error:  # the controlling thread's now, unless the attempt has ended under way
+            if not self._over.is_set():
+                self._failure = error
+                self._trouble(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
 
     def _take(self, name: str) -> None:
         config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
