@@ -26,11 +26,12 @@ class LoggedTopic(Topic):
         self._times: list[list[int]] = [[] for _ in range(partitions)]
         self._lock = threading.Lock()
 
-    def append(self, partition: int, value: bytes) -> None:
-        """One more record."""
+    def append(self, partition: int, value: bytes) -> int:
+        """One more record; its offset."""
         with self._lock:
             self._times[partition].append(time.time_ns() // 1_000_000)
             self.partitions[partition].append(value)
+            return len(self.partitions[partition]) - 1
 
     def record(self, partition: int, offset: int) -> Any:
         """As a consumer gets it."""
@@ -140,28 +141,29 @@ class Producer(_Client):
     """``KafkaProducer``: what is sent is there at once, or never."""
 
     def send(self, topic: str, value: bytes, partition: int) -> Any:
-        error: Exception | None = None
         try:
             with self._place.calling("kafka send", away):  # type: ignore[union-attr]
-                self._broker.topic(topic).append(partition, bytes(value))
+                offset = self._broker.topic(topic).append(partition, bytes(value))
         except (KafkaTimeoutError, UnknownTopicOrPartitionError) as failure:
-            error = failure
-        return _Sent(error)
+            return _Sent(failure)
+        return _Sent(SimpleNamespace(partition=partition, offset=offset))
 
     def flush(self, timeout: float) -> None:
         """Nothing is under way."""
 
 
 class _Sent:
-    def __init__(self, error: Exception | None) -> None:
-        self._error = error
+    """A future that has its value, or its error, already."""
+
+    def __init__(self, came: Any) -> None:
+        self._came = came
 
     def add_callback(self, call: Any) -> "_Sent":
-        if self._error is None:
-            call(None)
+        if not isinstance(self._came, Exception):
+            call(self._came)
         return self
 
     def add_errback(self, call: Any) -> "_Sent":
-        if self._error is not None:
-            call(self._error)
+        if isinstance(self._came, Exception):
+            call(self._came)
         return self
