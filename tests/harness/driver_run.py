@@ -197,7 +197,8 @@ class Run:
 
     def _resume(self) -> None:
         self.seen["resumes"] += 1
-        background.resume(NAME, lambda line: None)
+        elsewhere = any(driver.elsewhere for driver in self.world.living)
+        background.resume(NAME, lambda line: None, take_over=elsewhere and self._rng.random() < 0.5)
 
     def _forget(self) -> None:
         """What is left of a driver that never came so far that another one can go on."""
@@ -400,8 +401,8 @@ class Run:
         for name in sorted(chosen):
             promise = self._promises[name]
             if promise.run not in inputs:
-                topics = (self.world.kafka.ever(f"{promise.run}-{each}") for each in ("events", "results"))
-                inputs[promise.run] = Input(workload, *topics)
+                with at(self.world.user):
+                    inputs[promise.run] = Input(workload, promise.run, self.chain.shape.routers, self.world.kafka)
             self.seen["promises judged"] += 1
             if line := broken(promise, inputs[promise.run]):
                 self._problem("promise", f"{name}: {line}")

@@ -52,9 +52,11 @@ class Broker:
             raise UnknownTopicOrPartitionError(name)
         return self.topics[name]
 
-    def ever(self, name: str) -> LoggedTopic:
-        """Also if it was deleted."""
-        return self.topics.get(name) or self.deleted[name]
+    def archive(self) -> "Broker":
+        """With all topics that there ever were."""
+        archive = Broker()
+        archive.topics = self.deleted | self.topics
+        return archive
 
 
 class _Client:
@@ -105,6 +107,9 @@ class Consumer(_Client):
     def beginning_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
         self._calling("kafka look")
         return dict.fromkeys(assigned, 0)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._next[partition] = offset
 
     def end_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
         self._calling("kafka look")

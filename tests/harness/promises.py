@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from engine import Bucket
-from memory_kafka import LoggedTopic
+from memory_kafka import Broker, Consumer, LoggedTopic
 
 from keyshift import frames, objects
 from keyshift.endpoints import Endpoints
@@ -19,6 +19,7 @@ from keyshift.executor.savepoint import SavepointStore
 from keyshift.lab.final_state import FinalState, StageEnd
 from keyshift.lab.journal import past_from_json
 from keyshift.results.verdict import Course
+from keyshift.traffic import topics
 from keyshift.workloads import Workload
 
 MANIFEST = "manifest.json"
@@ -63,10 +64,13 @@ def promised(bucket: Bucket, journal: dict[str, Any], name: str) -> Promise:
 
 
 class Input:
-    """All that went into a job, and what came out of it."""
+    """All that went into the job of a run, and what came out of it."""
 
-    def __init__(self, workload: Workload, events: LoggedTopic, results: LoggedTopic) -> None:
-        self.workload, self.topic, self.results = workload, events.read(workload), _results(workload, results)
+    def __init__(self, workload: Workload, run: str, routers: int, kafka: Broker) -> None:
+        archive, schema = kafka.archive(), workload.sources[0].schema
+        with patch.object(topics, "KafkaConsumer", lambda **_: Consumer(archive)):
+            self.topic = topics.read_topic("kafka:1", f"{run}-events", schema, routers)
+        self.workload, self.results = workload, _results(workload, archive.topic(f"{run}-results"))
 
 
 def broken(promise: Promise, given: Input) -> str:
