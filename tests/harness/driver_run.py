@@ -197,7 +197,8 @@ class Run:
 
     def _resume(self) -> None:
         self.seen["resumes"] += 1
-        background.resume(NAME, lambda line: None)
+        elsewhere = any(driver.elsewhere for driver in self.world.living)
+        background.resume(NAME, lambda line: None, take_over=elsewhere and self._rng.random() < 0.5)
 
     def _forget(self) -> None:
         """What is left of a driver that never came so far that another one can go on."""
@@ -339,13 +340,13 @@ class Run:
         """A journal is on disk."""
         if not journal["snapshots"]:
             return
-        newest = journal["snapshots"][-1]
-        if newest["name"] not in self._promises:
-            self._promises[newest["name"]] = promised(self.world.bucket, journal, newest)
-            if missing := self._promises[newest["name"]].missing():
-                self._problem("promise", f"the journal names {newest['name']}, and {missing} is not there")
+        newest = journal["snapshots"][-1]["name"]
+        if newest not in self._promises:
+            self._promises[newest] = promise = promised(self.world.bucket, journal, newest)
+            if missing := promise.missing():
+                self._problem("promise", f"the journal names {newest}, and {missing} is not there")
         if self.world.living:
-            self._last_of[self.world.living[-1].pid] = newest["name"]
+            self._last_of[self.world.living[-1].pid] = newest
 
     def _deleted(self, deletion: Deletion) -> None:
         """Only a stop that succeeded may take away what a resume needs."""
@@ -365,13 +366,8 @@ class Run:
         return manifest is not None and json.loads(manifest)["status"] != "died"
 
     def _needed(self, journal: dict[str, Any]) -> set[str]:
-        newest, prefix = journal["snapshots"][-1]["name"], f"savepoints/{journal['run_id']}/"
-        if newest not in self._promises:
-            return set()
-        promise = self._promises[newest]
-        stages = promise.store.manifest(newest)["stages"].values()
-        segments = {row[1] for stage in stages for rows in stage["places"].values() for row in rows}
-        return {prefix + name for name in (*segments, f"{newest}/manifest.json")}
+        promise = self._promises.get(journal["snapshots"][-1]["name"])
+        return promise.needed() if promise else set()
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
@@ -405,10 +401,10 @@ class Run:
         for name in sorted(chosen):
             promise = self._promises[name]
             if promise.run not in inputs:
-                topics = (self.world.kafka.ever(f"{promise.run}-{each}") for each in ("events", "results"))
-                inputs[promise.run] = Input(workload, *topics)
+                with at(self.world.user):
+                    inputs[promise.run] = Input(workload, promise.run, self.chain.shape.routers, self.world.kafka)
             self.seen["promises judged"] += 1
-            for line in broken(promise, inputs[promise.run]):
+            if line := broken(promise, inputs[promise.run]):
                 self._problem("promise", f"{name}: {line}")
 
     def _judge_requests(self) -> None:
@@ -425,6 +421,8 @@ class Run:
             self.seen["refused"] += isinstance(request.error, (NotRunning, QueryDied))
 
     def _judge_what_is_left(self) -> None:
+        if (self.world.folder / "jobs" / f"{NAME}.leftovers").exists():  # something kept it from being deleted
+            self._forget()
         world, run = self.world, self._stopped.run_id  # type: ignore[union-attr]
         left: list[Iterable[str]] = [
             [node for node in world.ensemble.nodes if node.startswith(f"/keyshift/{run}")],

@@ -26,11 +26,12 @@ class LoggedTopic(Topic):
         self._times: list[list[int]] = [[] for _ in range(partitions)]
         self._lock = threading.Lock()
 
-    def append(self, partition: int, value: bytes) -> None:
-        """One more record."""
+    def append(self, partition: int, value: bytes) -> int:
+        """One more record; its offset."""
         with self._lock:
             self._times[partition].append(time.time_ns() // 1_000_000)
             self.partitions[partition].append(value)
+            return len(self.partitions[partition]) - 1
 
     def record(self, partition: int, offset: int) -> Any:
         """As a consumer gets it."""
@@ -51,9 +52,11 @@ class Broker:
             raise UnknownTopicOrPartitionError(name)
         return self.topics[name]
 
-    def ever(self, name: str) -> LoggedTopic:
-        """Also if it was deleted."""
-        return self.topics.get(name) or self.deleted[name]
+    def archive(self) -> "Broker":
+        """With all topics that there ever were."""
+        archive = Broker()
+        archive.topics = self.deleted | self.topics
+        return archive
 
 
 class _Client:
@@ -101,13 +104,16 @@ class Consumer(_Client):
     def seek_to_beginning(self, *assigned: TopicPartition) -> None:
         self._next |= dict.fromkeys(assigned, 0)
 
-    def end_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
-        self._calling("kafka look")
-        return {each: self._end(each) for each in assigned}
-
     def beginning_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
         self._calling("kafka look")
         return dict.fromkeys(assigned, 0)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._next[partition] = offset
+
+    def end_offsets(self, assigned: list[TopicPartition]) -> dict[TopicPartition, int]:
+        self._calling("kafka look")
+        return {each: self._end(each) for each in assigned}
 
     def position(self, partition: TopicPartition) -> int:
         return self._next[partition]
@@ -136,28 +142,29 @@ class Producer(_Client):
     """``KafkaProducer``: what is sent is there at once, or never."""
 
     def send(self, topic: str, value: bytes, partition: int) -> Any:
-        error: Exception | None = None
         try:
             with self._place.calling("kafka send", away):  # type: ignore[union-attr]
-                self._broker.topic(topic).append(partition, bytes(value))
+                offset = self._broker.topic(topic).append(partition, bytes(value))
         except (KafkaTimeoutError, UnknownTopicOrPartitionError) as failure:
-            error = failure
-        return _Sent(error)
+            return _Sent(failure)
+        return _Sent(SimpleNamespace(partition=partition, offset=offset))
 
     def flush(self, timeout: float) -> None:
         """Nothing is under way."""
 
 
 class _Sent:
-    def __init__(self, error: Exception | None) -> None:
-        self._error = error
+    """A future that has its value, or its error, already."""
+
+    def __init__(self, came: Any) -> None:
+        self._came = came
 
     def add_callback(self, call: Any) -> "_Sent":
-        if self._error is None:
-            call(None)
+        if not isinstance(self._came, Exception):
+            call(self._came)
         return self
 
     def add_errback(self, call: Any) -> "_Sent":
-        if self._error is not None:
-            call(self._error)
+        if isinstance(self._came, Exception):
+            call(self._came)
         return self

@@ -1,108 +1,90 @@
 """What a job that lives owes: snapshots in its journal that can be read, and that hold what a sequential run gives."""
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import judging
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from engine import Bucket
-from memory_kafka import LoggedTopic
+from memory_kafka import Broker, Consumer, LoggedTopic
 
-from keyshift import frames
+from keyshift import frames, objects
+from keyshift.endpoints import Endpoints
 from keyshift.executor.config import result_schema
-from keyshift.executor.savepoint import Location, SavepointStore
-from keyshift.keys import Assignment, Assignments
-from keyshift.lab.final_state import FinalState, StageEnd, judged
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.lab.final_state import FinalState, StageEnd
+from keyshift.lab.journal import past_from_json
 from keyshift.results.verdict import Course
+from keyshift.traffic import topics
 from keyshift.workloads import Workload
 
 MANIFEST = "manifest.json"
 
 
-class _Kept:
-    """Objects of a bucket, for a ``SavepointStore``."""
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self._objects = objects
-
-    def get(self, name: str, offset: int = 0, length: int = 0) -> bytes:
-        return self._objects[name][offset : offset + length if length else None]
-
-
 @dataclass
 class Promise:
-    """A snapshot that a journal names: another process may go on from there. ``objects``: that were there then."""
+    """A snapshot that a journal names: another process may go on from there. ``kept``: the objects that were there."""
 
     name: str
     run: str
-    snapshot: dict[str, Any]
     journal: dict[str, Any]
-    objects: dict[str, bytes]
+    kept: dict[str, bytes]
 
     @property
     def store(self) -> SavepointStore:
-        """With what was there when it was promised."""
-        store = SavepointStore.__new__(SavepointStore)
-        store._bucket = _Kept(self.objects)  # type: ignore[assignment]
-        return store
+        """With what was there when it was promised, and no other snapshot."""
+        bucket = Bucket()
+        bucket.objects = self.kept
+        with patch.object(objects, "Minio", lambda *_, **__: bucket):
+            return SavepointStore(Endpoints("kafka:1", "zookeeper:1", "minio:1", "a", "s"), self.run)
+
+    def needed(self) -> set[str]:
+        """The names of all objects that it consists of; of its manifest only, if that is not there."""
+        prefix = f"savepoints/{self.run}/"
+        if (manifest := f"{prefix}{self.name}/{MANIFEST}") not in self.kept:
+            return {manifest}
+        stages = self.store.manifest(self.name)["stages"].values()
+        return {manifest, *(prefix + row[1] for stage in stages for rows in stage["places"].values() for row in rows)}
 
     def missing(self) -> list[str]:
-        """Objects that it needs and that were not there."""
-        if f"{self.name}/{MANIFEST}" not in self.objects:
-            return [MANIFEST]
-        stages = self.store.manifest(self.name)["stages"].values()
-        needed = {row[1] for stage in stages for rows in stage["places"].values() for row in rows}
-        return sorted(needed - self.objects.keys())
+        """Those that were not there."""
+        return sorted(self.needed() - self.kept.keys())
 
 
-def promised(bucket: Bucket, journal: dict[str, Any], snapshot: dict[str, Any]) -> Promise:
-    """What ``snapshot`` of ``journal`` consists of now."""
-    prefix = f"savepoints/{journal['run_id']}/"
-    objects = {name.removeprefix(prefix): data for name, data in bucket.objects.copy().items()}
-    return Promise(snapshot["name"], journal["run_id"], snapshot, copy.deepcopy(journal), objects)
+def promised(bucket: Bucket, journal: dict[str, Any], name: str) -> Promise:
+    """What the snapshot of this ``name``, in ``journal``, consists of now."""
+    begin, run = f"savepoints/{journal['run_id']}/", journal["run_id"]
+    mine = {each: data for each, data in bucket.objects.copy().items() if each.startswith(begin)}
+    others = {each for each in mine if each.endswith(MANIFEST) and not each.startswith(f"{begin}{name}/")}
+    return Promise(name, run, copy.deepcopy(journal), {each: mine[each] for each in mine.keys() - others})
 
 
 class Input:
-    """All that went into a job, and what came out of it."""
+    """All that went into the job of a run, and what came out of it."""
 
-    def __init__(self, workload: Workload, events: LoggedTopic, results: LoggedTopic) -> None:
-        self.workload, self.topic, self.results = workload, events.read(workload), _results(workload, results)
+    def __init__(self, workload: Workload, run: str, routers: int, kafka: Broker) -> None:
+        archive, schema = kafka.archive(), workload.sources[0].schema
+        with patch.object(topics, "KafkaConsumer", lambda **_: Consumer(archive)):
+            self.topic = topics.read_topic("kafka:1", f"{run}-events", schema, routers)
+        self.workload, self.results = workload, _results(workload, archive.topic(f"{run}-results"))
 
 
-def broken(promise: Promise, given: Input) -> Iterator[str]:
-    """What it restores to otherwise than a sequential run of the events before it, and results that are to be there."""
+def broken(promise: Promise, given: Input) -> str:
+    """What it restores to otherwise than a sequential run of the events before it, and results that are not there."""
     if missing := promise.missing():
-        yield f"{missing} of it is not there"
-        return
-    manifest, version = promise.store.manifest(promise.name), promise.snapshot["version"]
-    offsets = {int(router): offset for router, offset in manifest["offsets"].items()}
-    table, seen = (each[each["offset"] < each["router"].map(offsets)] for each in given.topic)
-    revoked, workload, results = set(promise.journal["revoked"]), given.workload, given.results
-    results = results[(results["version"] < version) & ~results["version"].isin(list(revoked))]
-
-    def end(name: str) -> StageEnd:
-        assignments = Assignments.from_json(promise.journal["stages"][name]["assignments"])
-        known = Assignment.from_json(manifest["stages"][name]["assignment"])
-        before = [each for each in assignments if each.version < known.version]
-        begins = [begin for begin in promise.journal["stages"][name]["begins"] if begin <= known.version]
-        return StageEnd(name, Course([*before, known]), begins, {}, [])
-
-    final = FinalState(
-        offsets=offsets,
-        parts=partial(_parts, promise.store, manifest),
-        stages=[end(stage.name) for stage in workload.stages],
-        revoked=revoked,
-        troubles=[],
-    )
-    found = judged(workload, len(table), table, seen, results, final)
-    for kind in judging.KINDS:
-        if count := getattr(found, kind):
-            yield f"{count} {kind}: {'; '.join(line for line in found.examples if line.startswith(kind))}"
+        return f"{missing} of it is not there"
+    past = past_from_json(promise.journal)
+    stages = [
+        StageEnd(name, Course(stage.assignments), stage.begins, {}, stage.records)
+        for name, stage in past.stages.items()
+    ]
+    final = FinalState({}, lambda timers: iter(()), stages, past.revoked, ())
+    judged = judging.snapshots(given.workload, given.topic, given.results, final, promise.store)
+    return "" if judged[promise.name].ok else "; ".join(judged[promise.name].examples)
 
 
 def _results(workload: Workload, topic: LoggedTopic) -> pd.DataFrame:
@@ -120,17 +102,3 @@ def _results(workload: Workload, topic: LoggedTopic) -> pd.DataFrame:
     names = ("slot", "log_offset", "arrived_us")
     table = pa.Table.from_batches(batches, schema).to_pandas()
     return table.assign(**{name: where[:, number] for number, name in enumerate(names)})
-
-
-def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    for number, stage in enumerate(manifest["stages"].values()):
-        for slot, rows in stage["places"].items():
-            places: dict[int, list[Location]] = {}
-            for row in rows:
-                places.setdefault(row[0], []).append(Location(*row))
-            for unit, parts in places.items():
-                values, timed = store.read(*parts)
-                if number == 0:
-                    timers.append(timed.to_pandas().assign(unit=unit, slot=int(slot)))
-                for batch in values:
-                    yield batch.to_pandas().assign(stage=number, unit=unit, slot=int(slot))
