@@ -51,18 +51,20 @@ class Topic:
         self.partitions: list[list[bytes]] = [[] for _ in range(partitions)]
 
     def read(self, workload: Workload) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """All events, with router, offset and position; all frames, with their watermark and how many events."""
-        schema = workload.sources[0].schema
+        """All events as routers make them of the source's, with router, offset and position; all frames, with their
+        watermark and how many events of the source.
+        """
+        schema, stage = workload.sources[0].schema, workload.stages[0]
         batches, seen = [], []
         for router, values in enumerate(self.partitions):
             for offset, value in enumerate(values):
                 events, meta = frames.decode(value, schema)
-                batches.append(events.replace_schema_metadata(None))
+                batches.append(stage.mapped(events).replace_schema_metadata(None))
                 seen.append((router, offset, meta["watermark"], events.num_rows))
         columns = ["router", "offset", "watermark", "events"]
         all_frames = pd.DataFrame(np.array(seen, np.int64).reshape(-1, 4), columns=columns)
-        rows = all_frames["events"].to_numpy()
-        table = pa.Table.from_batches(batches, schema.remove_metadata()).to_pandas()
+        rows = np.array([batch.num_rows for batch in batches], np.int64)
+        table = pa.Table.from_batches(batches, stage.events.remove_metadata()).to_pandas()
         table["router"] = np.repeat(all_frames["router"].to_numpy(np.int32), rows)
         table["offset"] = np.repeat(all_frames["offset"].to_numpy(), rows)
         table["position"] = positions(rows)

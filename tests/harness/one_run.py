@@ -40,7 +40,7 @@ from keyshift.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
-from keyshift.workloads import workloads
+from keyshift.workloads import results_due, workloads
 
 T = TypeVar("T")
 LOAD_S = 6.0  # of load, at the most: a job that is slower than it would have a backlog for minutes
@@ -145,7 +145,7 @@ class Run:
         self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
         self._job = LedJob(ensemble, shape.leader_dies, self._engine, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
-        self._loaded, self._offered = False, 0  # whether the load has ended, and events so far
+        self._loaded, self._offered, self._due = False, 0, 0  # whether the load has ended; events, and results due
         # Of the last plan for each stage, as long as nothing may keep it from being reached.
         self._targets: dict[str, Assignment] = {}
         self._first: Assignment | None = None  # the target that is told in advance, if copies are kept all the time
@@ -307,6 +307,7 @@ class Run:
                     batch = source.take(times) if events else frames.empty(self._workload.sources[0].schema)
                     self._topic.partitions[router].append(frames.encode(batch, {"watermark": now}))
                     self._offered += events
+                    self._due += results_due(self._workload.stages, batch)
 
     def _weather(self) -> None:
         """Sessions with ZooKeeper expire."""
@@ -378,9 +379,9 @@ class Run:
         return pd.concat(list(self._engine.results), ignore_index=True)
 
     def _unanswered(self) -> int:
-        """Events without a result that counts."""
+        """Events without a result that is due and counts."""
         answered = [events for version, events in self._engine.answered.items() if version not in self._job.revoked]
-        return self._offered - len(set().union(*answered))
+        return self._due - len(set().union(*answered))
 
     def _judge(self) -> None:
         job, topic, results = self._job, self._topic.read(self._workload), self._results()

@@ -8,7 +8,8 @@ from keyshift.keys import Mode
 from keyshift.planner import Strategy, strategies
 
 KINDS = ("push", "fetch", "access", "replicated")
-WORKLOADS = ("keycount", "windowcount", "chain")  # without and with time, and of two stages
+WORKLOADS = ("keycount", "windowcount", "chain", "wordcount", "nexmark", "stock")
+QUERIES = ("q3", "q4", "q5", "q6", "q7", "q8", "q11")  # of nexmark: those with state
 SIMPLE = ("all_at_once", "fluid", "fluid_per_source")  # batches, carried out in any mode
 MODES = {
     "push": (Mode(), Mode(gate="slots"), Mode(gate="router")),
@@ -57,6 +58,8 @@ class Shape:
     snapshot_s: float  # from one snapshot to the next; 0: none
     store_s: float  # what it takes to write a segment of a snapshot, at the most
     store_fails: float  # share of those segments that cannot be written
+    query: str  # of nexmark
+    timed: bool  # wordcount has windows; stock, which knows no time, is keyed by account
     seconds: float = 2.0  # of load
     deadline_s: float = 30.0
 
@@ -68,12 +71,23 @@ class Shape:
     @property
     def parameters(self) -> dict[str, Any]:
         """The workload's own."""
-        given = {"key_groups": 8, "bins": self.point.bins, "keys": self.keys, "skew": 0.3, "state_bytes": 40, "seed": 0}
-        more: dict[str, dict[str, Any]] = {
-            "windowcount": {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80},
-            "chain": {"chain": "counter,counter"},
+        given = {"key_groups": 8, "bins": self.point.bins, "seed": 0}
+        keyed = {"keys": self.keys, "skew": 0.3, "state_bytes": 40}
+        own: dict[str, dict[str, Any]] = {
+            "keycount": keyed,
+            "windowcount": keyed | {"window_ms": 60, "delay_ms": 20, "late_share": 0.05, "idle_ms": 80},
+            "chain": keyed | {"chain": "counter,counter"},
+            "wordcount": {"words": self.keys, "skew": 0.3, "window_ms": 60 * self.timed},
+            "nexmark": {
+                **{"query": self.query, "window_ms": 200, "slide_ms": 50, "gap_ms": 30, "session_bids": 3},
+                **{"delay_ms": 20, "auction_ms": 100},
+            },
+            "stock": {
+                **{"securities": self.keys // 5, "accounts": self.keys, "resting": 5, "open_orders": 50},
+                "keyed_by": "account" if self.timed else "security",
+            },
         }
-        return given | more.get(self.workload, {})
+        return given | own[self.workload]
 
 
 def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinned: Any) -> Shape:
@@ -111,5 +125,7 @@ def draw(seed: int, kind: str | None = None, workload: str | None = None, **pinn
         snapshot_s=rng.choice((0.0, 0.1, 0.3)),
         store_s=rng.choice((0.0, 0.0, 0.05, 0.3)),
         store_fails=rng.choice((0.0, 0.0, 0.0, 0.1)),
+        query=rng.choice(QUERIES),
+        timed=rng.random() < 0.5,
     )
     return replace(shape, **pinned)

@@ -4,6 +4,7 @@ Each mutant gets what it stands in for, and gives what is there instead.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from nodes import Session
 from one_run import Outcome, run
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor import outbox
+from keyshift.executor import outbox, savepoint
 from keyshift.executor.arrivals import Arrivals
 from keyshift.executor.departures import Departures
 from keyshift.executor.exits import Onward
@@ -28,6 +29,7 @@ from keyshift.executor.slot_effects import SlotEffects
 from keyshift.executor.slot_host import SlotHost
 from keyshift.executor.slot_snapshots import SlotSnapshots
 from keyshift.executor.slot_task import SlotTask
+from keyshift.executor.snapshotter import Snapshotter
 from keyshift.executor.tasks import RouterTask
 from keyshift.keys import Mode
 from keyshift.protocol import coordinator as protocol
@@ -38,6 +40,7 @@ from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.succession import Succession
+from keyshift.state.timers import Timers
 
 Original = Callable[..., Any]
 
@@ -50,6 +53,7 @@ ROUGH = CALM | {"fails": 0.2, "flight_s": 0.02, "deadline_s": 4.0}
 SHORT_BATCHES = CALM | {"moves": 1.0, "batch_s": 0.25}
 STUCK = ("late", "never", "MigrationFailed", "KeyshiftError", "QueryDied")
 LOST = ("lost", "never")
+SNAPSHOT = ("snapshot",)
 REMOTE = Mode(transfer="remote", background=False)
 ACCESS = Mode(transfer="access", background=True)
 LENT = Mode(transfer="fetch", fetch_back=3)
@@ -62,11 +66,15 @@ class Mutant:
     make: Callable[[Original], Any]
     checks: tuple[str, ...]
     pinned: dict[str, Any]
+    without: tuple[tuple[Any, str], ...] = ()  # what else does nothing: it would keep the bug from doing harm
 
     @contextlib.contextmanager
     def there(self) -> Iterator[None]:
         """The bug is in the shell meanwhile."""
-        with patch.object(self.owner, self.name, self.make(getattr(self.owner, self.name))):
+        with contextlib.ExitStack() as patches:
+            patches.enter_context(patch.object(self.owner, self.name, self.make(getattr(self.owner, self.name))))
+            for owner, name in self.without:
+                patches.enter_context(patch.object(owner, name, lambda *_: None))
             yield
 
 
@@ -79,10 +87,11 @@ def mutant(
     checks: tuple[str, ...],
     pinned: dict[str, Any],
     mutants: dict[str, Mutant] = MUTANTS,
+    without: tuple[tuple[Any, str], ...] = (),
     **more: Any,
 ) -> Callable[[Callable[[Original], Any]], Callable[[Original], Any]]:
     def register(make: Callable[[Original], Any]) -> Callable[[Original], Any]:
-        mutants[make.__name__] = Mutant(owner, name, make, checks, pinned | more)
+        mutants[make.__name__] = Mutant(owner, name, make, checks, pinned | more, without)
         return make
 
     return register
@@ -384,6 +393,35 @@ def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original: Origina
         Routing._announced(self, raw)
 
     return announced
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    SlotSnapshots, "captured", SNAPSHOT, CALM,
+    without=((savepoint, "_require_chains"), (Snapshotter, "_await_writers")),
+    workload="keycount", strategy="fluid", mode=None, keys=1000, slots=2, begin_slots=2,
+    snapshot_s=0.05, store_s=4.0, deadline_s=1.0, seconds=6.0,
+)  # fmt: skip
+def writes_snapshots_beside_each_other(original: Original) -> Any:
+    """What follows one that is given up is a change of it, and may be there first."""
+
+    def captured(self: Any, effect: Any) -> None:
+        self._writing = threading.Lock()
+        threading.Thread(target=self._write, args=(effect,), daemon=True).start()
+
+    return captured
+
+
+@mutant(Snapshots, "take", SNAPSHOT, CALM, snapshot_s=0.1)
+def leaves_a_change_out_of_a_snapshot(original: Original) -> Any:
+    return lambda self, states: [replace(part, changed=part.changed[1:]) for part in original(self, states)]
+
+
+@mutant(Snapshots, "take", SNAPSHOT, CALM, snapshot_s=0.1, workload="windowcount")
+def takes_snapshots_without_timers(original: Original) -> Any:
+    return lambda self, states: [replace(part, timers=Timers()) for part in original(self, states)]
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------

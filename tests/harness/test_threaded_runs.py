@@ -8,13 +8,16 @@ from many_runs import Pool
 from shape import KINDS, WORKLOADS
 from shell_mutants import MUTANTS, hunt
 
-SEEDS = settings.default.max_examples // 20  # of each kind and workload: 40 runs, or 2000 at night
+SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
 MUTANT_SEEDS = 32  # the shyest are found by every third run
 MUTANT_S = 800.0
 
 # What the runs have to have had, or they prove little.
-OFTEN = ("batches", "copied", "logs judged", "measured", "moved process", "sessions expired", "steps complete")
+OFTEN = (
+    *("batches", "copied", "logs judged", "measured", "moved process"),
+    *("sessions expired", "snapshots judged", "steps complete"),
+)
 AT_NIGHT = (*OFTEN, "leaders died", "queries died", "restarts", "steps cancelled")
 
 
