@@ -28,6 +28,7 @@ from promises import Input, Promise, broken, promised
 from keyshift.control import background
 from keyshift.control.forgetting import forget
 from keyshift.errors import KeyshiftError, QueryDied
+from keyshift.executor.snapshotter import MARK
 from keyshift.lab.live_run import NotRunning
 from keyshift.lab.live_spec import live_spec
 from keyshift.results.manifest import Manifest, validate
@@ -38,9 +39,9 @@ ENDS_S = 15.0  # for a driver to end that has to
 STOPS_S = 40.0  # for a stop, by far
 LAST_S = 0.2  # that the last driver is left alone
 LAST = 4  # drivers, at the most, until one stops the job that nothing befalls
-JUDGED = 3  # promises of each run, with the last of each driver
+JUDGED = 8  # promises of each run, with the last of each driver
 SETTLES_S = 5.0  # until threads have ended
-REQUESTS = ("scale", "scale", "scale_and_wait", "plan", "cancel", "rate", "query", "propose")
+REQUESTS = ("scale", "scale_and_wait", "plan", "cancel", "rate", "query", "propose", "hottest")
 
 
 @dataclass
@@ -61,7 +62,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
     failures = Failures(seed, chain.shape.fails, chain.shape.flight_s)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         world = World(seed, chain.shape, Path(folder).resolve())
-        with installed(world, failures):
+        with installed(world, failures, chain.answer_s):
             Run(outcome, chain, world).go()
             for client in failures.clients:
                 client.close()
@@ -82,6 +83,7 @@ class Run:
         self._over = threading.Event()
         self._woken: list[tuple[Driver, float]] = []
         world.on_journal, world.on_delete = self._kept, self._deleted
+        world.on_launch, world.on_begin = self._launched, self._attempt_begins
 
     def go(self) -> None:
         """Everything."""
@@ -121,6 +123,7 @@ class Run:
             self._wake_some()
             time.sleep(0.01)
         if not driver.over.is_set() and not driver.place.paused:
+            self._see_snapshots(driver)
             self._finish_off(driver, life)
         if driver.place.paused:
             self.seen["paused"] += 1
@@ -129,6 +132,22 @@ class Run:
                 driver.expire()
             self._woken.append((driver, time.monotonic() + life.woken_s))
         self.seen.update(f"{fault.does} {fault.call}" for fault in driver.fates.struck)
+
+    def _see_snapshots(self, driver: Driver) -> None:
+        """Whether a driver that goes on still takes them."""
+        taking = [thread for thread in driver.place.threads if thread.name == "keyshift-snapshots"]
+
+        def goes_on() -> bool:
+            job = driver.job
+            return not driver.over.is_set() and not driver.place.paused and job is not None and job.state == "running"
+
+        if taking and not taking[-1].is_alive() and goes_on():
+            deadline = time.monotonic() + SETTLES_S  # until the driver sees it, and ends or begins another attempt
+            while goes_on() and not any(thread.is_alive() for thread in driver.place.threads if thread.name == taking[-1].name):
+                if time.monotonic() > deadline:
+                    self._problem("silent", f"driver {driver.pid} takes no more snapshots: {driver.job.status()}")
+                    return
+                time.sleep(0.01)
 
     def _finish_off(self, driver: Driver, life: Life) -> None:
         match life.ends:
@@ -169,11 +188,8 @@ class Run:
         for error in errors:
             if not isinstance(error, KeyshiftError):
                 self._problem("begins", "".join(traceback.format_exception(error)[-3:]))
-        launched = self._new(known)
-        if len([driver for driver in launched if driver.status is None]) > 1:
-            self._problem("two drivers", f"{len(launched)} drivers were launched by two resumes: {errors}")
         self.errors = errors
-        return next((driver for driver in launched if driver.status is None), None)
+        return next((driver for driver in self._new(known) if driver.status is None), None)
 
     def _new(self, known: set[int]) -> list[Driver]:
         return [driver for pid, driver in self.world.drivers.items() if pid not in known]
@@ -301,6 +317,7 @@ class Run:
             "scale": lambda: job.scale(stage, slots, wait=False),
             "scale_and_wait": lambda: job.scale(stage, slots),
             "plan": lambda: job.plan(rng.choice(("fluid", "all_at_once")), slots, stage=stage),
+            "hottest": lambda: job.plan("hot_first", slots, stage=stage),
             "propose": lambda: job.begin(job.propose("fluid", slots, stage=stage)),
             "cancel": job.cancel,
             "rate": lambda: job.set_rate(rate),
@@ -347,6 +364,18 @@ class Run:
                 self._problem("promise", f"the journal names {newest}, and {missing} is not there")
         if self.world.living:
             self._last_of[self.world.living[-1].pid] = newest
+
+    def _launched(self) -> None:
+        """Another driver begins: none may be there of which one could know."""
+        if self._running() is not None:
+            self._problem("two drivers", "one is launched, and another one runs")
+
+    def _attempt_begins(self, restore: str | None) -> None:
+        """Not before what the journal promises: what lies between may be gone from the input."""
+        journal = self.world.journal() or {"snapshots": []}
+        newest = max((snapshot["name"] for snapshot in journal["snapshots"]), default="")
+        if (restore or MARK).startswith(MARK) and (restore or "") < newest:
+            self._problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
 
     def _deleted(self, deletion: Deletion) -> None:
         """Only a stop that succeeded may take away what a resume needs."""
@@ -442,7 +471,8 @@ class Run:
         for driver in self.world.drivers.values():
             if driver.killed or driver.status is None:
                 continue
-            for place in driver.places.values():
+            for name in ("driver", "generator", "collector"):  # Spark's workers are killed at the end
+                place = driver.places[name]
                 for thread in place.threads:
                     with contextlib.suppress(RuntimeError):
                         thread.join(max(0.0, deadline - time.monotonic()))

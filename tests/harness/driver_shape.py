@@ -41,6 +41,7 @@ class Chain:
     lives: tuple[Life, ...]
     rate: float
     requests_s: float  # between two of them, on average
+    answer_s: float = 8.0  # in which a driver answers
 
     def values(self) -> dict[str, Any]:
         """Of the spec of the job."""
@@ -84,12 +85,14 @@ def draw_chain(
     seed: int,
     lives: tuple[Life, ...] | None = None,
     rate: float | None = None,
+    requests_s: float | None = None,
+    answer_s: float = 8.0,
     ends: Sequence[str] = ENDS,
     does: Sequence[str] = DOES,
     calls: Sequence[str] = (),
     **pinned: Any,
 ) -> Chain:
-    """A job and its drivers. ``lives``, ``rate`` and the fields of the shape (see ``shape.draw``) may be given instead
+    """A job and its drivers. The fields of a ``Chain`` and those of the shape (see ``shape.draw``) may be given instead
     of drawn; ``ends``, ``does`` and ``calls``: of which ends of lives and faults are drawn.
     """
     rng = random.Random(f"chain {seed}")
@@ -120,4 +123,6 @@ def draw_chain(
         )
 
     some = tuple(life(number) for number in range(rng.randint(1, MOST_LIVES)))
-    return Chain(shape, some if lives is None else lives, rate or rng.choice((200.0, 500.0)), rng.choice((0.05, 0.15)))
+    drawn_rate, drawn_requests_s = rng.choice((200.0, 500.0)), rng.choice((0.05, 0.15))
+    rates = rate or drawn_rate, requests_s or drawn_requests_s
+    return Chain(shape, some if lives is None else lives, *rates, answer_s)

@@ -35,7 +35,6 @@ PLACE = SimpleNamespace(
 )
 MACHINE, VERSIONS = describe_machine(), describe_versions()
 CORES = 64
-ANSWER_S = 8.0  # of a live job
 
 # What takes long beside services and would be most of a run, in seconds.
 HURRY: list[tuple[Any, str, float]] = [
@@ -80,8 +79,8 @@ class Asked:
 
 
 @contextlib.contextmanager
-def installed(world: World, failures: Failures) -> Iterator[None]:
-    """Inside, there is nothing else."""
+def installed(world: World, failures: Failures, answer_s: float) -> Iterator[None]:
+    """Inside, there is nothing else. A live job answers within ``answer_s``."""
     Helper.bodies = {
         "keyshift.traffic.generator": (generator.GeneratorConfig, generator.generate),
         "keyshift.traffic.collector": (collector.CollectorConfig, collector.collect),
@@ -109,7 +108,7 @@ def installed(world: World, failures: Failures) -> Iterator[None]:
             put(patch.object(JsonProcess, name, getattr(Helper, name), create=True))
         put(patch.object(JsonProcess, "bodies", Helper.bodies, create=True))
         put(patch.object(Asked, "world", world, create=True))
-        put(patch.object(LiveRun.ask, "__defaults__", (ANSWER_S,)))
+        put(patch.object(LiveRun.ask, "__defaults__", (answer_s,)))
         yield
 
 

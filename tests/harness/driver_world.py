@@ -56,11 +56,14 @@ class World:
         self.coming: list[list[Fault]] = []  # the faults of the drivers that will be launched next
         self.on_journal: Callable[[dict[str, Any]], None] = lambda journal: None
         self.on_delete: Callable[[Deletion], None] = lambda deletion: None
+        self.on_launch: Callable[[], None] = lambda: None
+        self.on_begin: Callable[[str | None], None] = lambda restore: None  # an attempt, from this snapshot or savepoint
         self._pids = itertools.count(1)
 
     def launch(self, log: Path) -> "Driver":
         """The process of a job; stands in for ``background._launched``."""
         log.touch()
+        self.on_launch()
         driver = Driver(self, next(self._pids), log, self.coming.pop(0) if self.coming else [])
         self.drivers[driver.pid] = driver
         driver.begin()
@@ -456,6 +459,7 @@ class DriverEngine(Engine):
     def start_query(
         self, config: JobConfig, checkpoint: Any, batch_s: float, offsets: dict[int, int] | None = None
     ) -> Query:
+        self.driver.world.on_begin(config.restore)
         kafka, self.workload = self.driver.world.kafka, config.make_workload()
         self.topic, self._out = kafka.topic(config.events_topic), kafka.topic(config.results_topic)
         with at(self.driver.places["spark"]):

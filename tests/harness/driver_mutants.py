@@ -1,0 +1,163 @@
+"""The driver with one bug each, and what a chain of drivers has to say about it; see ``shell_mutants``.
+
+Each was there once. Where the library has a second net below the first one, a mutant has a hole in both.
+"""
+
+import threading
+from functools import partial
+from typing import Any
+
+import driver_run
+import shell_mutants
+from driver_shape import Life
+from nodes import Session
+from one_run import Outcome
+from places import Fault
+from shell_mutants import Mutant, Original
+
+from keyshift.control import process
+from keyshift.control.files import Jobs
+from keyshift.errors import ProtocolViolation
+from keyshift.executor import savepoint
+from keyshift.executor.job import Job
+from keyshift.executor.savepoint import SavepointStore
+from keyshift.executor.slot_snapshots import SlotSnapshots
+from keyshift.executor.snapshotter import Snapshotter
+from keyshift.lab.ending import Ending
+from keyshift.lab.live_run import LiveRun
+
+MUTANTS: dict[str, Mutant] = {}
+CALM = {
+    "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "zookeeper_s": 0.005, "store_s": 0.0,
+    "store_fails": 0.0, "deadline_s": 5.0, "snapshot_s": 0.05, "kind": "push", "strategy": "fluid",
+}  # fmt: skip
+KILLED = Life(0.4, "kill")
+mutant = partial(shell_mutants.mutant, mutants=MUTANTS)
+
+
+def hunt(name: str, seeds: int) -> Outcome | None:
+    """The first chain of these seeds that sees the mutant."""
+    return shell_mutants.hunted(MUTANTS[name], seeds, driver_run.run)
+
+
+def stalls(seconds: float, call: str, *numbers: int) -> Life:
+    """A life in which some calls take long."""
+    faults = tuple(Fault("stall", call, number, seconds=seconds) for number in numbers)
+    return Life(0.5 + seconds * len(faults), "kill", faults)
+
+
+# -- what a job goes on from -------------------------------------------------------------------------------------------
+
+
+@mutant(Ending, "deletes", ("deleted", "lost job"), CALM, lives=(KILLED, Life(0.2, "interrupt")))
+def deletes_however_it_ends(original: Original) -> Any:
+    return property(lambda self: True)
+
+
+@mutant(Snapshotter, "_remove_old", ("deleted",), CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
+def removes_snapshots_before_the_journal_names_their_successors(original: Original) -> Any:
+    def _remove_old(self: Any) -> None:
+        self._needed = lambda: ()
+        original(self)
+
+    return _remove_old
+
+
+@mutant(
+    Job,
+    "_give_up_unreadable",
+    ("went back",),
+    CALM,
+    lives=tuple(Life(0.3, "kill", (Fault("fail", "zookeeper acknowledge", n),)) for n in (60, 1, 2)),
+)
+def discards_a_snapshot_of_which_an_attempt_has_died(original: Original) -> Any:
+    def _give_up_unreadable(self: Any) -> None:
+        if self.snapshots and self.snapshots[-1].name == self.config.restore:
+            self.snapshots.pop()
+
+    return _give_up_unreadable
+
+
+@mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(0.6, "kill", (Fault("fail", "disk replace", 4),)),))
+def ends_when_the_disk_is_full(original: Original) -> Any:
+    def keep(self: Any, journal: dict[str, Any]) -> None:
+        try:
+            original(self, journal)
+        except OSError as error:
+            raise RuntimeError(str(error)) from error
+
+    return keep
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    SlotSnapshots,
+    "captured",
+    ("promise",),
+    CALM,
+    without=((Snapshotter, "_await_writers"), (savepoint, "_require_chains")),
+    deadline_s=0.3,
+    rate=100.0,
+    lives=(stalls(0.5, "minio put", 5, 11, 17, 23),),
+)
+def writes_two_snapshots_at_once(original: Original) -> Any:
+    def captured(self: Any, effect: Any) -> None:
+        self.busy, self._writing = False, threading.Lock()
+        original(self, effect)
+
+    return captured
+
+
+@mutant(SavepointStore, "commit", ("silent",), CALM, without=((Snapshotter, "check"),), lives=(Life(1.0, "kill"),))
+def takes_no_more_snapshots_and_says_nothing(original: Original) -> Any:
+    def commit(self: Any, name: str, manifest: Any, **made_by: Any) -> None:
+        raise ProtocolViolation(f"injected: {name}")
+
+    return commit
+
+
+# -- two drivers -------------------------------------------------------------------------------------------------------
+
+
+@mutant(Jobs, "resumable", ("two drivers",), CALM, lives=(KILLED, *(Life(0.1, "kill", twice=True),) * 3))
+def resumes_without_looking_again(original: Original) -> Any:
+    """When nobody else can resume it."""
+    asked = threading.local()
+
+    def resumable(self: Any, run: str, take_over: bool = False) -> Any:
+        again, asked.before = getattr(asked, "before", False), True
+        return original(self, run, take_over or again)
+
+    return resumable
+
+
+@mutant(
+    Session,
+    "_require_driver",
+    ("two drivers", "deleted", "lost job", "never", "lost", "wrong", "duplicated", "promise", "unread"),
+    CALM,
+    lives=(Life(0.4, "pause", woken_s=0.2), Life(0.6, "kill")),
+)
+def lets_a_driver_write_whose_job_another_one_has_claimed(original: Original) -> Any:
+    return lambda self: None
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+@mutant(LiveRun, "_serve", ("unanswered",), CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill"),))
+def forgets_what_was_asked_together_with_what_finds_the_query_dead(original: Original) -> Any:
+    def _serve(self: Any) -> None:
+        while not self.stop_wanted:
+            self._look()
+            waiting = []
+            while found := self._next():
+                waiting.append(found)
+            for each in waiting:
+                self._answer(*each)
+            self._settle()
+        original(self)
+
+    return _serve
