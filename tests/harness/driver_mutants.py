@@ -78,7 +78,10 @@ def discards_a_snapshot_of_which_an_attempt_has_died(original: Original) -> Any:
     return _give_up_unreadable
 
 
-@mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(0.6, "kill", (Fault("fail", "disk replace", 4),)),))
+FULL_DISK = Fault("fail", "disk replace", 4)
+
+
+@mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(0.6, "kill", (FULL_DISK,)),))
 def ends_when_the_disk_is_full(original: Original) -> Any:
     def keep(self: Any, journal: dict[str, Any]) -> None:
         try:

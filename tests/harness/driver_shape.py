@@ -72,8 +72,8 @@ class Chain:
 def draw_fault(rng: random.Random, deadline_s: float, does: Sequence[str], calls: Sequence[str], first: bool) -> Fault:
     """Any, at any call. ``first``: of the first driver."""
     what = rng.choice(does)
-    known = [call for call in calls or (CALLS if what in ("stall", "fail") else WRITES) if first or call != "kafka create"]
-    call = rng.choice(known)
+    known = calls or (CALLS if what in ("stall", "fail") else WRITES)
+    call = rng.choice([call for call in known if first or call != "kafka create"])
     if what == "fail" and call == "disk unlink":  # which needs no room
         call = "disk replace"
     nth = rng.randrange(CALLS[call])

@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import memory_kafka
 import pyarrow.flight as flight
 import pyspark
-from driver_world import DrivenSession, Driver, Helper, Minio, World, place_driver
+from driver_services import DrivenSession, Minio
+from driver_world import Driver, Helper, World, place_driver
 from engine import HERE
 from flaky_flight import Failures
 from places import here, threads_inherit
@@ -21,6 +22,7 @@ from places import here, threads_inherit
 from keyshift import objects
 from keyshift.control import background, files, forgetting, process
 from keyshift.endpoints import Endpoints
+from keyshift.errors import ServiceUnavailable
 from keyshift.executor import inquiry, job, led_stage, protocol_logs, routing, slot_task
 from keyshift.lab import bare_copy, course, live_run, recording
 from keyshift.lab.live_run import LiveRun
@@ -71,8 +73,6 @@ class Asked:
 
     def status(self) -> dict[str, Any]:
         """As the process says it; it does not answer before it listens."""
-        from keyshift.errors import ServiceUnavailable
-
         if self._driver.job is None or self._driver.place.paused or self._driver.status is not None:
             raise ServiceUnavailable("it does not answer")
         return self._driver.job.status()
@@ -182,7 +182,7 @@ def _disk(world: World) -> list[tuple[Any, str, Any]]:
                 world.deletes("the journal")
             replace(source, target, **more)
             if here() is not None and str(target).endswith(".journal") and (journal := world.journal()):
-                world.on_journal(journal)
+                world.watcher.kept(journal)
 
     def unlinked(path: Any, **more: Any) -> None:
         with _at_disk(path, "unlink", full):
@@ -214,7 +214,7 @@ def _driver() -> Driver:
 class _NoSampler:
     """Nobody's memory is of interest here."""
 
-    rows: list[Any] = []
+    rows: ClassVar[list[Any]] = []
 
     def __init__(self, ignore: Any) -> None:
         pass

@@ -12,36 +12,39 @@ import queue
 import random
 import threading
 import traceback
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-import pyarrow as pa
-from engine import Bucket, Engine, Query
-from memory_kafka import Broker, LoggedTopic
-from nodes import Ensemble, Session, _Watch
+from driver_services import DrivenSession, DriverEngine
+from engine import HERE, Bucket
+from memory_kafka import Broker
+from nodes import Ensemble
 from places import DriverDied, Fates, Fault, Place, at, here
 from shape import Shape
-from urllib3.exceptions import HTTPError
 
+from keyshift.control import process
 from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.executor.config import JobConfig
-from keyshift.executor.epoch import Epoch
 from keyshift.lab.live_job import LiveJob
 
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
 PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driver; the last two end when it is gone
 
 
-@dataclass
-class Deletion:
-    """Something that a driver took away: what a later one may need."""
+class Watcher:
+    """Hears what must be seen when it happens, from the thread that does it."""
 
-    driver: "Driver"
-    what: str
-    journal: dict[str, Any] | None  # that was on disk then
+    def launched(self) -> None:
+        """A driver is about to be."""
+
+    def begins(self, restore: str | None) -> None:
+        """An attempt is about to, from this snapshot or savepoint; None: from the beginning of the input."""
+
+    def kept(self, journal: dict[str, Any]) -> None:
+        """A journal is on disk."""
+
+    def deletes(self, driver: "Driver", what: str, journal: dict[str, Any] | None) -> None:
+        """``driver`` is about to take something away; ``journal``: that is on disk."""
 
 
 class World:
@@ -54,16 +57,13 @@ class World:
         self.drivers: dict[int, Driver] = {}
         self.user = Place("user", Fates([]), lambda fault: None)  # of the commands
         self.coming: list[list[Fault]] = []  # the faults of the drivers that will be launched next
-        self.on_journal: Callable[[dict[str, Any]], None] = lambda journal: None
-        self.on_delete: Callable[[Deletion], None] = lambda deletion: None
-        self.on_launch: Callable[[], None] = lambda: None
-        self.on_begin: Callable[[str | None], None] = lambda restore: None  # an attempt, from this snapshot or savepoint
+        self.watcher: Watcher = Watcher()
         self._pids = itertools.count(1)
 
     def launch(self, log: Path) -> "Driver":
         """The process of a job; stands in for ``background._launched``."""
         log.touch()
-        self.on_launch()
+        self.watcher.launched()
         driver = Driver(self, next(self._pids), log, self.coming.pop(0) if self.coming else [])
         self.drivers[driver.pid] = driver
         driver.begin()
@@ -79,11 +79,7 @@ class World:
     def deletes(self, what: str) -> None:
         """A driver is about to take something away."""
         if (place := here()) is not None and place is not self.user:
-            self.on_delete(Deletion(self.driver_of(place), what, self.journal()))
-
-    def driver_of(self, place: Place) -> "Driver":
-        """Whose process it is."""
-        return next(driver for driver in self.drivers.values() if place in driver.places.values())
+            self.watcher.deletes(place_driver(place), what, self.journal())
 
     def find(self, path: Path) -> object | None:
         """The process of a job's file, if it lives and can be seen; stands in for ``processes.find``."""
@@ -95,7 +91,12 @@ class World:
     @property
     def living(self) -> list["Driver"]:
         """Drivers whose process has not ended."""
-        return [driver for driver in self.drivers.values() if driver.status is None]
+        return [driver for driver in list(self.drivers.values()) if driver.status is None]
+
+    @property
+    def running(self) -> "Driver | None":
+        """The newest driver that lives, and is not paused or elsewhere."""
+        return ([None, *(each for each in self.living if not each.place.paused and not each.elsewhere)])[-1]
 
 
 @dataclass(eq=False)
@@ -110,11 +111,9 @@ class Driver:
     crash: str = ""  # what is no error of ours
     elsewhere: bool = False  # on another machine that shares the disk: nobody here sees its process
     job: LiveJob | None = None
-    executed: bool = False  # its run came to a verdict
     stdin: "Pipe" = field(default_factory=lambda: Pipe())
     helpers: list["Helper"] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
-    was_paused: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.fates = Fates(self.faults)
@@ -135,9 +134,17 @@ class Driver:
         """Its own process."""
         return self.places["driver"]
 
-    def _run(self) -> None:
-        from keyshift.control import process
+    @property
+    def there(self) -> bool:
+        """Whether it goes on."""
+        return self.status is None and not self.place.paused
 
+    @property
+    def runs(self) -> bool:
+        """Whether its job does, too."""
+        return self.there and self.job is not None and self.job.state == "running"
+
+    def _run(self) -> None:
         status = 0
         try:
             process.run()
@@ -189,12 +196,16 @@ class Driver:
                 expiry.daemon = True
                 expiry.start()
 
+    def kill_query(self) -> None:
+        """A worker of Spark is killed."""
+        if self.engine.query is not None and self.there:
+            self.engine.query.die(RuntimeError("injected: a worker was killed"))
+
     def pause(self, only: str | None = None) -> None:
         """With Spark, and with generator and collector, or ``only`` one of these processes."""
         for name, place in self.places.items():
             if only in (None, name):
                 place.pause()
-        self.was_paused.set()
 
     def wake(self) -> None:
         """It goes on."""
@@ -249,7 +260,7 @@ class Pipe:
 class Helper:
     """Generator and collector: the methods of ``JsonProcess``, over a thread that runs the real body of the process."""
 
-    bodies: dict[str, tuple[Any, Callable[[Any, Any], None]]] = {}  # module -> type of its configuration, body
+    bodies: ClassVar[dict[str, Any]] = {}  # module -> type of its configuration, body
 
     def __init__(self, module: str, config: dict[str, Any], heard: Any = None, more_env: Any = None) -> None:
         self.name = module.rsplit(".", 1)[-1]
@@ -270,8 +281,6 @@ class Helper:
             self._thread.start()
 
     def _run(self, kind: Any, body: Any, config: dict[str, Any], heard: Any) -> None:
-        from engine import HERE
-
         def said(report: dict[str, Any]) -> None:
             with contextlib.suppress(DriverDied):
                 self._listener._awake.wait()
@@ -321,170 +330,3 @@ def place_driver(place: Place) -> Driver:
     driver = place._befall.__self__  # type: ignore[attr-defined]
     assert isinstance(driver, Driver)
     return driver
-
-
-# -- ZooKeeper ---------------------------------------------------------------------------------------------------------
-
-
-class DrivenSession(Session):
-    """The session of one process, at whose calls something may happen."""
-
-    def __init__(self, world: World, root: str, epoch: Epoch | None = None) -> None:
-        place = here()
-        assert place is not None
-        self.place, self._world = place, world
-        with self._calling("look"):
-            super().__init__(world.ensemble, root, epoch)
-
-    def _calling(self, call: str) -> contextlib.AbstractContextManager[None]:
-        return self.place.calling(f"zookeeper {call}", self._broken)
-
-    def _broken(self) -> Exception:
-        """As after ``GIVE_UP_S`` without a connection: there is no session any more."""
-        if hasattr(self, "_over"):
-            self.lose("injected: was lost")
-        return ServiceUnavailable("injected: ZooKeeper was away")
-
-    def publish(self, path: str, value: Any) -> None:
-        with self._calling("publish"):
-            super().publish(path, value)
-
-    def acknowledge(self, path: str, value: Any) -> None:
-        with self._calling("acknowledge"):
-            super().acknowledge(path, value)
-
-    def register(self, path: str, value: Any) -> None:
-        with self._calling("register"):
-            super().register(path, value)
-
-    def withdraw(self, path: str) -> None:
-        with self._calling("withdraw"):
-            if not path and self._ensemble.below(self.root):
-                self._world.deletes(f"ZooKeeper's nodes of {self.root}")
-            super().withdraw(path)
-
-    def read(self, path: str) -> Any | None:
-        with self._calling("read"):
-            return super().read(path)
-
-    def children(self, path: str) -> list[str]:
-        with self._calling("children"):
-            return super().children(path)
-
-    def _watch(self, watch: _Watch) -> None:
-        with self._calling("watch"):
-            super()._watch(watch)
-
-    def claim(self, job: str, first: bool = False) -> Epoch:
-        with self._calling("claim"):
-            return super().claim(job, first)
-
-    def require_epoch(self) -> None:
-        with self._calling("look"):
-            super().require_epoch()
-
-    def end_epoch(self) -> None:
-        with self._calling("end"):
-            super().end_epoch()
-
-    def check(self) -> None:
-        self.place.check()
-        super().check()
-
-    def close(self, prepare_next: bool = False) -> None:
-        self.place.check()
-        super().close(prepare_next)
-
-    def _arrive(self) -> None:
-        with contextlib.suppress(DriverDied):
-            self.place.check()
-            super()._arrive()
-
-    def _look(self, watch: _Watch) -> None:
-        self.place.check()
-        super()._look(watch)
-
-    def _succeed(self) -> None:
-        with contextlib.suppress(DriverDied):
-            self.place.check()
-            super()._succeed()
-
-
-# -- S3 ----------------------------------------------------------------------------------------------------------------
-
-
-class Minio:
-    """The client of one process."""
-
-    def __init__(self, world: World) -> None:
-        self._world, self._bucket, self._place = world, world.bucket, here()
-
-    def _calling(self, call: str) -> contextlib.AbstractContextManager[None]:
-        place = self._place or here()
-        if place is None:
-            return contextlib.nullcontext()
-        return place.calling(f"minio {call}", lambda: HTTPError("injected: nobody answers"))
-
-    def put_object(self, *arguments: Any, **named: Any) -> None:
-        with self._calling("put"):
-            self._bucket.put_object(*arguments, **named)
-
-    def get_object(self, *arguments: Any, **named: Any) -> Any:
-        with self._calling("get"):
-            return self._bucket.get_object(*arguments, **named)
-
-    def list_objects(self, *arguments: Any, **named: Any) -> Any:
-        with self._calling("list"):
-            return self._bucket.list_objects(*arguments, **named)
-
-    def remove_object(self, bucket: str, name: str) -> None:
-        with self._calling("remove"):
-            if name in self._bucket.objects:
-                self._world.deletes(name)
-            self._bucket.remove_object(bucket, name)
-
-
-# -- Spark -------------------------------------------------------------------------------------------------------------
-
-
-class DriverEngine(Engine):
-    """The Spark session of one driver, over the world's topics."""
-
-    def __init__(self, driver: Driver) -> None:
-        shape = driver.world.shape
-        super().__init__(driver.world.seed, LoggedTopic(0), None, shape.batch_s, shape.moves, shape.slow_s)  # type: ignore[arg-type]
-        self.driver, self.query = driver, None  # type: ignore[assignment]
-        self.sparkContext = SimpleNamespace(applicationId="harness")
-
-    def start_query(
-        self, config: JobConfig, checkpoint: Any, batch_s: float, offsets: dict[int, int] | None = None
-    ) -> Query:
-        self.driver.world.on_begin(config.restore)
-        kafka, self.workload = self.driver.world.kafka, config.make_workload()
-        self.topic, self._out = kafka.topic(config.events_topic), kafka.topic(config.results_topic)
-        with at(self.driver.places["spark"]):
-            self.query = DrivenQuery(self, config, [(offsets or {}).get(router, 0) for router in range(config.routers)])
-        return self.query
-
-    def collect(self, slot: int, values: pa.Array, schema: pa.Schema) -> None:
-        for value in values:
-            with self.driver.places["spark"].calling("kafka result", lambda: RuntimeError("injected: Kafka is away")):
-                self._out.append(slot, value.as_py())
-
-    def stop(self) -> None:
-        """The session."""
-        self.kill()
-
-    def kill(self) -> None:
-        """The JVM is gone, and all its workers."""
-        if self.query is not None:
-            self.query.die(DriverDied("the JVM is gone"))
-        self.end()
-
-
-class DrivenQuery(Query):
-    """Ends and stands still with the driver."""
-
-    def _check(self) -> None:
-        self._engine.driver.places["spark"].check()  # type: ignore[attr-defined]
-        super()._check()

@@ -7,8 +7,8 @@ To repeat a seed, or to look for seeds that fail:
 
 The same for a live job and its drivers (``driver_run``), of some ends of lives, faults and calls only:
 
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py --driver 17
-    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py --driver 0-499 --ends kill --does die --calls "disk replace"
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 17 --driver
+    PYTHONPATH=lib .venv/bin/python tests/harness/many_runs.py 0-499 --driver --ends kill --does die
 """
 
 import argparse
@@ -56,9 +56,7 @@ class Pool:
         """A function of a module, in one of the processes."""
         return self._pool.submit(function, *arguments, **named)
 
-    def run(
-        self, seeds: Iterable[int], of: Callable[..., Outcome] = one_run.run, **pinned: Any
-    ) -> Iterator[Outcome]:
+    def run(self, seeds: Iterable[int], of: Callable[..., Outcome] = one_run.run, **pinned: Any) -> Iterator[Outcome]:
         """The outcomes of these seeds, in their order; ``of``: ``one_run.run``, or that of ``driver_run``."""
         asked = [(seed, self.submit(of, seed, **pinned)) for seed in seeds]
         for seed, future in asked:

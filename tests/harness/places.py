@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 from unittest.mock import patch
 
 from engine import HERE
@@ -196,4 +195,3 @@ def threads_inherit() -> Iterator[None]:
 
     with patch.object(threading.Thread, "start", start):
         yield
-

@@ -1,0 +1,186 @@
+"""What must hold in the life of a job, whatever becomes of its drivers; some of it at any moment, some at the end."""
+
+import contextlib
+import json
+import random
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from driver_requests import Request
+from driver_shape import Chain
+from driver_world import Driver, Watcher, World
+from one_run import Outcome
+from places import DriverDied, at
+from promises import Input, Promise, broken, promised
+
+from keyshift.errors import KeyshiftError
+from keyshift.executor.snapshotter import MARK
+from keyshift.lab.live_spec import live_spec
+from keyshift.results.manifest import Manifest, validate
+
+ANSWER_S = 15.0  # in which every request is answered
+SETTLES_S = 5.0  # until threads have ended, or a driver has seen that one has
+JUDGED = 8  # promises of a run, beside the last one of each driver
+SNAPSHOTS = "keyshift-snapshots"  # the thread that takes them
+
+
+class Judge(Watcher):
+    """Puts what it finds into the outcome."""
+
+    def __init__(self, outcome: Outcome, chain: Chain, world: World) -> None:
+        self._outcome, self._chain, self._world, self.seen = outcome, chain, world, outcome.seen
+        self._promises: dict[str, Promise] = {}
+        self._last_of: dict[int, str] = {}  # driver -> the promise that it made last
+        self.ready = False  # who has started the job knows that it runs: from now on it is to be kept
+        world.watcher = self
+
+    def problem(self, check: str, what: Any) -> None:
+        """The first one of each check is told."""
+        self._outcome.problems.setdefault(check, str(what))
+
+    def await_(self, what: str, there: Callable[[], bool], within_s: float, check: str = "never") -> None:
+        """Until it is there, or it is a problem that it is not."""
+        deadline = time.monotonic() + within_s
+        while not there():
+            if time.monotonic() > deadline:
+                return self.problem(check, what)
+            time.sleep(0.01)
+
+    # -- when it happens -----------------------------------------------------------------------------------------------
+
+    def launched(self) -> None:
+        """None may be there of which one could know."""
+        if self._world.running is not None:
+            self.problem("two drivers", "one is launched, and another one runs")
+
+    def begins(self, restore: str | None) -> None:
+        """Not before what the journal promises: what lies between may be gone from the input."""
+        journal = self._world.journal() or {"snapshots": []}
+        newest = max((snapshot["name"] for snapshot in journal["snapshots"]), default="")
+        if (restore or MARK).startswith(MARK) and (restore or "") < newest:
+            self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
+
+    def kept(self, journal: dict[str, Any]) -> None:
+        """What it names is there."""
+        if not journal["snapshots"]:
+            return
+        newest = journal["snapshots"][-1]["name"]
+        if newest not in self._promises:
+            self._promises[newest] = promise = promised(self._world.bucket, journal, newest)
+            if missing := promise.missing():
+                self.problem("promise", f"the journal names {newest}, and {missing} is not there")
+        if self._world.living:
+            self._last_of[self._world.living[-1].pid] = newest
+
+    def deletes(self, driver: Driver, what: str, journal: dict[str, Any] | None) -> None:
+        """Only a stop that succeeded may take away what a resume needs."""
+        if not self.ready or self._has_verdict(driver):
+            return
+        who = f"driver {driver.pid}, whose run has no verdict,"
+        if not what.startswith("savepoints/"):
+            self.problem("deleted", f"{who} deletes {what}")
+        elif journal and journal["snapshots"]:
+            promise = self._promises.get(journal["snapshots"][-1]["name"])
+            if promise and what in promise.needed():
+                self.problem("deleted", f"{who} deletes {what}, which the journal names")
+
+    def _has_verdict(self, driver: Driver) -> bool:
+        assert driver.job is not None
+        return any(manifest.run_id == driver.job.run_id for manifest in self.stored())
+
+    def stored(self) -> list[Manifest]:
+        """The runs that have a verdict."""
+        names = [name for name in self._world.bucket.objects.copy() if re.fullmatch("runs/[^/]+/manifest.json", name)]
+        manifests = [validate(json.loads(self._world.bucket.objects[name])) for name in names]
+        return [manifest for manifest in manifests if manifest.status != "died"]
+
+    def see_snapshots(self, driver: Driver) -> None:
+        """Whether a driver that goes on still takes them; it may need a while to see that it does not."""
+
+        def taken_or_over() -> bool:
+            taking = [thread.is_alive() for thread in driver.place.threads if thread.name == SNAPSHOTS]
+            return any(taking) or not taking or not driver.runs
+
+        what = f"driver {driver.pid} takes no more snapshots, and says nothing"
+        self.await_(what, taken_or_over, SETTLES_S, "silent")
+
+    # -- at the end ----------------------------------------------------------------------------------------------------
+
+    def judge(self, stopped: Manifest | None, requests: list[Request]) -> None:
+        """``stopped``: the run, if it came to a verdict."""
+        if stopped is not None:
+            self._judge_verdict(stopped)
+        self._judge_promises()
+        for request in requests:
+            self._judge_request(request)
+        if stopped is not None:
+            self._judge_what_is_left(stopped.run_id)
+        self._judge_threads()
+
+    def _judge_verdict(self, manifest: Manifest) -> None:
+        self.seen["stopped"] += 1
+        assert manifest.verdict is not None and manifest.summary is not None
+        verdict = manifest.verdict.model_dump()
+        for kind, count in [*verdict.items(), *verdict["others"].items()]:
+            if isinstance(count, int) and count:
+                self.problem(kind, f"{count}: {manifest.verdict.examples}\n{manifest.notes}")
+        self.seen["events"] += manifest.summary.events
+
+    def _judge_promises(self) -> None:
+        """Those that a driver made last, which another one goes on from, and some others."""
+        chosen = {*self._last_of.values()}
+        others, rng = sorted(self._promises.keys() - chosen), random.Random(self._outcome.seed)
+        chosen |= set(rng.sample(others, min(JUDGED, len(others))))
+        workload, inputs = live_spec(self._chain.values()).workload, dict[str, Input]()
+        for name in sorted(chosen):
+            promise = self._promises[name]
+            if promise.run not in inputs:
+                with at(self._world.user):
+                    inputs[promise.run] = Input(workload, promise.run, self._chain.shape.routers, self._world.kafka)
+            self.seen["promises judged"] += 1
+            if line := broken(promise, inputs[promise.run]):
+                self.problem("promise", f"{name}: {line}")
+        self.seen["promises"] += len(self._promises)
+
+    def _judge_request(self, request: Request) -> None:
+        self.seen["requests"] += 1
+        if request.driver.killed or isinstance(request.error, DriverDied):
+            return
+        if "unanswered" not in self._outcome.problems:
+            within_s = max(0.5, request.at_s + ANSWER_S - time.monotonic())
+            what = f"{request.what} of driver {request.driver.pid}"
+            self.await_(what, lambda: request.answered, within_s, "unanswered")
+        if request.error is not None:
+            self.seen["refused"] += 1
+            if not isinstance(request.error, KeyshiftError):
+                self.problem("answer", "".join(traceback.format_exception(request.error)[-4:]))
+
+    def _judge_what_is_left(self, run: str) -> None:
+        """Nothing, but for the stored run."""
+        world = self._world
+        left: list[Iterable[str]] = [
+            [node for node in world.ensemble.nodes if node.startswith(f"/keyshift/{run}")],
+            [name for name in world.bucket.objects if name.startswith(f"savepoints/{run}/")],
+            [topic for topic in world.kafka.topics if topic.startswith(run)],
+            [path.name for path in (world.folder / "jobs").glob("job*")],
+        ]
+        for some in left:
+            if found := sorted(some):
+                self.problem("left behind", f"{len(found)}: {found[:5]}")
+
+    def _judge_threads(self) -> None:
+        """Those of drivers that have ended by themselves. Spark's workers are killed at the end."""
+        deadline = time.monotonic() + SETTLES_S
+        for driver in self._world.drivers.values():
+            ended = not driver.killed and driver.status is not None
+            for place in (driver.places[name] for name in ("driver", "generator", "collector") if ended):
+                for thread in place.threads:
+                    if thread is not threading.current_thread():
+                        with contextlib.suppress(RuntimeError):  # it has not begun
+                            thread.join(max(0.0, deadline - time.monotonic()))
+                    if thread.is_alive():
+                        self.problem("threads", f"{thread.name} of {place.name} does not end")
