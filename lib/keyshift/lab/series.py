@@ -200,4 +200,4 @@ def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:
         "load": load,
         **lap.copied,
     }
-    return Outcome(tables, verdict, facts, [*lap.notes, OF_A_SERIES])
+    return Outcome(tables, verdict, facts, [*lap.notes, *ended.notes, OF_A_SERIES])
