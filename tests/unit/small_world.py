@@ -214,6 +214,7 @@ class Process:
     def __init__(self, listener, log):
         if log.exists():
             log.replace(log.with_name(f"{log.name}.1"))
+        log.touch()
         told, mine = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:

@@ -34,17 +34,16 @@ from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
 RELEASE = b"release"
-HEARD_S = 5.0  # in which the word of who has started us is heard, if it was said
 
 
 def run() -> None:
     """The process, until the job has ended. Raises KeyshiftError if it dies."""
     # Unbuffered: the interpreter could not take the lock of a buffered reader away from the thread when it exits.
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
-    told, released = json.loads(starter.readline()), threading.Event()
-    threading.Thread(target=_obey, args=(starter, released), name="keyshift-starter", daemon=True).start()
+    told, alone = json.loads(starter.readline()), threading.Event()
+    threading.Thread(target=_obey, args=(starter, alone), name="keyshift-starter", daemon=True).start()
     define_own(told["own"])
-    entry, labs = _Entry(told, live_spec(told["values"]), released), list[Lab]()
+    entry, labs = _Entry(told, live_spec(told["values"]), alone), list[Lab]()
 
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
@@ -70,12 +69,12 @@ def run() -> None:
 
 
 class _Entry:
-    """What is written down of the job, from before anything is made until it has ended. ``released``: whoever has
-    started it was told that it is ready, so that it has to be there from then on.
+    """What is written down of the job, from before anything is made until it has ended. ``alone``: whoever has started
+    it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
 
-    def __init__(self, told: dict[str, Any], spec: RunSpec, released: threading.Event) -> None:
-        self._jobs, self._name, self.spec, self._released = Jobs(), told["name"], spec, released
+    def __init__(self, told: dict[str, Any], spec: RunSpec, alone: threading.Event) -> None:
+        self._jobs, self._name, self.spec, self._alone = Jobs(), told["name"], spec, alone
         self._given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "own": told["own"]}
         self._given |= {"routers": spec.job.routers}
         self.resumed = partial(self._jobs.require_journal, self._name) if told["resume"] else None
@@ -108,7 +107,7 @@ class _Entry:
         return more | self._given | {"work": self.work}
 
     def _resumable(self) -> bool:
-        return self.resumed is not None or (self._kept and self._released.wait(HEARD_S))
+        return self.resumed is not None or (self._kept and not self._alone.is_set())
 
     def _decided(self, ending: Ending) -> None:
         if ending.deletes:
@@ -137,11 +136,10 @@ def _last_word(job: LiveJob) -> str:
     return "; ".join([how, *(f"not deleted: {line}" for line in job.end.left)])
 
 
-def _obey(starter: IO[bytes], released: threading.Event) -> None:
+def _obey(starter: IO[bytes], alone: threading.Event) -> None:
     """Until it lets go."""
-    if starter.readline().strip() == RELEASE:
-        released.set()
-    else:
+    if starter.readline().strip() != RELEASE:
+        alone.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -82,6 +82,14 @@ def sent(number):
     return ends()
 
 
+def stop_over_http():
+    """For another thread: commands are for one at a time."""
+    try:
+        return str(client().post("/stop", wait=True))
+    except KeyshiftError as error:
+        return str(error)
+
+
 def killed_at(world, fault, act):
     """The process, while ``act`` is under way and it stands still."""
     world.set(fault)
@@ -200,7 +208,7 @@ def _(world):
     return said
 
 
-@brings_about("a start that is interrupted")
+@brings_about("a start that is interrupted before the job is ready")
 def _(world):
     return interrupted(world, "starting", lambda say: background.start(VALUES, say, NAME))
 
@@ -224,7 +232,7 @@ def _(world):
 @brings_about("it is killed when its verdict is stored, before it is deleted")
 def _(world):
     started()
-    killed_at(world, "stored", lambda: command("job", "stop", NAME))
+    killed_at(world, "stored", stop_over_http)
     return command("resume", NAME)
 
 
