@@ -58,6 +58,7 @@ class Run:
         self._judge = Judge(outcome, chain, world)
         self._requests = Requests(outcome.seed, chain, world, self._over)
         self._stopped: Manifest | None = None
+        self._ending = self._takes_over = False
         self._errors: list[BaseException] = []  # of the last attempt to begin
         self._to_wake: list[tuple[Driver, float]] = []  # and when
 
@@ -120,8 +121,9 @@ class Run:
             return driver
         known, self._errors = set(self._world.drivers), []
         self._world.coming = [faults, []]
-        begin = self._resume if self._world.journal() else self._start
-        count = 2 if twice and self._judge.ready else 1
+        begin, count = self._resume if self._world.journal() else self._start, 2 if twice and self._judge.ready else 1
+        elsewhere = any(driver.elsewhere for driver in self._world.living)
+        self._takes_over = elsewhere and count == 1 and (self._ending or self._rng.random() < 0.5)
         threads = [threading.Thread(target=self._try, args=(begin,), daemon=True) for _ in range(count)]
         for thread in threads:
             thread.start()
@@ -151,12 +153,11 @@ class Run:
 
     def _resume(self) -> None:
         self._seen["resumes"] += 1
-        elsewhere = any(driver.elsewhere for driver in self._world.living)
-        background.resume(NAME, lambda line: None, take_over=elsewhere and self._rng.random() < 0.5)
+        background.resume(NAME, lambda line: None, take_over=self._takes_over)
 
-    def _forget(self) -> None:
-        """What is left of a job that nobody can go on with, if there is something."""
-        if (self._world.folder / "jobs" / f"{NAME}.leftovers").exists():
+    def _forget(self, kinds: tuple[str, ...] = ("leftovers",)) -> None:
+        """What is left of a job that nobody can go on with, if there is something; ``kinds`` of files that tell."""
+        if any((self._world.folder / "jobs" / f"{NAME}.{kind}").exists() for kind in kinds):
             self._seen["forgotten"] += 1
             with at(self._world.user):
                 forget(NAME, lambda line: None)
@@ -185,6 +186,7 @@ class Run:
 
     def _end(self) -> None:
         """Until it is stopped, by a driver that nothing befalls."""
+        self._ending = True
         for driver in self._world.living:
             driver.fates.faults.clear()
             if driver.place.paused:
@@ -201,7 +203,8 @@ class Run:
             self._judge.problem("lost job", f"{LAST} drivers could not stop it: {whys}")
         for driver in self._world.living:
             self._judge.await_(f"driver {driver.pid} ends, which has a successor", driver.over.is_set, ENDS_S)
-        self._forget()  # what could not be deleted
+        if self._stopped is not None:
+            self._forget(("leftovers", "journal"))  # what could not be deleted, or was not by who died
 
     # -- what happens meanwhile ----------------------------------------------------------------------------------------
 
