@@ -35,6 +35,8 @@ class Judge(Watcher):
         self._outcome, self._chain, self._world, self.seen = outcome, chain, world, outcome.seen
         self._promises: dict[str, Promise] = {}
         self._last_of: dict[int, str] = {}  # driver -> the promise that it made last
+        self._claimant: Driver | None = None
+        self._stale = False  # the journal on disk is not of the driver whose job it is
         self.ready = False  # who has started the job knows that it runs: from now on it is to be kept
         world.watcher = self
 
@@ -59,22 +61,29 @@ class Judge(Watcher):
 
     def begins(self, restore: str | None) -> None:
         """Not before what the journal promises: what lies between may be gone from the input."""
-        journal = self._world.journal() or {"snapshots": []}
+        journal = self._world.journal()
+        if journal is None or self._stale:
+            return
         newest = max((snapshot["name"] for snapshot in journal["snapshots"]), default="")
         if (restore or MARK).startswith(MARK) and (restore or "") < newest:
             self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
 
-    def kept(self, journal: dict[str, Any]) -> None:
-        """What it names is there."""
-        if not journal["snapshots"]:
+    def claimed(self, driver: Driver) -> None:
+        """Journals of others are stale from now on."""
+        self._claimant = driver
+
+    def kept(self, driver: Driver, journal: dict[str, Any]) -> None:
+        """What it names is there. It may be stale if its writer stood still between its last look and its write."""
+        self._stale = driver is not self._claimant
+        self.seen["stale journals"] += self._stale
+        if self._stale or not journal["snapshots"]:
             return
         newest = journal["snapshots"][-1]["name"]
         if newest not in self._promises:
             self._promises[newest] = promise = promised(self._world.bucket, journal, newest)
             if missing := promise.missing():
                 self.problem("promise", f"the journal names {newest}, and {missing} is not there")
-        if self._world.living:
-            self._last_of[self._world.living[-1].pid] = newest
+        self._last_of[driver.pid] = newest
 
     def deletes(self, driver: Driver, what: str, journal: dict[str, Any] | None) -> None:
         """Only a stop that succeeded may take away what a resume needs."""
@@ -83,7 +92,7 @@ class Judge(Watcher):
         who = f"driver {driver.pid}, whose run has no verdict,"
         if not what.startswith("savepoints/"):
             self.problem("deleted", f"{who} deletes {what}")
-        elif journal and journal["snapshots"]:
+        elif journal and journal["snapshots"] and not self._stale:
             promise = self._promises.get(journal["snapshots"][-1]["name"])
             if promise and what in promise.needed():
                 self.problem("deleted", f"{who} deletes {what}, which the journal names")

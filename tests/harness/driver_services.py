@@ -14,7 +14,7 @@ from nodes import Session, _Watch
 from places import DriverDied, at, here
 from urllib3.exceptions import HTTPError
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.errors import QueryDied, ServiceUnavailable
 from keyshift.executor.config import JobConfig
 from keyshift.executor.epoch import Epoch
 
@@ -75,7 +75,9 @@ class DrivenSession(Session):
 
     def claim(self, job: str, first: bool = False) -> Epoch:
         with self._calling("claim"):
-            return super().claim(job, first)
+            epoch = super().claim(job, first)
+            self._world.claimed(self.place)
+            return epoch
 
     def require_epoch(self) -> None:
         with self._calling("look"):
@@ -158,8 +160,10 @@ class DriverEngine(Engine):
         self, config: JobConfig, checkpoint: Any, batch_s: float, offsets: dict[int, int] | None = None
     ) -> Query:
         self.driver.world.watcher.begins(config.restore)
-        kafka, self.workload = self.driver.world.kafka, config.make_workload()
-        self.topic, self._out = kafka.topic(config.events_topic), kafka.topic(config.results_topic)
+        known, self.workload = self.driver.world.kafka.topics, config.make_workload()
+        self.topic, self._out = (known.get(name) for name in (config.events_topic, config.results_topic))
+        if self.topic is None or self._out is None:
+            raise QueryDied(f"a topic of job {config.job} is not there")
         with at(self.driver.places["spark"]):
             self.query = DrivenQuery(self, config, [(offsets or {}).get(router, 0) for router in range(config.routers)])
         return self.query

@@ -182,7 +182,7 @@ def _disk(world: World) -> list[tuple[Any, str, Any]]:
                 world.deletes("the journal")
             replace(source, target, **more)
             if here() is not None and str(target).endswith(".journal") and (journal := world.journal()):
-                world.watcher.kept(journal)
+                world.watcher.kept(_driver(), journal)
 
     def unlinked(path: Any, **more: Any) -> None:
         with _at_disk(path, "unlink", full):

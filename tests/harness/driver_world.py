@@ -40,8 +40,11 @@ class Watcher:
     def begins(self, restore: str | None) -> None:
         """An attempt is about to, from this snapshot or savepoint; None: from the beginning of the input."""
 
-    def kept(self, journal: dict[str, Any]) -> None:
-        """A journal is on disk."""
+    def claimed(self, driver: "Driver") -> None:
+        """The job is its own from now on."""
+
+    def kept(self, driver: "Driver", journal: dict[str, Any]) -> None:
+        """A journal of ``driver`` is on disk."""
 
     def deletes(self, driver: "Driver", what: str, journal: dict[str, Any] | None) -> None:
         """``driver`` is about to take something away; ``journal``: that is on disk."""
@@ -75,6 +78,10 @@ class World:
             with contextlib.suppress(OSError, ValueError):
                 return json.loads(path.read_text())  # type: ignore[no-any-return]
         return None
+
+    def claimed(self, place: Place) -> None:
+        """By a process of a driver."""
+        self.watcher.claimed(place_driver(place))
 
     def deletes(self, what: str) -> None:
         """A driver is about to take something away."""

@@ -82,16 +82,23 @@ class _Entry:
             "" if told["take_over"] or not self.resumed else self.resumed()["work"]
         )  # of a process that is gone
         self.work = ""  # the folder of temporary files
+        self._run = self.resumed()["run_id"] if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
         self.end = End(self._resumable, self._decided)
 
     def expect(self, known: dict[str, Any]) -> None:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
+        self._run = known["run_id"]
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
             self._jobs.expect(self._name, self._known(known))
 
     def keep(self, journal: dict[str, Any]) -> None:
-        """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes."""
+        """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
+
+        Raises BadInput if the entry is another job's.
+        """
+        if not self._ours:
+            raise BadInput(f"job {self._name} was forgotten, and another one has its name: nobody would find it again")
         self._jobs.keep_journal(self._name, self._known(journal))
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
@@ -103,6 +110,14 @@ class _Entry:
             self._jobs.close(self._name)
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
 
+    @property
+    def _ours(self) -> bool:
+        """Whether the entry is this job's: if it was forgotten from another machine, another one may have its name."""
+        with contextlib.suppress(BadInput):  # it is damaged
+            left = self._jobs.left(self._name)
+            return left is None or left["run_id"] == self._run
+        return True
+
     def _known(self, more: dict[str, Any]) -> dict[str, Any]:
         return more | self._given | {"work": self.work}
 
@@ -110,12 +125,12 @@ class _Entry:
         return self.resumed is not None or (self._kept and not self._alone.is_set())
 
     def _decided(self, ending: Ending) -> None:
-        if ending.deletes:
+        if ending.deletes and self._ours:
             self._jobs.close(self._name)
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
-        if isinstance(job.error, Deposed):  # the entry is another's
+        if isinstance(job.error, Deposed) or not self._ours:
             return
         if self.end.deleted:
             self._jobs.drop(self._name)

@@ -1,0 +1,47 @@
+"""What the process of a job writes down of it."""
+
+import threading
+from unittest import mock
+
+import pytest
+
+from keyshift.control import process
+from keyshift.control.files import JobFile, Jobs
+from keyshift.errors import BadInput
+from keyshift.lab.ending import Ending
+from keyshift.lab.live_spec import live_spec
+
+NAME, VALUES = "one", {"workload": "keycount"}
+TOLD = {"name": NAME, "values": VALUES, "profile": None, "own": {}, "token": "t", "resume": False, "take_over": False}
+FILE = {"url": "http://here:1", "token": "t", "pid": 1, "created": 0.0, "workload": "keycount", "strategy": "fluid"}
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+
+
+def entry(run):
+    found = process._Entry(TOLD, live_spec(VALUES), threading.Event())
+    found.expect({"run_id": run, "token": "secret"})
+    return found
+
+
+def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
+    jobs = Jobs()
+    before = entry("first")  # it stands still in its start, on a machine that nobody here sees
+    jobs.drop(NAME)
+    after = entry("second")
+    jobs.write(JobFile(name=NAME, log="/dev/null", **FILE))
+    after.keep({"run_id": "second"})
+    with pytest.raises(BadInput, match="another one has its name"):
+        before.keep({"run_id": "first"})
+    before.end.deleted = True
+    for ending in Ending:
+        before._decided(ending)
+        before.end.ending = ending
+        before.ended(mock.Mock(error=None, run_id="first", why="it died", end=before.end))
+    assert jobs.journal(NAME)["run_id"] == "second"
+    assert jobs.read(NAME).why == ""
+    after._decided(Ending.STOPPED)
+    assert jobs.journal(NAME) is None
