@@ -104,12 +104,14 @@ def test_a_cell_that_is_interrupted_ends_what_it_has_started_and_nobody_prints_a
         try:
             assert wait_until(lambda: (tmp_path / "began").exists() or program.poll() is not None, 120)
             program.send_signal(signal.SIGINT)
-            _, said = program.communicate(timeout=120)
+            _, said = program.communicate()
         finally:
             program.kill()
     assert (tmp_path / "ended").exists(), "somebody else has ended its process"
     assert program.returncode == 130
-    assert said == "keyshift: interrupted; what it had started is stopped\n"
+    *of_the_kernel, last = said.splitlines()  # a busy one may say that it was at work
+    assert last == "keyshift: interrupted; what it had started is stopped"
+    assert "Traceback" not in "".join(of_the_kernel)
 
 
 @pytest.mark.parametrize("tag", ["parameters", "injected-parameters"])
