@@ -218,6 +218,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     new.state("ready")
     schema = WORKLOAD.sources[0].schema
     before = count(stack.kafka, name, schema, ROUTERS, WORKLOAD.stages)
+    frames_before = [len(all_frames(stack.kafka, name, router)) for router in range(ROUTERS)]
     assert [[epoch for _, epoch in each] for each in before.epochs] == [[1, 2]] * ROUTERS
     skip = before.events
     assert sum(skip) > 0
@@ -237,7 +238,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     assert new.hang_up() == (0, "")
     written = [meta for router in range(ROUTERS) for _, meta in all_frames(stack.kafka, name, router)]
     of_old = sum(frames.epoch_of(meta) == 1 for meta in written)
-    assert of_old > (before["epoch"] == 1).sum(), "it has written something when it woke"
+    assert of_old > sum(frames_before) - ROUTERS, "it has written something when it woke"
     events, seen = read_topic(stack.kafka, name, schema, ROUTERS)
     assert len(events) == seen["events"].sum() == offered
     for router, mine in events.groupby("router"):
