@@ -47,7 +47,6 @@ HURRY: list[tuple[Any, str, float]] = [
     (course, "SILENCE_S", 6.0),
     (live_run, "LONGEST_PAUSE_S", 0.05),
     (live_run, "KEEP_AGAIN_S", 0.1),
-    (process, "HEARD_S", 0.5),
     (inquiry, "LOOK_S", 0.02),
     (led_stage, "CHECK_S", 0.02),
     (led_stage, "SETTLE_S", 3.0),
