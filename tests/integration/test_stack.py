@@ -24,7 +24,7 @@ from kazoo.exceptions import NodeExistsError
 from keyshift.endpoints import Endpoints
 from keyshift.errors import ServiceUnavailable
 from keyshift.services.service import Service
-from keyshift.services.stack import Stack
+from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -162,7 +162,8 @@ def test_status_tells_address_process_uptime_memory_and_log(session_stack: Stack
 
 @pytest.fixture(scope="module")
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    own = Stack(tmp_path_factory.mktemp("own"), {"kafka": 29192, "kafka_controller": 29193, "zookeeper": 22181})
+    ports = {name: port + 12_000 for name, port in DEFAULT_PORTS.items()}  # which no other test begins with
+    own = Stack(tmp_path_factory.mktemp("own"), ports)
     try:
         own.up()
         yield own
