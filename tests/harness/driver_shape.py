@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from places import AT_A_STOP, CALLS, WRITES, Fault
+from places import AT_A_STOP, CALLS, NEEDS_NO_ROOM, WRITES, Fault
 from shape import Shape, draw
 
 ENDS = ("kill", "pause", "interrupt", "stop")
@@ -74,7 +74,7 @@ def draw_fault(rng: random.Random, deadline_s: float, does: Sequence[str], calls
     what = rng.choice(does)
     known = calls or (CALLS if what in ("stall", "fail") else WRITES)
     call = rng.choice([call for call in known if first or call != "kafka create"])
-    if what == "fail" and call == "disk unlink":  # which needs no room
+    if what == "fail" and call == NEEDS_NO_ROOM:
         call = "disk replace"
     nth = rng.randrange(CALLS[call])
     seconds = {"stall": rng.choice((0.1, 0.3, deadline_s * 1.2)), "fail": rng.choice((0.0, 0.0, 0.3))}.get(what, 0.0)

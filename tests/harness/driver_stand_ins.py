@@ -176,8 +176,9 @@ def _disk(world: World) -> list[tuple[Any, str, Any]]:
         return OSError(errno.ENOSPC, "injected: no space left on device")
 
     def replaced(source: Any, target: Any, **more: Any) -> None:
-        with _at_disk(target, "replace", full):
-            if str(source).endswith(".journal"):
+        closing = str(source).endswith(".journal")
+        with _at_disk(target, "unlink" if closing else "replace", full):
+            if closing:
                 world.deletes("the journal")
             replace(source, target, **more)
             if here() is not None and str(target).endswith(".journal") and (journal := world.journal()):

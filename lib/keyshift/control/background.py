@@ -139,15 +139,19 @@ def _begun(
 
 @contextlib.contextmanager
 def _ended_otherwise(jobs: Jobs, job: JobFile, process: subprocess.Popen[bytes], say: Say) -> Iterator[None]:
-    """If what is inside fails, the process ends. A job of which nothing is left then is forgotten."""
+    """If what is inside fails, the process ends. A job of which nothing is left then is forgotten, unless it was
+    forgotten already: then its name may be another one's.
+    """
     try:
         yield
     except BaseException:
         process.terminate()
         process.wait()
-        if (ended := jobs.ended(jobs.read(job.name) or job)).remains == NOTHING:
+        file = jobs.read(job.name) or job
+        ours, ended = (file.pid, file.created) == (job.pid, job.created), jobs.ended(file)
+        if ours and ended.remains == NOTHING:
             jobs.remove(job.name)
-        else:
+        elif ours:
             say(f"job {job.name}: {ended.go_on}")
         raise
 

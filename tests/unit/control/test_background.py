@@ -228,3 +228,18 @@ def test_a_second_job_on_the_same_port_is_refused_and_changes_nothing(jobs, monk
 
 def test_the_end_of_a_process_is_waited_for(gone):
     await_end(file_of("one", gone))
+
+
+def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jobs, gone):
+    class Process:
+        def terminate(self):
+            jobs.write(file_of("one"))
+
+        def wait(self):
+            pass
+
+    for before, left in ((file_of("one", gone), "one"), (file_of("one"), None)):
+        jobs.write(before)
+        with pytest.raises(KeyshiftError, match="died"), background._ended_otherwise(jobs, before, Process(), print):
+            raise KeyshiftError("it died")
+        assert (jobs.read("one") and jobs.read("one").name) == left
