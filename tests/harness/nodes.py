@@ -120,8 +120,9 @@ class Session:
         with self._ensemble.lock:
             if self._over:
                 return
-            for path, value in self._registered.items():
-                self._ensemble.put(path, value, self)
+            if self.root in self._ensemble.nodes:
+                for path, value in self._registered.items():
+                    self._ensemble.put(path, value, self)
             self._there.set()
         for watch in self._watches:  # all of them, as it is not known what changed meanwhile
             self._tell(watch)
@@ -145,9 +146,15 @@ class Session:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        with self._talking():
+            self._require_driver()
+            self._ensemble.put(self.root, None, over=False)
+
     def publish(self, path: str, value: Any) -> None:
         with self._talking():
             self._require_driver()
+            self._require_root()
             if self._term not in (None, self._ensemble.terms.get(self.root)):
                 raise ServiceUnavailable(f"{path} is not written: another one leads now")
             self._ensemble.put(self._at(path), value)
@@ -168,11 +175,15 @@ class Session:
 
     def _send_acks(self) -> None:
         acks, self._acks = self._acks, []
-        for path, value in acks:
-            self._ensemble.put(path, value, over=False)
+        if self.root in self._ensemble.nodes:
+            for path, value in acks:
+                self._ensemble.put(path, value, over=False)
+        elif acks:
+            self._over = "was refused: there is no root"
 
     def register(self, path: str, value: Any) -> None:
         with self._talking():
+            self._require_root()
             self._ensemble.remove(self._at(path))
             self._registered[self._at(path)] = value
             self._ensemble.put(self._at(path), value, self)
@@ -272,6 +283,10 @@ class Session:
             if self._epoch is not None and self._epoch.job in self._ensemble.epochs:
                 self._require_driver()
                 del self._ensemble.epochs[self._epoch.job]
+
+    def _require_root(self) -> None:
+        if self.root not in self._ensemble.nodes:
+            raise ServiceUnavailable(f"{self.root} is not there")
 
     def _require_driver(self) -> None:
         if self._epoch is not None and self._ensemble.epochs.get(self._epoch.job) != self._epoch.number:

@@ -1,5 +1,6 @@
 """What stands in for ZooKeeper and Flight does what the runs need of it."""
 
+import contextlib
 import inspect
 import threading
 import time
@@ -22,7 +23,9 @@ def until(there):
 
 @pytest.fixture
 def ensemble():
-    return Ensemble(seed=1, delay_s=0.01)
+    ensemble = Ensemble(seed=1, delay_s=0.01)
+    Session(ensemble, "/job").begin()
+    return ensemble
 
 
 def methods(kind):
@@ -103,6 +106,17 @@ def test_a_lost_session_says_so_whatever_is_asked(ensemble):
             ask()
 
 
+def test_what_is_said_late_when_the_root_is_gone_leaves_nothing_behind(ensemble):
+    ensemble.delay_s = 60.0
+    task, other, driver = (Session(ensemble, "/job") for _ in range(3))
+    task.acknowledge("acks/2/prepared-0", {})
+    driver.withdraw("")
+    for say in (lambda: other.register("slots/0", "here"), lambda: other.publish("handover/0", {}), task.close):
+        with contextlib.suppress(ServiceUnavailable):
+            say()
+    assert not ensemble.nodes
+
+
 def test_one_session_leads_at_a_time(ensemble):
     one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
     leads, may_end, order = threading.Event(), threading.Event(), []
@@ -127,6 +141,7 @@ def test_one_session_leads_at_a_time(ensemble):
 def test_a_driver_whose_job_another_one_has_claimed_publishes_withdraws_and_leads_nothing(ensemble):
     nodes = Session(ensemble, "/keyshift/job")
     old = Session(ensemble, "/keyshift/job/0", nodes.claim("job", first=True))
+    old.begin()
     old.publish("steps", 1)
     new = Session(ensemble, "/keyshift/job/0", nodes.claim("job"))
     for act in (lambda: old.publish("steps", 2), lambda: old.withdraw("steps"), lambda: old.lead("old", lambda: None)):

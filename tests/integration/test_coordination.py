@@ -76,6 +76,7 @@ def join(server, request):
 
     def participant():
         made.append(Coordination(server.hosts, f"/{request.node.name}"))
+        made[-1].begin()
         return made[-1]
 
     yield participant
@@ -200,10 +201,11 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
 
 def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join):
     slot, other = join(), join()
+    other.publish("acks/2/before", {})
     writes = slot._acknowledgements
     answered, writes._answered = writes._answered, lambda *_: None
     slot.acknowledge("acks/2/one", {"at": 1})
-    until(lambda: other.children("acks/2"))
+    until(lambda: "one" in other.children("acks/2"))
     slot.acknowledge("acks/2/one", {"at": 2})
     assert slot._acknowledgements
     writes._answered = answered
@@ -211,7 +213,7 @@ def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_
     until(lambda: not slot._acknowledgements)
     slot.acknowledge("acks/2/one", {"at": 3})
     slot.publish("behind", {})
-    assert other.read_below("acks/2") == {"one": {"at": 1}}
+    assert other.read_below("acks/2") == {"before": {}, "one": {"at": 1}}
 
 
 def test_who_closes_waits_until_what_was_acknowledged_is_there(server, join):
@@ -343,6 +345,18 @@ def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_w
         writing.join()
 
 
+@pytest.mark.parametrize("say", ["register", "acknowledge", "publish", "watch_children"])
+def test_what_a_task_says_late_when_the_job_is_removed_leaves_nothing_behind(join, say):
+    driver, task = join(), join()
+    task.acknowledge("acks/1/prepared-0", {})
+    until(lambda: driver.children("acks/1"))
+    driver.withdraw("")
+    with pytest.raises(ServiceUnavailable):
+        getattr(task, say)("acks/2/prepared-1", {"some": "value"})
+        task._confirm()
+    assert driver._client.exists(driver.root) is None
+
+
 @pytest.fixture
 def drive(server, join, request):
     """Claims the test's own job; gives a place of that driver in an attempt."""
@@ -352,6 +366,7 @@ def drive(server, join, request):
     def claim(first=False):
         epoch = nodes.claim(job, first)
         made.append(Coordination(server.hosts, f"/keyshift/{job}/0/counter", "", epoch))
+        made[-1].begin()
         return made[-1]
 
     yield claim
@@ -388,6 +403,7 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing_a
         lambda: old.publish("measure", {}),
         lambda: old.withdraw("acks"),
         lambda: old.withdraw(""),
+        old.begin,
         old.require_epoch,
         old.end_epoch,
     ):

@@ -82,6 +82,7 @@ def serve(coordination, check=lambda: None):
 def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, request, heard):
     root = f"/{request.node.name}"
     first, second = Coordination(stack.zookeeper, root), Coordination(stack.zookeeper, root)
+    first.begin()
     slots = Slots(stack, root, stop_after=heard)
     quiet_since = time.monotonic()
 
@@ -111,6 +112,7 @@ def join(stack, request):
 
     def participant():
         made.append(Coordination(stack.zookeeper, f"/{request.node.name}"))
+        made[-1].begin()
         return made[-1]
 
     yield participant

@@ -23,6 +23,7 @@ from small_run import spec
 def job(stack):
     """A job with something published."""
     coordination = Coordination(stack.zookeeper, f"/keyshift/{secrets.token_hex(4)}/0", "secret")
+    coordination.begin()
     coordination.publish("assignment", {"version": 1})
     coordination.register("slots/0", "here:1")
     yield coordination
@@ -62,6 +63,7 @@ def test_a_stranger_neither_reads_nor_writes_nor_deletes_what_a_job_has_in_zooke
 def test_jobs_do_not_see_each_other_and_each_removes_its_own(stack, job):
     other = Coordination(stack.zookeeper, f"/keyshift/{secrets.token_hex(4)}/0", "another secret")
     try:
+        other.begin()
         other.publish("assignment", {"version": 2})
         with pytest.raises(NoAuthError):
             other._client.get(f"{job.root}/assignment")

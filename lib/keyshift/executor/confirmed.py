@@ -7,19 +7,25 @@ from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, NodeExistsError, SessionExpiredError
+from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, SessionExpiredError
 
 Write = tuple[str, bytes]  # a node, and what it is to hold
 
 
+def parents(root: str, node: str) -> list[str]:
+    """The nodes between the two, from above."""
+    names = node.removeprefix(f"{root}/").split("/")[:-1]
+    return [f"{root}/{'/'.join(names[: depth + 1])}" for depth in range(len(names))]
+
+
 class ConfirmedWrites:
-    """The writes of one session. A node that is there already counts as written: its first value stays.
+    """The writes of one session, below ``root``. A node that is there already counts as written: its first value stays.
 
     ``refused(node, error)`` is called from kazoo's thread for a write that ZooKeeper does not take.
     """
 
-    def __init__(self, client: KazooClient, refused: Callable[[str, Exception], None]) -> None:
-        self._client, self._refused = client, refused
+    def __init__(self, client: KazooClient, root: str, refused: Callable[[str, Exception], None]) -> None:
+        self._client, self._root, self._refused = client, root, refused
         self._unconfirmed: dict[str, deque[Write]] = {}  # by the last node of each
         self._changed = threading.Condition()
         self._ended = False
@@ -61,22 +67,26 @@ class ConfirmedWrites:
             if not writes:
                 return
             left, (path, data) = len(writes), writes[0]
-        answer = self._client.create_async(path, data, makepath=True)
+        answer = self._client.create_async(path, data)
         answer.rawlink(partial(self._answered, node, left))
 
     def _answered(self, node: str, left: int, answer: Any) -> None:
         """From kazoo's thread."""
-        error = answer.exception
+        error, missing = answer.exception, list[Write]()
         if isinstance(error, (ConnectionLoss, SessionExpiredError)):
             return  # it is sent again with the next connection
-        if error is not None and not isinstance(error, NodeExistsError):
-            self._refused(node, error)
-            return
         with self._changed:
             writes = self._unconfirmed.get(node)
             if writes is None or len(writes) != left:
                 return  # sent twice, and answered before
-            writes.popleft()
+            if isinstance(error, NoNodeError):
+                missing = [(parent, b"") for parent in parents(self._root, writes[0][0])]
+            if error is None or isinstance(error, NodeExistsError):
+                writes.popleft()
+            elif missing:
+                writes.extendleft(reversed(missing))
+            else:
+                return self._refused(node, error)
             if not writes:
                 del self._unconfirmed[node]
                 self._changed.notify_all()

@@ -132,6 +132,7 @@ class LedStage:
         self.config, assignment = config, left.assignment
         self.begins.append(assignment.version)
         self.coordination = self._new_session()
+        self.coordination.begin()
         if left.steps:
             publish_plan(self.coordination, f"of attempt {config.attempt - 1}", left.steps)
         self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})

@@ -7,6 +7,9 @@ Below the root of a stage: ``assignment``, ``steps`` and ``savepoint`` (publishe
 ``copies`` and ``log``, with an ID, and the answers are in ``measured/ID/…``, ``copied/ID/…`` and ``logs/ID/…``. A slot
 that finds its number in ``fault`` fails; ``faults/N`` says that the phase of fault N has come. A value that is too long
 for a node is in several, in a folder of ``parts``.
+
+The driver makes the root before its tasks begin. Nobody else does: what a task says late, when the job is over and its
+nodes are removed, leaves nothing behind.
 """
 
 import contextlib
@@ -31,7 +34,7 @@ from kazoo.security import make_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from keyshift.errors import ServiceUnavailable
-from keyshift.executor.confirmed import ConfirmedWrites, Write
+from keyshift.executor.confirmed import ConfirmedWrites, Write, parents
 from keyshift.executor.epoch import Epoch, begun, claimed
 from keyshift.executor.zookeeper_session import GIVE_UP_S, Session
 from keyshift.keys import Step
@@ -66,7 +69,7 @@ class Coordination(Session):
         self.root, self._epoch = root, epoch
         self._held: dict[str, bytes] = {}  # registrations
         self._holding = threading.Lock()
-        self._acknowledgements = ConfirmedWrites(self._client, self._refused)
+        self._acknowledgements = ConfirmedWrites(self._client, root, self._refused)
         self._in_parts: dict[str, bytes] = {}  # published nodes -> what they hold
         self._term: int | None = None  # the version of ``leader`` while this one leads
         self._start()
@@ -101,6 +104,13 @@ class Coordination(Session):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Make the root: from now on there is something to take part in. Raises Deposed if the job is another's."""
+        with self._talking():
+            if self._epoch is not None:
+                self._epoch.require(self._client)
+            self._client.retry(self._client.ensure_path, self.root)
+
     def publish(self, path: str, value: Any) -> None:
         """Create or overwrite a node, behind what was acknowledged before.
 
@@ -112,7 +122,7 @@ class Coordination(Session):
             self._confirm()
             for part, piece in parts:
                 with contextlib.suppress(NodeExistsError):  # it arrived, and the answer did not
-                    self._client.retry(self._client.create, part, piece, makepath=True)
+                    self._create(part, piece)
             try:
                 self._client.retry(self._put, node, data)
             except BadVersionError:
@@ -127,8 +137,21 @@ class Coordination(Session):
         try:
             self._in_term("set_data", node, data)
         except NoNodeError:
-            self._client.ensure_path(node.rsplit("/", 1)[0])
+            self._make_parents(node)
             self._in_term("create", node, data)
+
+    def _create(self, node: str, data: bytes, ephemeral: bool = False) -> None:
+        try:
+            self._client.retry(self._client.create, node, data, ephemeral=ephemeral)
+        except NoNodeError:
+            self._make_parents(node)
+            self._client.retry(self._client.create, node, data, ephemeral=ephemeral)
+
+    def _make_parents(self, node: str) -> None:
+        """Raises NoNodeError if the root is not there."""
+        for parent in parents(self.root, node):
+            with contextlib.suppress(NodeExistsError):
+                self._client.retry(self._client.create, parent)
 
     def _in_term(self, write: str, node: str, *data: bytes) -> None:
         """One write, if this one is the driver still, and leads still."""
@@ -185,7 +208,7 @@ class Coordination(Session):
 
     def _claim(self, node: str, data: bytes) -> None:
         try:
-            self._client.retry(self._client.create, node, data, ephemeral=True, makepath=True)
+            self._create(node, data, ephemeral=True)
         except NodeExistsError:
             self._delete(node)
             raise
@@ -294,7 +317,8 @@ class Coordination(Session):
         """Call with the names below a node, now and at every change, until it returns False. Creates the node."""
         node = f"{self.root}/{path}"
         with self._talking():
-            self._client.retry(self._client.ensure_path, node)
+            with contextlib.suppress(NodeExistsError):
+                self._create(node, b"")
             self._client.ChildrenWatch(node, call)
         self.check()
 
@@ -310,7 +334,8 @@ class Coordination(Session):
 
         def elected() -> None:
             if self._term is None:
-                self._client.retry(self._client.ensure_path, f"{self.root}/leader")
+                with contextlib.suppress(NodeExistsError):
+                    self._create(f"{self.root}/leader", b"")
                 self._term = self._client.retry(self._begin_term, f"{self.root}/election/{election.lock.node}", name)
             act()
 

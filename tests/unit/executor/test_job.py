@@ -79,6 +79,9 @@ class Nodes:
         self.require_epoch()
         self._all.epoch = 0
 
+    def begin(self):
+        pass
+
     def publish(self, path, value):
         self.require_epoch()
         self._all.published.append((path, value))

@@ -25,7 +25,7 @@ class Client:
     def retry(self, call, *arguments, **settings):
         return call(*arguments, **settings)
 
-    def create(self, path, value, ephemeral, makepath):
+    def create(self, path, value, ephemeral):
         if path in self.nodes:
             raise NodeExistsError
         self.nodes[path] = value

@@ -37,7 +37,7 @@ def ends(act) -> bool:
 
 
 def test_writes_wait_for_nobody_though_the_connection_loop_stands(client):
-    writes = ConfirmedWrites(client, print)
+    writes = ConfirmedWrites(client, "", print)
 
     def storm():
         for number in range(600):
