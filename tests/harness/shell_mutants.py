@@ -379,11 +379,6 @@ def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original: Original)
     return lambda self, row: False
 
 
-@mutant(Onward, "promise", ("reordered",), CALM, workload="chain", strategy="fluid", keys=30, slow_s=(0.3, 0.0))
-def routes_by_a_newer_assignment_what_a_unit_has_left_behind(original: Original) -> Any:
-    return lambda self, results: 0
-
-
 @mutant(
     Onward, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
 )
