@@ -4,6 +4,7 @@ Each was there once. Where the library has a second net below the first one, a m
 """
 
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ CALM = {
     "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "zookeeper_s": 0.005, "store_s": 0.0,
     "store_fails": 0.0, "deadline_s": 5.0, "snapshot_s": 0.05, "kind": "push", "strategy": "fluid",
 }  # fmt: skip
-KILLED = Life(0.4, "kill")
+KILLED = Life(0.2, "kill", runs=True)
 mutant = partial(shell_mutants.mutant, mutants=MUTANTS)
 
 
@@ -43,7 +44,7 @@ def hunt(name: str, seeds: int) -> Outcome | None:
 def stalls(seconds: float, call: str, *numbers: int) -> Life:
     """A life in which some calls take long."""
     faults = tuple(Fault("stall", call, number, seconds=seconds) for number in numbers)
-    return Life(0.5 + seconds * len(faults), "kill", faults)
+    return Life(0.3 + seconds * len(faults), "kill", faults, runs=True)
 
 
 # -- what a job goes on from -------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def writes_two_snapshots_at_once(original: Original) -> Any:
     return captured
 
 
-@mutant(SavepointStore, "commit", ("silent",), CALM, without=((Snapshotter, "check"),), lives=(Life(1.0, "kill"),))
+@mutant(SavepointStore, "commit", ("silent",), CALM, without=((Snapshotter, "check"),), lives=(Life(0.8, "kill", runs=True),))
 def takes_no_more_snapshots_and_says_nothing(original: Original) -> Any:
     def commit(self: Any, name: str, manifest: Any, **made_by: Any) -> None:
         raise ProtocolViolation(f"injected: {name}")
@@ -141,7 +142,7 @@ def resumes_without_looking_again(original: Original) -> Any:
     "_require_driver",
     ("two drivers", "deleted", "lost job", "never", "lost", "wrong", "duplicated", "promise", "unread"),
     CALM,
-    lives=(Life(0.4, "pause", woken_s=0.2), Life(0.6, "kill")),
+    lives=(*(Life(0.2, "pause", woken_s=0.2, runs=True),) * 3, Life(0.5, "kill", runs=True)),
 )
 def lets_a_driver_write_whose_job_another_one_has_claimed(original: Original) -> Any:
     return lambda self: None
@@ -150,11 +151,12 @@ def lets_a_driver_write_whose_job_another_one_has_claimed(original: Original) ->
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-@mutant(LiveRun, "_serve", ("unanswered",), CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill"),))
+@mutant(LiveRun, "_serve", ("unanswered",), CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill", runs=True),))
 def forgets_what_was_asked_together_with_what_finds_the_query_dead(original: Original) -> Any:
     def _serve(self: Any) -> None:
         while not self.stop_wanted:
             self._look()
+            time.sleep(0.1)  # for the query to die in, and for others to ask
             waiting = []
             while found := self._next():
                 waiting.append(found)

@@ -86,6 +86,9 @@ class Run:
         if self._is_over() or (driver := self._next(list(life.faults), life.twice)) is None:
             return
         self._seen["lives"] += 1
+        begins_by = time.monotonic() + BEGINS_S
+        while life.runs and driver.there and not driver.runs and time.monotonic() < begins_by:
+            time.sleep(0.01)
         until = time.monotonic() + life.seconds
         while time.monotonic() < until and driver.there:
             time.sleep(0.01)

@@ -15,7 +15,8 @@ MOST_LIVES = 3  # before the last one
 
 @dataclass(frozen=True)
 class Life:
-    """Of one driver. ``ends``: what becomes of it after ``seconds``, unless one of its ``faults`` ends it before.
+    """Of one driver. ``ends``: what becomes of it after ``seconds``, unless one of its ``faults`` ends it before. With
+    ``runs`` they count from when its job does, however slow the machine is.
 
     ``twice``: two resumes begin it at once. ``woken_s``: a paused one goes on so long after the next one was resumed.
     ``half``: only the driver's own process is paused, and Spark and generator go on.
@@ -27,9 +28,10 @@ class Life:
     twice: bool = False
     woken_s: float = 0.0
     half: bool = False
+    runs: bool = False
 
     def __str__(self) -> str:
-        also = "".join(f", {name}" for name in ("twice", "half") if getattr(self, name))
+        also = "".join(f", {name}" for name in ("twice", "half", "runs") if getattr(self, name))
         return f"{self.seconds:.2f} s, then {self.ends}{also}; {'; '.join(map(str, self.faults)) or 'no fault'}"
 
 

@@ -37,6 +37,10 @@ class System:
             self.dies.pop(0)
             raise QueryDied("gone")
 
+    def start(self):
+        self._called("start")
+        self.check()
+
     def recover(self):
         self._called("recover")
         self.check()
@@ -187,6 +191,16 @@ def test_a_system_that_the_scenario_kills_is_recovered_and_the_scenario_goes_on(
     calls = play(run)
     assert [what for _, what, *_ in calls] == ["request", "hit", "recover", "request"]
     assert [at for at, *_ in calls] == pytest.approx([2.0, 3.0, 3.5, 7.0], abs=0.25)
+
+
+@pytest.mark.parametrize("fault, calls", [("kill:slot@3", ["start", "recover"]), ("", ["start"])])
+def test_a_query_that_dies_while_it_starts_is_recovered_if_somebody_may_have_killed_it(made, fault, calls):
+    run = made(fault=fault)
+    run.system.dies = [0.0]
+    run.traffic.open, run.traffic.feed = (lambda: None), (lambda *_: "feed")
+    with contextlib.nullcontext() if fault else pytest.raises(QueryDied):
+        assert run._open() == "feed"
+    assert [what for _, what in run.system.calls] == calls
 
 
 def test_a_query_that_dies_while_it_recovers_is_recovered_again(made):
