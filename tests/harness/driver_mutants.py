@@ -32,7 +32,7 @@ CALM = {
     "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "zookeeper_s": 0.005, "store_s": 0.0,
     "store_fails": 0.0, "deadline_s": 5.0, "snapshot_s": 0.05, "kind": "push", "strategy": "fluid",
 }  # fmt: skip
-KILLED = Life(0.2, "kill", runs=True)
+KILLED, LONGER = Life(0.2, "kill", runs=True), Life(0.8, "kill", runs=True)
 mutant = partial(shell_mutants.mutant, mutants=MUTANTS)
 
 
@@ -114,7 +114,7 @@ def writes_two_snapshots_at_once(original: Original) -> Any:
     return captured
 
 
-@mutant(SavepointStore, "commit", ("silent",), CALM, without=((Snapshotter, "check"),), lives=(Life(0.8, "kill", runs=True),))
+@mutant(SavepointStore, "commit", ("silent",), CALM, without=((Snapshotter, "check"),), lives=(LONGER,))
 def takes_no_more_snapshots_and_says_nothing(original: Original) -> Any:
     def commit(self: Any, name: str, manifest: Any, **made_by: Any) -> None:
         raise ProtocolViolation(f"injected: {name}")
