@@ -1,5 +1,8 @@
 """A run that takes a quarter of a minute."""
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from keyshift.lab.spec import RunSpec, make_spec
 
 SMALL = {
@@ -15,3 +18,8 @@ SMALL = {
 
 def spec(**values: object) -> RunSpec:
     return make_spec(SMALL | values)
+
+
+def at_night(*values: object) -> ParameterSet:
+    """A set of parameters that only `make nightly` has: `make test` has another one that takes the same path."""
+    return pytest.param(*values, marks=pytest.mark.nightly("`make test` has another value"))

@@ -102,7 +102,9 @@ def test_it_passes_the_check_that_anybody_can_call(name):
 
 @pytest.mark.parametrize("name", backends.names())
 def test_it_behaves_like_a_dictionary_whatever_is_done_to_it(name):
-    run_state_machine_as_test(machine(name), settings=settings(max_examples=50, stateful_step_count=30))
+    run_state_machine_as_test(
+        machine(name), settings=settings(max_examples=settings.default.max_examples // 5, stateful_step_count=30)
+    )
 
 
 @pytest.mark.parametrize("name", backends.names())

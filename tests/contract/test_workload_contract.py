@@ -91,7 +91,7 @@ FRAMES = st.lists(
 
 
 @pytest.mark.parametrize("name", workloads.names())
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples // 8)
 @given(frames=FRAMES)
 def test_a_unit_whose_values_and_timers_move_gives_what_one_that_stays_gives(name, frames):
     workload = make(name)
@@ -99,7 +99,7 @@ def test_a_unit_whose_values_and_timers_move_gives_what_one_that_stays_gives(nam
 
 
 @pytest.mark.parametrize("name", workloads.names())
-@settings(max_examples=30)
+@settings(max_examples=settings.default.max_examples // 8)
 @given(frames=FRAMES)
 def test_the_timers_of_many_units_at_once_give_what_those_of_one_after_the_other_give(name, frames):
     workload = make(name)

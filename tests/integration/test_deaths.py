@@ -8,7 +8,7 @@ import pytest
 from keyshift.errors import QueryDied
 from keyshift.executor.job import Job
 from keyshift.executor.savepoint import SavepointStore
-from small_run import spec
+from small_run import at_night, spec
 
 
 def workers():
@@ -43,8 +43,8 @@ def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
     "strategy, fault",
     [
         ("fluid", "kill:source@transfer"),
-        ("meces", "kill:destination@install"),
-        ("lazy", "kill:slot@3.5,kill:slot@7.5"),
+        at_night("meces", "kill:destination@install"),
+        at_night("lazy", "kill:slot@3.5,kill:slot@7.5"),
         ("fluid", "kill:slot@batch"),
     ],
 )

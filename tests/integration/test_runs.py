@@ -5,7 +5,7 @@ import pytest
 from keyshift.lab.live_spec import live_spec
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
-from small_run import SMALL, spec
+from small_run import SMALL, at_night, spec
 
 SMALL_LIVE = {name: value for name, value in SMALL.items() if name not in ("seconds", "trigger_s")}
 
@@ -69,7 +69,7 @@ def check_migrations(lab, manifest, number):
     assert decisions["reason"].str.len().min() > 0
 
 
-@pytest.mark.parametrize("strategy", ["chunked", "lazy", "meces"])
+@pytest.mark.parametrize("strategy", ["meces", at_night("chunked"), at_night("lazy")])
 def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
     run = spec(strategy=strategy, seconds=8.0, then_slots="1,4", gap_s=0.05, on_overlap="replace", size=None)
     manifest = lab.run(run)
@@ -99,7 +99,7 @@ def test_a_shuffle_moves_just_the_affected_groups(lab):
     assert manifest.summary.units_moved == 6
 
 
-@pytest.mark.parametrize("strategy", ["fluid", "meces", "hybrid", "replicated", "stop_restart"])
+@pytest.mark.parametrize("strategy", ["fluid", "meces", *map(at_night, ("hybrid", "replicated", "stop_restart"))])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples

@@ -9,6 +9,8 @@ import nbformat
 import pandas as pd
 import pytest
 
+from small_run import at_night
+
 SMALL = {"rate": 500, "keys": 500, "state_bytes": 64, "key_groups": 8, "seconds": 7, "warmup_s": 1, "trigger_s": 2}
 
 
@@ -85,7 +87,7 @@ def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids
     assert "unknown run '1999'" in words and words.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("kind", ["parquet", at_night("csv")])
 def test_runs_go_to_a_colleague_and_come_back(home, run_ids, tmp_path, kind):
     keyshift(home, "results", "export", *run_ids, "-o", tmp_path / "out", "--format", kind)
     read = pd.read_parquet if kind == "parquet" else pd.read_csv

@@ -20,9 +20,6 @@ SETS = sorted(
     path for path in (ROOT / "data").rglob("*-smoke.yaml") if not _has_tests(path.stem.removesuffix("-smoke"))
 )
 
-# The others are executed with runs that were made up: test_made_up_runs.
-ALWAYS = ("02_chunk_and_copies-smoke", "01_queries-smoke")
-
 
 def keyshift(home, *arguments):
     return subprocess.run(
@@ -34,12 +31,9 @@ def keyshift(home, *arguments):
     )
 
 
-def _param(file):
-    marks = () if file.stem in ALWAYS else pytest.mark.nightly("a minute each")
-    return pytest.param(file, marks=marks, id=f"{file.parent.name}-{file.stem}")
-
-
-@pytest.mark.parametrize("file", [_param(file) for file in SETS])
+# `make test` executes these notebooks with runs that were made up: test_made_up_runs.
+@pytest.mark.nightly("a minute each")
+@pytest.mark.parametrize("file", SETS, ids=[f"{file.parent.name}-{file.stem}" for file in SETS])
 def test_its_runs_are_correct_and_its_figures_are_drawn(file, session_stack):
     home = session_stack.home
     done = keyshift(home, "batch", file, "--json")
