@@ -84,6 +84,7 @@ class Job:
         self._begun_from: Savepoint | None = None
         self._first_version = 0  # of the last stage in the attempt that began from there
         self._snapshotter: Snapshotter | None = None
+        self._ended: list[Snapshotter] = []  # of earlier attempts
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots: list[Snapshot] = []  # the newest complete ones, that the job may go on from
         self._journaled: set[str] = set()  # names of those that a journal may have, whoever keeps it
@@ -327,6 +328,7 @@ class Job:
         """What is not complete by now never is."""
         if self._snapshotter is not None:
             self._snapshotter.end()
+            self._ended.append(self._snapshotter)
             self._snapshotter = None
 
     def _give_up_unreadable(self) -> None:
@@ -348,6 +350,8 @@ class Job:
         """
         config = self.config
         root = f"/keyshift/{config.job}"
+        for snapshotter in self._ended:  # what one of them is still writing would come behind the removal
+            snapshotter.join(config.deadline_s)
         with contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token)) as nodes:
             nodes.withdraw("")
         SavepointStore(self.config.endpoints, self.config.job).delete_all()

@@ -86,6 +86,10 @@ class Snapshotter:
         with self._keeping:
             self._over.set()
 
+    def join(self, within_s: float) -> None:
+        """Wait until nothing is written any more, after ``end``."""
+        self._thread.join(within_s)
+
     def check(self) -> None:
         """Raises what has ended the thread before ``end``: then no snapshot is taken any more."""
         if self._failure is not None:

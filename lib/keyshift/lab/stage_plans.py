@@ -107,7 +107,9 @@ class StagePlans:
         self._planned, self._target = number, proposal.target
         point, plan = proposal.point, proposal.plan
         self.wants(current, proposal.target)
-        self.decisions += [(number, decision) for decision in plan.decisions]
+        if plan.decisions:  # not those of a plan that was not carried out
+            others = [decided for decided in self.decisions if decided[0] != number]
+            self.decisions = [*others, *((number, decision) for decision in plan.decisions)]
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
         if plan.copies and point.replicas == "warm_up":

@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from keyshift.endpoints import Endpoints
+from keyshift.errors import QueryDied
 from keyshift.executor.config import Certificate, JobConfig
 from keyshift.executor.faults import Fault
 from keyshift.executor.job import Job, Past
 from keyshift.executor.leader import MakeSteps
+from keyshift.executor.led_stage import LedStage
 from keyshift.lab.final_state import FinalState, of_job
 from keyshift.lab.journal import config_from_json, past_from_json, past_to_json
 from keyshift.lab.scenario import Change
@@ -174,12 +176,18 @@ class KeyshiftJob:
         """Restarts are made here, when no migration is under way."""
         self._job.check()
         if self._restarts and not self._migrating:
-            name, make_steps = self._restarts.popleft()
-            stage = self._job.stage(name)
-            target = stage.assignment
-            for step in make_steps(target):
-                target = target.after(step)
-            self._job.restart(name, target, 0 if self._spec.point().restarts else stage.config.slots)
+            name, make_steps = restart = self._restarts.popleft()
+            try:
+                self._restart(self._job.stage(name), make_steps)
+            except QueryDied:
+                self._restarts.appendleft(restart)  # of the next attempt
+                raise
+
+    def _restart(self, stage: LedStage, make_steps: MakeSteps) -> None:
+        target = stage.assignment
+        for step in make_steps(target):
+            target = target.after(step)
+        self._job.restart(stage.name, target, 0 if self._spec.point().restarts else stage.config.slots)
 
     def recover(self) -> str:
         """The job's next attempt."""

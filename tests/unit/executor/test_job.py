@@ -17,6 +17,7 @@ from keyshift.executor import led_stage
 from keyshift.executor.epoch import Epoch
 from keyshift.executor.faults import Fault, parse
 from keyshift.executor.job import Job
+from keyshift.executor.savepoint import SavepointStore
 from keyshift.executor.snapshotter import MARK, Snapshot
 from keyshift.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.protocol.record import StepRecord
@@ -430,6 +431,19 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
     job._snapshotter = SimpleNamespace(check=broken, end=lambda: None)
     with pytest.raises(RuntimeError, match="no snapshot any more"):
         job.check()
+
+
+def test_what_a_snapshot_still_writes_when_the_job_stops_is_removed_with_the_rest(job):
+    bucket, written = SavepointStore(job.config.endpoints, job.config.job)._bucket, []
+
+    def join(within_s):
+        bucket.put(f"{MARK}late/manifest.json", b"{}")
+        written.extend(bucket.names())
+
+    job._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join)
+    job.stop()
+    job.clean()
+    assert written and not list(bucket.names())
 
 
 def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):

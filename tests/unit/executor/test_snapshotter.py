@@ -99,7 +99,7 @@ def made(monkeypatch):
     yield one
     for snapshotter in one.snapshotters:
         snapshotter.end()
-        snapshotter._thread.join(60)
+        snapshotter.join(60)
         assert not snapshotter._thread.is_alive()
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
+from keyshift.errors import QueryDied
 from keyshift.executor.faults import parse
 from keyshift.keys import Assignment
 from keyshift.lab.scenario import Balance, Scale
@@ -22,7 +23,7 @@ class Job:
     def __init__(self, spec):
         self.stages = [self]
         self.assignment, self.copied, self.requests, self.restarted, self.troubles = spec.start(), [], [], [], []
-        self.busy, self.cancelled = False, 0
+        self.busy, self.cancelled, self.dies_in_restart = False, 0, False
         self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
 
     def stage(self, name):
@@ -55,6 +56,8 @@ class Job:
 
     def restart(self, name, target, slots):
         assert name == self.name
+        if self.dies_in_restart:
+            raise QueryDied("gone")
         self.restarted.append((target, slots))
         self.assignment = Assignment(self.assignment.version + 1, target.owner)
 
@@ -154,6 +157,22 @@ def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_canc
     assert slots == 0, "as many as the target has"
     assert target.owner == made.spec.target(made.spec.start()).owner
     assert not made.job.requests
+    assert not made.system.busy
+
+
+def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
+    made = system_of(strategy="stop_restart", slots=2, to_slots=4)
+    made.system.request(made.spec.changes[0])
+    made.job.dies_in_restart = True
+    with pytest.raises(QueryDied):
+        made.system.check()
+    assert made.system.busy
+    before = list(made.system._plans["counter"].decisions)
+    made.job.dies_in_restart = False
+    made.system.check()
+    ((target, _),) = made.job.restarted
+    assert target.owner == made.spec.target(made.spec.start()).owner
+    assert made.system._plans["counter"].decisions == before and before
     assert not made.system.busy
 
 
