@@ -11,8 +11,8 @@ from simulation import LIVE, VERDICT, simulate
 import faults
 from keyshift.keys import Mode
 
-BLOCKS = 8
-SEEDS = 200 * settings.default.max_examples // 100  # per block: 1600 runs, or 80 000 at night
+BLOCKS = 4
+SEEDS = 375 * settings.default.max_examples // 100  # per block: 1500 runs, or 75 000 at night
 STRATEGY_SEEDS = 150 * settings.default.max_examples // 100
 MUTANT_SEEDS = 400
 # A run that finds a bug which few runs find. It is looked at first, and all others if it does not any more.
