@@ -29,6 +29,7 @@ LONGEST_PAUSE_S = 30.0
 ANSWER_S = 110.0  # for an answer: a job that recovers or restarts answers when it has
 KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
 UNDER_WAY = "under way"
+GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
 T = TypeVar("T")
 
 
@@ -80,6 +81,7 @@ class LiveRun(Course):
         self.measured: Mapping[str, Mapping[int, Mapping[str, Any]]] = {}  # of each stage and slot, as it said last
         self.migrations: list[Migration] = []
         self._before: list[dict[str, Any]] = []  # those that were requested of a process that is gone
+        self._targets: dict[str, list[int]] = {}  # where units should come, by stage and number of one under way there
         self.unwanted = False
         self.resumed: Callable[[], dict[str, Any]] | None = None  # reads the journal of the process before
         self.take_over = False  # even if that one seems to live
@@ -205,7 +207,7 @@ class LiveRun(Course):
         self._feed.skip(offered.events)
         self._feed.before = Before(sum(offered.events), offered.due)
         resume = partial(self._resume, deque([(journal, offered.epochs)]))
-        self._before = [_given_up(migration) for migration in journal["migrations"]]
+        self._before, self._targets = journal["migrations"], journal["targets"]
         begin = time.perf_counter()
         begun_from = self._surviving(resume)
         self._display.say("ready: every router and slot has put a first row through")
@@ -234,7 +236,9 @@ class LiveRun(Course):
         now = (told["attempt"], told["snapshots"], len(told["troubles"]), outcomes, self.rate)
         if now == self._kept:
             return
+        targets = {_key(each.as_json()): each.proposal.target.owner for each in self.migrations if not each.outcome}
         mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate, "migrations": migrations}
+        mine["targets"] = self._targets | {key: list(owner) for key, owner in targets.items()}
         journal = self.system.journal() | mine
         try:
             if self.keep is not None:
@@ -277,6 +281,12 @@ class LiveRun(Course):
 
     def _settle(self) -> None:
         """See which migrations are over."""
+        for left in [migration for migration in self._before if migration["outcome"] == UNDER_WAY]:
+            now = self.system.status()["stages"][left["stage"]]
+            if not now["migrating"]:
+                reached = self._targets.pop(_key(left)) == now["owners"]
+                left["outcome"] = "complete" if reached else GONE
+                left["took_s"] = round(time.time() - left["requested_at"], 3)
         for migration in self.migrations:
             stage, number = migration.proposal.stage, migration.number
             if not migration.outcome and (reached := self.system.ended(stage, number)) is not None:
@@ -317,13 +327,8 @@ class LiveRun(Course):
         return f"{max(0.0, time.time() - self.began_at):.1f} s after the load began"
 
 
-def _given_up(migration: dict[str, Any]) -> dict[str, Any]:
-    """If it was not over: its steps go on, if they had begun, and nobody knows what they belong to."""
-    if migration["outcome"] != UNDER_WAY:
-        return migration
-    return migration | {
-        "outcome": "incomplete: the job's process was gone; the next one goes on with steps that had begun"
-    }
+def _key(migration: dict[str, Any]) -> str:
+    return f"{migration['stage']} {migration['number']}"
 
 
 def pause_before(deaths: list[float], most: int) -> float | None:

@@ -8,6 +8,7 @@ from small_live import Stage, live_job
 
 from keyshift.control.metrics import Metrics
 from keyshift.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.keys import Assignment
 from keyshift.lab import live_run
 from keyshift.lab.live_run import LONGEST_PAUSE_S, WINDOW_S, pause_before
 from keyshift.lab.live_spec import live_spec, parameters, room
@@ -306,12 +307,30 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 60)
     journal = json.loads(json.dumps(journals[-1]))
     with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal) as job:
+        assert wait_until(lambda: job.status()["migrations"][1]["outcome"] != "under way", 60)
         first, second = job.status()["migrations"]
         assert (first["outcome"], second["number"]) == ("complete", 1)
         assert second["outcome"].startswith("incomplete: the job's process was gone")
         assert not job.status()["migrating"]
         assert (job.run_id, job.inner.calls) == (journal["run_id"], ["claim", "resume"])
         assert job.scale(slots=2)["number"] == 2
+
+
+def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        job.inner.go.clear()
+        job.scale(slots=4, wait=False)
+        assert wait_until(lambda: len(journals[-1]["targets"]) == 1, 60)
+    (target,) = journals[-1]["targets"].values()
+
+    def switched(inner):
+        stage = inner.stages[0]
+        stage.assignments.append(Assignment(stage.assignment.version + 1, tuple(target)))
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=switched) as job:
+        assert wait_until(lambda: job.status()["migrations"][0]["outcome"] == "complete", 60)
+        assert job.status()["migrations"][0]["took_s"] > 0
 
 
 def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before(monkeypatch):
