@@ -55,19 +55,19 @@ format: $(READY) ## repair what can be repaired: style, import order, output lef
 	@$(NOTEBOOKS) -exec $(BIN)/nbstripout --keep-id {} +
 
 bench: $(READY) ## what keyshift costs: ratios to a plain Spark job and to a bare copy (a part: ARGS="--part d")
-	@$(BIN)/python -m keyshift.bench $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
 
 bench-state: $(READY) ## what stores of state, a chain, snapshots and a death cost (ARGS="--runs 3", "--large 4096": 4 GiB)
-	@$(BIN)/python -m keyshift.bench.state $(ARGS)
+	@$(BIN)/python -m bench.state $(ARGS)
 
 faults: $(READY) ## what fails in each phase of a migration, and what becomes of the job; half an hour
-	@$(BIN)/python -m keyshift.bench.faults $(ARGS)
+	@$(BIN)/python -m bench.faults $(ARGS)
 
 soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, and what grows (ARGS="--hours 0.2 --seed 3")
-	@$(BIN)/python -m keyshift.bench.soak $(ARGS)
+	@$(BIN)/python -m bench.soak $(ARGS)
 
 bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes)
-	@$(BIN)/python -m keyshift.bench.strategies $(ARGS)
+	@$(BIN)/python -m bench.strategies $(ARGS)
 
 lock: ## pin the dependencies after a change in pyproject.toml (all anew: make lock ARGS=--upgrade)
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT && \

@@ -1,6 +1,6 @@
 """The daemon of Python workers, whose slots have the fault that is named in a file; none if the file is not there.
 
-Spark starts it instead of ``keyshift.executor.daemon`` where a test says so. The file may change from run to run.
+Spark starts it instead of ``keyshift.worker.daemon`` where a test says so. The file may change from run to run.
 """
 
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import faults
-from keyshift.executor import daemon
 from keyshift.protocol import slot
+from keyshift.worker import daemon
 
 VARIABLE = "KEYSHIFT_TEST_FAULT"  # in the environment of the daemon: the path of the file
 SOUND = slot.SlotMachine

@@ -3,7 +3,7 @@
 import pytest
 from _pytest.mark import ParameterSet
 
-from keyshift.lab.spec import RunSpec, make_spec
+from keyshift.experiment.spec import RunSpec, make_spec
 
 SMALL = {
     "rate": 2000.0,

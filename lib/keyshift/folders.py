@@ -12,7 +12,7 @@ from typing import IO
 
 import platformdirs
 
-from keyshift.errors import KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.waiting import wait_until
 
 Say = Callable[[str], None]

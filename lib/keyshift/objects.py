@@ -11,7 +11,7 @@ from minio.error import MinioException, S3Error
 from urllib3.exceptions import HTTPError
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, KeyshiftError, NotThere, Refused, service_errors
+from keyshift.model.errors import BadInput, KeyshiftError, NotThere, Refused, service_errors
 
 # S3 error codes by what the reader has to do about them.
 REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied"}

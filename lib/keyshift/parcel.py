@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 def packed(thing: Any, defined_in: str) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError
 
 
 def run_program(app: Callable[[], object], name: str = "keyshift") -> NoReturn:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 T = TypeVar("T")
 

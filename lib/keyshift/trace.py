@@ -1,4 +1,4 @@
-"""When frames passed the places on their way, for the legs of latency that ``keyshift.bench`` prints.
+"""When frames passed the places on their way, for the legs of latency that ``bench`` prints.
 
 Each process writes the moments it sees into a file of its own. Nothing travels with the frames, and a job that is not
 traced pays one comparison per frame.

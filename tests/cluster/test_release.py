@@ -115,7 +115,7 @@ def test_a_batch_is_a_job_whose_log_tells_how_far_it_is_and_that_resumes(cluster
     file.write_text("name: two\nnotebook: start/01_strategy_space.ipynb\ngrid: {groups: [16, 32]}\n")
 
     def executed():
-        cluster.install("--set", "lab.batch.enabled=true", "--set-file", f"lab.batch.file={file}")
+        cluster.install("--set", "studies.batch.enabled=true", "--set-file", f"studies.batch.file={file}")
         (job,) = (item["metadata"]["name"] for item in cluster.get("jobs"))
         done = cluster.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=300s", timeout_s=320)
         log = cluster.kubectl("logs", f"job/{job}").stdout

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from keyshift.checks import check_backend
 from keyshift.checks.backend import SCHEMA, Watched, exported
-from keyshift.errors import ContractBroken, ServiceUnavailable
+from keyshift.model.errors import ContractBroken, ServiceUnavailable
 from keyshift.state import Backend, backends, rows
 from keyshift.state.memory import MemoryState, MemoryStore
 from keyshift.state.redis_server import connected

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keyshift.checks import check_plan, check_strategy
-from keyshift.errors import BadInput, ContractBroken, PlanRejected
-from keyshift.keys import Assignment, Mode, SlotId, Step
+from keyshift.model.errors import BadInput, ContractBroken, PlanRejected
+from keyshift.model.keys import Assignment, Mode, SlotId, Step
 from keyshift.planner import Decision, Snapshot, Strategy, change, strategies
 from keyshift.planner.batches import batches
 from keyshift.planner.orders import orders
@@ -95,7 +95,7 @@ def test_every_point_that_is_not_refused_makes_a_plan(name, settings, view):
 PAIRS = '''
 """Two slots exchange units: those that go the other way between the same two slots share a step."""
 
-from keyshift.keys import Step
+from keyshift.model.keys import Step
 from keyshift.planner import Decision, Strategy
 
 

@@ -11,14 +11,14 @@ from word_count import LINES, LONG, WordCount
 
 from keyshift.checks import check_workload
 from keyshift.checks.workload import answers
-from keyshift.errors import ContractBroken
-from keyshift.executor.config import slot_schema
-from keyshift.keys import Assignment
-from keyshift.lab.sequential import run_sequentially
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.errors import ContractBroken
+from keyshift.model.keys import Assignment
 from keyshift.results.verdict import judge
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
 from keyshift.state.timers import Timers
+from keyshift.wire.config import slot_schema
 from keyshift.workloads import results_due, workloads
 from keyshift.workloads.keycount import KeyCount, KeyCountOperator
 from keyshift.workloads.windowcount import WindowCount

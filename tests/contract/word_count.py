@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 
-from keyshift.frames import EVENT_FIELDS, keys_of
-from keyshift.keys import units_of
+from keyshift.model.frames import EVENT_FIELDS, keys_of
+from keyshift.model.keys import units_of
 from keyshift.workloads import KeyedStage, Source
 
 WORDS = ("a", "to", "key", "keys", "state", "moves", "while", "the", "job", "runs")

@@ -17,9 +17,9 @@ from one_run import Outcome
 from places import DriverDied, at
 from promises import Input, Promise, broken, promised
 
-from keyshift.errors import KeyshiftError
-from keyshift.executor.snapshotter import MARK
-from keyshift.lab.live_spec import live_spec
+from keyshift.driver.snapshotter import MARK
+from keyshift.experiment.live_spec import live_spec
+from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest, validate
 
 ANSWER_S = 15.0  # in which every request is answered

@@ -18,14 +18,14 @@ from shell_mutants import Mutant, Original
 
 from keyshift.control import process
 from keyshift.control.files import Jobs
-from keyshift.errors import ProtocolViolation
-from keyshift.executor import savepoint
-from keyshift.executor.job import Job
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.slot_snapshots import SlotSnapshots
-from keyshift.executor.snapshotter import Snapshotter
+from keyshift.driver.job import Job
+from keyshift.driver.snapshotter import Snapshotter
 from keyshift.lab.ending import Ending
-from keyshift.lab.live_run import LiveRun
+from keyshift.lab.live.run import LiveRun
+from keyshift.model.errors import ProtocolViolation
+from keyshift.wire import savepoint
+from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker.slot.snapshots import SlotSnapshots
 
 MUTANTS: dict[str, Mutant] = {}
 CALM = {

@@ -24,7 +24,7 @@ from places import Fault, at
 
 from keyshift.control import background
 from keyshift.control.forgetting import forget
-from keyshift.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest
 
 NAME = "job"

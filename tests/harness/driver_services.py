@@ -14,9 +14,9 @@ from nodes import Session, _Watch
 from places import DriverDied, at, here
 from urllib3.exceptions import HTTPError
 
-from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor.config import JobConfig
-from keyshift.executor.epoch import Epoch
+from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.wire.config import JobConfig
+from keyshift.wire.epoch import Epoch
 
 if TYPE_CHECKING:
     from driver_world import Driver, World

@@ -21,15 +21,20 @@ from places import here, threads_inherit
 
 from keyshift import objects
 from keyshift.control import background, files, forgetting, process
+from keyshift.driver import job
+from keyshift.driver import stage as led_stage
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
-from keyshift.executor import inquiry, job, led_stage, protocol_logs, routing, slot_task
-from keyshift.lab import bare_copy, course, live_run, recording
-from keyshift.lab.live_run import LiveRun
+from keyshift.lab import bare_copy, course, recording
+from keyshift.lab.live import run as live_run
+from keyshift.lab.live.run import LiveRun
 from keyshift.lab.run import Lab
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine, describe_versions
 from keyshift.traffic import collector, generator, topics, traffic
 from keyshift.traffic.process import JsonProcess
+from keyshift.wire import inquiry, protocol_logs
+from keyshift.worker import router as routing
+from keyshift.worker.slot import task as slot_task
 
 ENDPOINTS = Endpoints("kafka:1", "zookeeper:1", "minio:1", access_key="a", secret_key="s")
 PLACE = SimpleNamespace(

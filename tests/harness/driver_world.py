@@ -24,8 +24,8 @@ from places import DriverDied, Fates, Fault, Place, at, here
 from shape import Shape
 
 from keyshift.control import process
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live.job import LiveJob
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 
 SESSION_S = 0.3  # at the most, until a dead driver's sessions expire
 PARTS = ("driver", "spark", "generator", "collector")  # the processes of a driver; the last two end when it is gone

@@ -1,6 +1,6 @@
 """What stands in for Spark, Kafka and MinIO: the real tasks in threads, over lists and dictionaries.
 
-A query runs batch after batch. In each, every router and slot is a thread that runs the task of ``executor.tasks``,
+A query runs batch after batch. In each, every router and slot is a thread that runs the task of ``worker.tasks``,
 and every slot is in a *process*: what a Python worker keeps from batch to batch, its ``SlotHost``. Which slot is in
 which process may change from batch to batch, and a process without a task may end.
 """
@@ -23,12 +23,12 @@ import pandas as pd
 import pyarrow as pa
 from minio.error import MinioException, S3Error
 
-from keyshift import frames
-from keyshift.executor import tasks
-from keyshift.executor.config import JobConfig, result_schema
-from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.snapshotter import MARK
+from keyshift.driver.snapshotter import MARK
+from keyshift.model import frames
 from keyshift.traffic.topics import positions
+from keyshift.wire.config import JobConfig, result_schema
+from keyshift.worker import tasks
+from keyshift.worker.slot.host import SlotHost
 from keyshift.workloads import Workload
 
 ROWS_ON_THE_WAY = 64  # between routers and a slot: Spark's shuffle holds a few MiB

@@ -1,14 +1,14 @@
-"""The verdict on a run and on its snapshots, as ``lab.outcome`` asks for them."""
+"""The verdict on a run and on its snapshots, as ``lab.judge.outcome`` asks for them."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
 
-from keyshift.executor.job import Job
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.lab.final_state import FinalState, cuts_of, judged, judged_cuts, of_job
+from keyshift.driver.job import Job
+from keyshift.lab.judge.final_state import FinalState, cuts_of, judged, judged_cuts, of_job
 from keyshift.results.verdict import Judgement
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.workloads import Workload
 
 KINDS = ("lost", "duplicated", "reordered", "wrong", "foreign", "unexpected", "unread")  # of the verdict

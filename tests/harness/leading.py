@@ -7,11 +7,11 @@ from typing import Any
 
 from nodes import Ensemble, Session
 
-from keyshift.errors import QueryDied, ServiceUnavailable
-from keyshift.executor.config import JobConfig
-from keyshift.executor.epoch import Epoch
-from keyshift.executor.job import Job
-from keyshift.executor.led_stage import LedStage
+from keyshift.driver.job import Job
+from keyshift.driver.stage import LedStage
+from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.wire.config import JobConfig
+from keyshift.wire.epoch import Epoch
 
 
 class Died(Exception):

@@ -1,4 +1,4 @@
-"""ZooKeeper in memory: sessions with the methods of ``executor.zookeeper.Coordination``, and how it may treat them.
+"""ZooKeeper in memory: sessions with the methods of ``wire.coordination.Coordination``, and how it may treat them.
 
 Watches come late, from a thread of their session, and miss values that were there for a short time. Acknowledgements
 are under way for a while; what a session says later never arrives before them. A session may *expire*: what it had
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyshift.errors import Deposed, NotThere, ServiceUnavailable
-from keyshift.executor.epoch import Epoch
+from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.wire.epoch import Epoch
 
 EXPIRED_S = 0.3  # at the most, until an expired session has its successor
 

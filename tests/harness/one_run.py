@@ -29,17 +29,22 @@ from leading import LedJob, MortalStage
 from nodes import Ensemble, Session
 from shape import Shape, draw
 
-from keyshift import frames, objects
+from keyshift import objects
+from keyshift.driver import job
+from keyshift.driver import stage as led_stage
+from keyshift.driver.snapshotter import MARK
 from keyshift.endpoints import Endpoints
-from keyshift.errors import KeyshiftError, QueryDied
-from keyshift.executor import job, led_stage, protocol_logs, routing, slot_task
-from keyshift.executor.config import JobConfig
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.snapshotter import MARK
-from keyshift.keys import Assignment, SlotId, Step
+from keyshift.model import frames
+from keyshift.model.errors import KeyshiftError, QueryDied
+from keyshift.model.keys import Assignment, SlotId, Step
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
+from keyshift.wire import protocol_logs
+from keyshift.wire.config import JobConfig
+from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker import router as routing
+from keyshift.worker.slot import task as slot_task
 from keyshift.workloads import results_due, workloads
 
 T = TypeVar("T")

@@ -12,14 +12,15 @@ import pyarrow as pa
 from engine import Bucket
 from memory_kafka import Broker, Consumer, LoggedTopic
 
-from keyshift import frames, objects
+from keyshift import objects
 from keyshift.endpoints import Endpoints
-from keyshift.executor.config import result_schema
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.lab.final_state import FinalState, StageEnd
-from keyshift.lab.journal import past_from_json
+from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.live.journal import past_from_json
+from keyshift.model import frames
 from keyshift.results.verdict import Course
 from keyshift.traffic import topics
+from keyshift.wire.config import result_schema
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.workloads import Workload
 
 MANIFEST = "manifest.json"

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keyshift.keys import Mode
+from keyshift.model.keys import Mode
 from keyshift.planner import Strategy, strategies
 
 KINDS = ("push", "fetch", "access", "replicated")

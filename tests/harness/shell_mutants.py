@@ -13,25 +13,11 @@ from unittest.mock import patch
 from nodes import Session
 from one_run import Outcome, run
 
-from keyshift.errors import ServiceUnavailable
-from keyshift.executor import outbox, savepoint
-from keyshift.executor.arrivals import Arrivals
-from keyshift.executor.departures import Departures
-from keyshift.executor.exits import Onward
-from keyshift.executor.flight import messages
-from keyshift.executor.flight.client import StateClients
-from keyshift.executor.leader import Coordinator
-from keyshift.executor.led_stage import LedStage, Unfinished
-from keyshift.executor.outbox import Outbox
-from keyshift.executor.routing import Routing
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.slot_effects import SlotEffects
-from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.slot_snapshots import SlotSnapshots
-from keyshift.executor.slot_task import SlotTask
-from keyshift.executor.snapshotter import Snapshotter
-from keyshift.executor.tasks import RouterTask
-from keyshift.keys import Mode
+from keyshift.driver.leader import Coordinator
+from keyshift.driver.snapshotter import Snapshotter
+from keyshift.driver.stage import LedStage, Unfinished
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Mode
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.slot import Open, SlotMachine
 from keyshift.runtime.arrow import ArrowSplit
@@ -41,6 +27,21 @@ from keyshift.runtime.router import RouterCore
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.succession import Succession
 from keyshift.state.timers import Timers
+from keyshift.wire import savepoint
+from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker.exits import Onward
+from keyshift.worker.flight import messages
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.router import Routing
+from keyshift.worker.slot.effects import SlotEffects
+from keyshift.worker.slot.host import SlotHost
+from keyshift.worker.slot.snapshots import SlotSnapshots
+from keyshift.worker.slot.task import SlotTask
+from keyshift.worker.state import outbox
+from keyshift.worker.state.arrivals import Arrivals
+from keyshift.worker.state.departures import Departures
+from keyshift.worker.state.outbox import Outbox
+from keyshift.worker.tasks import RouterTask
 
 Original = Callable[..., Any]
 

@@ -11,8 +11,8 @@ from kafka.errors import KafkaTimeoutError, TopicAlreadyExistsError, UnknownTopi
 from nodes import Session
 from places import CALLS, DriverDied, Fates, Fault, Place, at, here, threads_inherit
 
-from keyshift.executor.zookeeper import Coordination
 from keyshift.traffic.process import JsonProcess
+from keyshift.wire.coordination import Coordination
 
 
 def place_of(*faults):

@@ -10,8 +10,8 @@ import pytest
 from flaky_flight import Failures
 from nodes import Ensemble, Session
 
-from keyshift.errors import Deposed, NotThere, ServiceUnavailable
-from keyshift.executor.zookeeper import Coordination
+from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.wire.coordination import Coordination
 
 
 def until(there):

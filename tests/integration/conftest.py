@@ -7,10 +7,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from keyshift.endpoints import Endpoints
-from keyshift.executor.zookeeper import Coordination
 from keyshift.lab.run import Lab
 from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
+from keyshift.wire.coordination import Coordination
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from keyshift.lab.batch import PREFIX, Record, exit_status, prepare, run_batch
 from keyshift.results.store import ResultStore
+from keyshift.studies.batch import PREFIX, Record, exit_status, prepare, run_batch
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooState
 
-from keyshift.errors import Deposed, NotThere, ServiceUnavailable
-from keyshift.executor import zookeeper_session as module
-from keyshift.executor.zookeeper import PART_BYTES, Coordination
 from keyshift.folders import silent
+from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.services.zookeeper import ZooKeeper
+from keyshift.wire import session as module
+from keyshift.wire.coordination import PART_BYTES, Coordination
 
 DEADLINE_S = 60.0
 

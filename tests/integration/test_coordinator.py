@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from keyshift.errors import ServiceUnavailable
-from keyshift.executor.leader import Coordinator
-from keyshift.executor.zookeeper import Coordination
-from keyshift.keys import Assignment, Move, Step
+from keyshift.driver.leader import Coordinator
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment, Move, Step
+from keyshift.wire.coordination import Coordination
 
 START = Assignment.contiguous(4, 2)
 STEPS = (Step((Move(0, 0, 1),)), Step((Move(1, 0, 1),)), Step((Move(2, 1, 0),)))

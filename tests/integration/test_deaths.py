@@ -5,9 +5,9 @@ import contextlib
 import psutil
 import pytest
 
-from keyshift.errors import QueryDied
-from keyshift.executor.job import Job
-from keyshift.executor.savepoint import SavepointStore
+from keyshift.driver.job import Job
+from keyshift.model.errors import QueryDied
+from keyshift.wire.savepoint import SavepointStore
 from small_run import at_night, spec
 
 
@@ -16,7 +16,7 @@ def workers():
     daemons = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
-            if "keyshift.executor.daemon" in process.cmdline():
+            if "keyshift.worker.daemon" in process.cmdline():
                 daemons.append((process, process.ppid()))
     forking = {parent for _, parent in daemons}
     return [process for process, _ in daemons if process.pid not in forking]

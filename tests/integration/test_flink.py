@@ -10,9 +10,9 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.folders import silent
-from keyshift.lab.flink_run import flink_spec, run_flink
+from keyshift.peers.flink import ROLES, flink
+from keyshift.peers.flink_run import flink_spec, run_flink
 from keyshift.results.store import ResultStore
-from keyshift.services.flink import ROLES, flink
 
 pytestmark = pytest.mark.nightly("it fetches 140 MB of Flink's jars")
 

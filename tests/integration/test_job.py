@@ -13,9 +13,9 @@ from kafka import KafkaAdminClient
 
 from keyshift import planner
 from keyshift.control.files import Jobs
-from keyshift.executor.zookeeper import Coordination
 from keyshift.objects import Bucket
 from keyshift.waiting import wait_until
+from keyshift.wire.coordination import Coordination
 
 LIB = os.path.dirname(os.path.dirname(planner.__path__[0]))
 SMALL = ["rate=1000", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "warmup_s=1"]
@@ -44,7 +44,7 @@ def workers(pid):
     daemons = []
     for process in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has ended, or it is a zombie
-            if "keyshift.executor.daemon" in process.cmdline():
+            if "keyshift.worker.daemon" in process.cmdline():
                 daemons.append((process, process.ppid()))
     forking = {parent for _, parent in daemons}
     return [process for process, _ in daemons if process.pid not in forking]

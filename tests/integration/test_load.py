@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from keyshift import frames
-from keyshift.errors import ServiceUnavailable
-from keyshift.keys import Assignment, units_of
+from keyshift.model import frames
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment, units_of
 from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keyshift.lab.spec import make_spec
+from keyshift.experiment.spec import make_spec
 from small_run import at_night
 
 # Every event copies its payload, so that it is the job that has too much to do, not the generator.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keyshift.lab.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
 from small_run import SMALL, at_night, spec

@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient
 from kafka.admin import UserScramCredentialUpsertion
 
 from keyshift.endpoints import OPEN, SignIn
-from keyshift.errors import ServiceUnavailable
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import Lab
-from keyshift.lab.spec import make_spec
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.services import stack as stack_module
 from keyshift.services.jars import jars
 from keyshift.services.kafka import Kafka

@@ -2,9 +2,9 @@
 
 import pytest
 
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
 from keyshift.lab.series import OF_A_SERIES
-from keyshift.lab.spec import make_spec
 
 SMALL = {
     "rate": 1000.0,

@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.services.service import Service
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until

@@ -15,7 +15,7 @@ import pytest
 from minio import Minio
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict

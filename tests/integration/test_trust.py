@@ -11,11 +11,11 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from py4j.protocol import Py4JJavaError
 
 from certificate import CERTIFICATE, KEY
-from keyshift.executor.spark import ENCRYPTED
-from keyshift.executor.zookeeper import Coordination
+from keyshift.driver.spark import ENCRYPTED
 from keyshift.lab.run import Lab
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.services.jars import jars
+from keyshift.wire.coordination import Coordination
 from small_run import spec
 
 

@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from keyshift.lab import notebook
-from keyshift.lab.notebook import MIME, execute
+from keyshift.studies import notebook
+from keyshift.studies.notebook import MIME, execute
 
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 TELL = """

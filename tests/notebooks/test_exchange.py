@@ -6,7 +6,7 @@ import sys
 import nbformat
 import pytest
 
-from keyshift.lab.notebook import summaries
+from keyshift.studies.notebook import summaries
 
 POINTS = ["all_at_once", "replicated"]
 SMALL = {

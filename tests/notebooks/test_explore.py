@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from keyshift.lab.notebook import execute, summaries
+from keyshift.studies.notebook import execute, summaries
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
 SMALL = {

@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from keyshift.lab.notebook import summaries
+from keyshift.studies.notebook import summaries
 
 SMALL = {
     "presets": '["fluid"]',

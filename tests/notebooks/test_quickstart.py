@@ -10,7 +10,7 @@ import nbformat
 import psutil
 import pytest
 
-from keyshift.lab.notebook import summaries
+from keyshift.studies.notebook import summaries
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "00_quickstart.ipynb"
 SMALL = {

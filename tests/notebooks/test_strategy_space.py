@@ -7,8 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from keyshift.lab.notebook import execute
 from keyshift.planner import strategies
+from keyshift.studies.notebook import execute
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "01_strategy_space.ipynb"
 
@@ -66,7 +66,7 @@ def test_it_loads_neither_the_engine_nor_a_client_of_any_service():
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code") + "\nimport sys\nprint(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(run.stdout.split())
-    assert "keyshift.analysis.plan_figures" in loaded
+    assert "keyshift.analysis.plots.plans" in loaded
     assert not loaded & {
         "kafka",
         "kazoo",
@@ -74,6 +74,7 @@ def test_it_loads_neither_the_engine_nor_a_client_of_any_service():
         "pyarrow.flight",
         "pyspark",
         "keyshift.lab",
-        "keyshift.executor",
+        "keyshift.driver",
+        "keyshift.worker",
         "keyshift.services",
     }

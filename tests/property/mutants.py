@@ -10,7 +10,7 @@ from counting import State, Timers
 from counting import WatchedComputation as Computation
 from shells import RouterShell, SlotShell
 
-from keyshift.keys import Mode
+from keyshift.model.keys import Mode
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, router
 from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.coordinator import PublishAssignment, PublishSteps

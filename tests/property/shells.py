@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from counting import FRAME_US, Counting, Events, State, Store
 
-from keyshift.keys import Assignment, Step
+from keyshift.model.keys import Assignment, Step
 from keyshift.protocol import SlotMachine, slot
 from keyshift.protocol.slot.phases import ON_LOAN
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay

@@ -17,8 +17,8 @@ from typing import Any
 from counting import Events, State, WatchedComputation
 from shells import RouterShell, SlotShell
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Assignment, Mode, SlotId, Step
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment, Mode, SlotId, Step
 from keyshift.planner import Strategy, make_plan, strategies
 from keyshift.planner.targets import scale, shuffle
 from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, coordinator

@@ -9,7 +9,7 @@ from mutants import MUTANTS
 from simulation import LIVE, VERDICT, simulate
 
 import faults
-from keyshift.keys import Mode
+from keyshift.model.keys import Mode
 
 BLOCKS = 4
 SEEDS = 375 * settings.default.max_examples // 100  # per block: 1500 runs, or 75 000 at night

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyshift.keys import Assignment, SlotId
+from keyshift.forecast import Cluster, Costs, Load, simulated
+from keyshift.forecast.model import LEVELS
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import in_units, make_plan, strategies
-from keyshift.simulator import Cluster, Costs, Load, simulated
-from keyshift.simulator.model import LEVELS
 
 POSSIBLE = [name for name, strategy in strategies.items() if strategy.unit != "key"]
 WHOLE = [name for name in POSSIBLE if not strategies.get(name).replicate]

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Mode, Move, SlotId, Step, UnitId
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot import (
     Capture,

@@ -6,9 +6,9 @@ import pyarrow as pa
 from minio.error import S3Error
 
 from keyshift.endpoints import Endpoints
-from keyshift.executor.savepoint import SavepointStore
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.wire.savepoint import SavepointStore
 
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from keyshift.keys import Assignment, SlotId
+from keyshift.forecast import Cluster, Costs, Load, simulated
+from keyshift.forecast.model import LEVELS
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import change, in_units, make_plan, strategies
-from keyshift.simulator import Cluster, Costs, Load, simulated
-from keyshift.simulator.model import LEVELS
 
 FREE = Costs(
     request_s=0.0, notify_s=0.0, answer_s=0.0, ack_s=0.0, handover_s=0.0, stream_s=0.0, unit_s=0.0,

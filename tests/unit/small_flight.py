@@ -6,11 +6,11 @@ import time
 
 import pyarrow as pa
 
-from keyshift.errors import ServiceUnavailable
-from keyshift.executor.flight import messages
-from keyshift.executor.flight.messages import Parcel
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
+from keyshift.worker.flight import messages
+from keyshift.worker.flight.messages import Parcel
 
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])

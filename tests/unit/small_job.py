@@ -1,8 +1,8 @@
 """What the tests of state that travels between slots share: a small job, and state for it."""
 
 from keyshift.endpoints import Endpoints
-from keyshift.executor.config import JobConfig
 from keyshift.state.memory import MemoryState
+from keyshift.wire.config import JobConfig
 
 DEADLINE_S = 60.0
 CONFIG = JobConfig(

@@ -5,15 +5,16 @@ import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from keyshift.errors import BadInput, Deposed, QueryDied
-from keyshift.executor.job import Past
-from keyshift.executor.led_stage import StagePast
-from keyshift.keys import Assignment, Assignments, SlotId
-from keyshift.lab import course, live_run
+from keyshift.driver.job import Past
+from keyshift.driver.stage import StagePast
+from keyshift.lab import course
 from keyshift.lab import system as system_module
 from keyshift.lab.display import Display
-from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live import run as live_run
+from keyshift.lab.live.job import LiveJob
 from keyshift.lab.system import KeyshiftJob
+from keyshift.model.errors import BadInput, Deposed, QueryDied
+from keyshift.model.keys import Assignment, Assignments, SlotId
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
 from keyshift.traffic.topics import Offered
 from keyshift.traffic.traffic import Before, Latencies, Progress

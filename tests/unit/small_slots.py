@@ -9,14 +9,14 @@ import pyarrow as pa
 from small_bucket import Bucket
 from small_job import CONFIG, DEADLINE_S
 
-from keyshift import frames
-from keyshift.executor import slot_task
-from keyshift.executor.config import result_schema, slot_schema
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.slot_host import SlotHost
-from keyshift.executor.slot_task import SlotTask
-from keyshift.keys import Assignment
+from keyshift.model import frames
+from keyshift.model.keys import Assignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.wire.config import result_schema, slot_schema
+from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot.host import SlotHost
+from keyshift.worker.slot.task import SlotTask
 
 BEGIN_US = 1_000_000_000_000
 

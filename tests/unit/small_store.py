@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from small_bucket import ENDPOINTS, Bucket
 
-from keyshift.protocol.record import SnapshotRecord
+from keyshift.model.records import SnapshotRecord
 from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore

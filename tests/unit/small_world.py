@@ -21,11 +21,11 @@ from small_live import manifest_of, without_waiting
 from keyshift.control import background, files, forgetting, process
 from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
-from keyshift.errors import Deposed, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
+from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import run as lab_run
-from keyshift.lab.live_spec import live_spec
 from keyshift.lab.run import Lab
 from keyshift.lab.system import KeyshiftJob
+from keyshift.model.errors import Deposed, MigrationFailed, QueryDied, RunsElsewhere, ServiceUnavailable
 from keyshift.place.profile import Spark
 
 VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "strategy": "fluid", "recoveries": 1}

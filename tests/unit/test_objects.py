@@ -11,7 +11,7 @@ from minio.error import InvalidResponseError, S3Error
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, ProtocolError
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, NotThere, Refused, ServiceUnavailable
+from keyshift.model.errors import BadInput, NotThere, Refused, ServiceUnavailable
 from keyshift.objects import PART_BYTES, Bucket
 
 ENDPOINTS = Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results")

@@ -205,7 +205,7 @@ def test_a_path_of_a_machine_is_told_from_a_relative_one(folder: str) -> None:
 
 
 def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
-    code = "import sys, keyshift.keys, keyshift.planner, keyshift.protocol; print(*sys.modules)"
+    code = "import sys, keyshift.model.keys, keyshift.planner, keyshift.protocol; print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(jars.__file__).parents[2])}  # of the package that is tested
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     loaded = set(run.stdout.split())
@@ -223,7 +223,7 @@ def test_make_alone_lists_every_command_with_what_it_does() -> None:
 
 def test_clean_removes_what_make_left_and_nothing_else(tmp_path: Path) -> None:
     repository, home = tmp_path / "repository", tmp_path / "home"
-    kept = [repository / "lib/keyshift/keys.py", repository / "out/figure.png", home / ".cache/keyshift/minio"]
+    kept = [repository / "lib/keyshift/model/keys.py", repository / "out/figure.png", home / ".cache/keyshift/minio"]
     left = [
         repository / ".venv/bin/python",
         repository / "lib/keyshift/__pycache__/keys.pyc",

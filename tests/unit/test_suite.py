@@ -3,7 +3,7 @@
 import pytest
 
 from keyshift import suite
-from keyshift.lab.spec import make_spec
+from keyshift.experiment.spec import make_spec
 from keyshift.planner import targets
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from keyshift.analysis.conclusions import TIE, digits
 from keyshift.analysis.metrics import need
 from keyshift.analysis.tables import Row
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 SILENCE = "silence (s)"
 BEFORE = ("P50 before (ms)", "P99 before (ms)")

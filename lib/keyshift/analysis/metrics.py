@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 HOLD_S = 3  # so many seconds in a row under the objective count as recovered
 CCDF_POINTS = 2000

@@ -9,8 +9,8 @@ import pandas as pd
 from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
 from keyshift.analysis.tables import MIB
-from keyshift.errors import BadInput
-from keyshift.keys import Move, Step
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Move, Step
 
 COLUMNS = ("step", "unit", "source", "destination", "bytes", "gate", "asked_for", "begin_s", "end_s", "step_begin_s")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 class Interval(NamedTuple):

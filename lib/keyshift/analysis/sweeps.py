@@ -16,7 +16,7 @@ from keyshift.analysis.metrics import PHASES
 from keyshift.analysis.statistics import differ, interval
 from keyshift.analysis.tables import MEASURES as OF_A_COMPARISON
 from keyshift.analysis.tables import Row, points
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 def phase_name(phase: str) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from keyshift.analysis.statistics import interval
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 Row = Mapping[str, Any]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}

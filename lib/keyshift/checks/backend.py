@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyshift.errors import require
+from keyshift.model.errors import require
 from keyshift.state import Backend, Settings, Store, UnitState, Value, rows
 from keyshift.state.timers import EVENT, PROCESSING
 

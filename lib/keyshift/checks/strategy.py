@@ -4,8 +4,8 @@ import copy
 import random
 from collections import Counter
 
-from keyshift.errors import require
-from keyshift.keys import Assignment, SlotId
+from keyshift.model.errors import require
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import Plan, Snapshot, Strategy, check, in_units, make_plan
 from keyshift.planner.targets import scale
 

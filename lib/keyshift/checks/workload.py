@@ -11,16 +11,16 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.errors import require
-from keyshift.executor.config import result_schema
-from keyshift.frames import EVENT_FIELDS, RESULT_FIELDS
-from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import SequentialRun, run_sequentially
+from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
+from keyshift.model.errors import require
+from keyshift.model.frames import EVENT_FIELDS, RESULT_FIELDS
+from keyshift.model.keys import Assignment, units_of
 from keyshift.parcel import packed
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state import UnitState
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.wire.config import result_schema
 from keyshift.workloads import ORIGIN, KeyedStage, Workload
 
 _FRAME = ("router", "offset")  # which frame of the input an event comes of

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from keyshift.cli.options import Json, Settings, Where, print_rows
-from keyshift.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError
 
 
 def run(
@@ -19,9 +19,9 @@ def run(
     profile: Where = None,
 ) -> None:
     """Run one experiment, store it, and print its summary as one line of JSON (the last line)."""
+    from keyshift.experiment.spec import make_spec
     from keyshift.lab.connect import open_lab
     from keyshift.lab.run import run_all
-    from keyshift.lab.spec import make_spec
     from keyshift.progress import tell
     from keyshift.registry import named_values
 
@@ -44,7 +44,6 @@ def notebook(
     profile: Where = None,
 ) -> None:
     """Execute a notebook with papermill; keep the copy, its HTML and figures locally and in MinIO."""
-    from keyshift.lab import notebook as notebooks
     from keyshift.lab.connect import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
@@ -52,6 +51,7 @@ def notebook(
     from keyshift.results.store import ResultStore
     from keyshift.services.jars import require_java
     from keyshift.services.stack import Stack
+    from keyshift.studies import notebook as notebooks
 
     use_profile(profile)
     parameters = named_values(settings)
@@ -78,13 +78,13 @@ def batch(
     as_json: Json = False,
 ) -> None:
     """Execute a notebook with many sets of parameters; given again, it goes on with what has not ended or failed."""
-    from keyshift.lab import batch as batches
     from keyshift.lab.connect import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
     from keyshift.results.store import ResultStore
     from keyshift.services.jars import require_java
     from keyshift.services.stack import Stack
+    from keyshift.studies import batch as batches
 
     folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
     use_profile(profile)

@@ -59,7 +59,7 @@ def list_jobs(as_json: Json = False) -> None:
     """The jobs of this state folder: those that run; how others ended, what remains of them, and how to go on."""
     from keyshift.control.background import Client
     from keyshift.control.files import Jobs
-    from keyshift.errors import ServiceUnavailable
+    from keyshift.model.errors import ServiceUnavailable
 
     jobs, rows = Jobs(), []
     for job in jobs.all():
@@ -104,7 +104,7 @@ def scale(
 ) -> None:
     """Move the state of a job to so many slots, by the strategy it was started with."""
     from keyshift.control.background import followed
-    from keyshift.errors import MigrationFailed
+    from keyshift.model.errors import MigrationFailed
     from keyshift.progress import tell
 
     client = _client(name)
@@ -133,7 +133,7 @@ def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
     from keyshift.control.background import Client, await_end, stopped
     from keyshift.control.files import NOTHING, Jobs
-    from keyshift.errors import BadInput, KeyshiftError
+    from keyshift.model.errors import BadInput, KeyshiftError
     from keyshift.progress import tell
 
     jobs = Jobs()
@@ -175,7 +175,7 @@ def _client(name: str | None) -> Any:
     """Of a job that runs. Raises KeyshiftError, with how it ended, if it does not any more."""
     from keyshift.control.background import Client
     from keyshift.control.files import Jobs
-    from keyshift.errors import BadInput
+    from keyshift.model.errors import BadInput
 
     jobs = Jobs()
     job = jobs.choose(name)

@@ -42,7 +42,7 @@ def plan(
     """The steps of a migration, one JSON object per line. Needs no service."""
     from dataclasses import asdict
 
-    from keyshift.keys import Assignment
+    from keyshift.model.keys import Assignment
     from keyshift.planner import change, in_units, make_plan, strategies, targets
     from keyshift.registry import named_values
 
@@ -60,7 +60,7 @@ def plan(
 
 def workloads(as_json: Json = False) -> None:
     """What jobs compute, and the CPU of an event, measured with defaults; with --json, their parameters too."""
-    from keyshift.lab.cost import cpu_us_per_event
+    from keyshift.forecast.cost import cpu_us_per_event
     from keyshift.workloads import parameters
     from keyshift.workloads import workloads as known
 
@@ -93,7 +93,7 @@ def _print_models(
 
 def parameters(as_json: Json = False) -> None:
     """What `--set` takes, with defaults and units; without a default: as in the preset of the strategy."""
-    from keyshift.lab.spec import known_parameters
+    from keyshift.experiment.spec import known_parameters
 
     rows = [
         {"parameter": name, "of": owner, "default": field.default, "what": field.description}

@@ -30,7 +30,7 @@ def down(
 ) -> None:
     """Stop what `up` started."""
     from keyshift.control.files import Jobs
-    from keyshift.errors import BadInput
+    from keyshift.model.errors import BadInput
     from keyshift.progress import tell
     from keyshift.services.stack import Stack
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyshift.cli.options import Json, Where, print_rows
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 if TYPE_CHECKING:
-    from keyshift.simulator import Costs
+    from keyshift.forecast import Costs
 
 
 def simulate(
@@ -36,7 +36,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """What migrations would cost on a cluster; times come from the runs of the store (docs/simulator.md)."""
-    from keyshift.lab.simulation import questions, simulate
+    from keyshift.forecast.simulation import questions, simulate
     from keyshift.registry import named_values
 
     common = {"slots": slots, "to_slots": to_slots, "state": state, "rate": rate, "link": link} | named_values(settings)
@@ -50,11 +50,11 @@ def simulate(
 
 
 def _costs(file: Path | None, profile: str | None) -> "Costs":
-    from keyshift.analysis.simulated import simulation_doubts
-    from keyshift.lab.calibration import calibrate, usable
-    from keyshift.lab.stored_runs import open_store
+    from keyshift.analysis.plots.simulated import simulation_doubts
+    from keyshift.forecast import Costs
+    from keyshift.forecast.calibration import calibrate, usable
     from keyshift.progress import tell
-    from keyshift.simulator import Costs
+    from keyshift.studies.stored_runs import open_store
 
     if file and file.exists():
         try:

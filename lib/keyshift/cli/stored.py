@@ -91,8 +91,8 @@ def share_results(
     profile: Where = None,
 ) -> None:
     """One HTML file of these runs that opens anywhere: figures, tables, parameters, verdicts, versions."""
-    from keyshift.errors import BadInput
     from keyshift.lab.connect import open_services
+    from keyshift.model.errors import BadInput
     from keyshift.results.report import report
     from keyshift.results.store import ResultStore
 
@@ -110,8 +110,8 @@ def export_results(
     profile: Where = None,
 ) -> None:
     """Tidy tables of these runs for other tools, with a dictionary of all columns."""
+    from keyshift.experiment.spec import known_parameters
     from keyshift.lab.connect import open_services
-    from keyshift.lab.spec import known_parameters
     from keyshift.results.exchange import export_runs, require_new
     from keyshift.results.store import ResultStore
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from keyshift.cli.options import Json, Settings, print_rows
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 class Columns(StrEnum):
@@ -28,7 +28,7 @@ def write(
 
     It begins with the orders that rest (resting for each security), told at the same rate; the seconds come behind.
     """
-    from keyshift.lab.spec import make_spec
+    from keyshift.experiment.spec import make_spec
     from keyshift.progress import tell
     from keyshift.registry import named_values
     from keyshift.workloads.stock import Stock

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.control.guard import Guard
 from keyshift.control.metrics import CONTENT_TYPE, Metrics
-from keyshift.errors import BadInput, KeyshiftError
-from keyshift.lab.live_job import LiveJob, planned
-from keyshift.lab.live_run import NotRunning
+from keyshift.lab.live.job import LiveJob, planned
+from keyshift.lab.live.run import NotRunning
+from keyshift.model.errors import BadInput, KeyshiftError
 
 Stage = Annotated[str | None, Query(description="a keyed stage; may be left out if there is one")]
 

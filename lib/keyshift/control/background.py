@@ -19,9 +19,9 @@ import psutil
 
 from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.lab.live_spec import live_spec
-from keyshift.lab.own import Parcels, define_own, own_parcels
+from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.own import Parcels, define_own, own_parcels
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say
 from keyshift.services.jars import require_java

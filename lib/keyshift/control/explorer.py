@@ -12,9 +12,9 @@ from typing import Any
 import ipywidgets as widgets
 from IPython.display import Image, display
 
-from keyshift.analysis.live import LiveFigure
+from keyshift.analysis.plots.live import LiveFigure
 from keyshift.control.watched import LOOK_S, WatchedJob
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.workloads import workloads
 

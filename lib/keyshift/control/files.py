@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from keyshift.errors import BadInput
 from keyshift.folders import locked, silent, state_folder, write_whole
+from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
 from keyshift.services import processes
 

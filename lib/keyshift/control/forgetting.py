@@ -7,16 +7,16 @@ from typing import Any
 
 from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, RunsElsewhere, ServiceUnavailable
-from keyshift.executor.config import topics_of
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.zookeeper import Coordination
+from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.own import define_own
 from keyshift.lab.connect import open_services
-from keyshift.lab.live_spec import live_spec
-from keyshift.lab.own import define_own
+from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say
 from keyshift.state import clean_stores
 from keyshift.traffic.topics import await_silence, delete_topic
+from keyshift.wire.config import topics_of
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.savepoint import SavepointStore
 
 
 def forget(name: str, say: Say) -> list[str]:

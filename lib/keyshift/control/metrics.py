@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from keyshift.lab.live_job import LiveJob
+from keyshift.lab.live.job import LiveJob
 from keyshift.traffic.collector import BUCKETS_MS
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

@@ -2,8 +2,9 @@
 
 Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token``, ``socket``, an
 inherited file descriptor that listens, ``resume``, whether to go on with the job of this name, ``take_over``, even if
-its process seems to live, and ``own``, what the notebook that starts it has defined (``lab.own``). The end of standard
-input before the line ``release`` means that whoever has started it is gone before the job was ready: then it ends.
+its process seems to live, and ``own``, what the notebook that starts it has defined (``experiment.own``). The end of
+standard input before the line ``release`` means that whoever has started it is gone before the job was ready: then it
+ends.
 Progress and the last word go to standard error.
 """
 
@@ -20,14 +21,14 @@ from typing import IO, Any
 from keyshift.control.api import make_app
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server
-from keyshift.errors import BadInput, Deposed, service_errors
+from keyshift.experiment.live_spec import anywhere, live_spec
+from keyshift.experiment.own import define_own
+from keyshift.experiment.spec import RunSpec
 from keyshift.lab.connect import open_job_lab
 from keyshift.lab.ending import End, Ending
-from keyshift.lab.live_job import LiveJob
-from keyshift.lab.live_spec import anywhere, live_spec
-from keyshift.lab.own import define_own
+from keyshift.lab.live.job import LiveJob
 from keyshift.lab.run import Lab
-from keyshift.lab.spec import RunSpec
+from keyshift.model.errors import BadInput, Deposed, service_errors
 from keyshift.program import run_program
 from keyshift.progress import tell
 from keyshift.results.manifest import Manifest

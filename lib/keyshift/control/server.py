@@ -9,7 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
 GOODBYE_S = 10  # for answers under way when the server ends

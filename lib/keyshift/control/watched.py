@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keyshift.analysis.live import History
+from keyshift.analysis.plots.live import History
 from keyshift.control.background import Client, await_end, start, stopped
 from keyshift.control.files import JobFile, Jobs
-from keyshift.errors import BadInput, KeyshiftError
-from keyshift.lab.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.progress import Say, progress
 from keyshift.registry import unknown

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from keyshift.errors import BadInput, MigrationFailed, PlanRejected
-from keyshift.lab.scenario import Scale
-from keyshift.lab.spec import RunSpec
+from keyshift.experiment.scenario import Scale
+from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
+from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.planner.autoscaling import ScalingPolicy
 from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
 from keyshift.progress import Say

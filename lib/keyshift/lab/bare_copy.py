@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.traffic.process import JsonProcess, say
 
 BATCH_BYTES = 4 << 20  # per message; as ``chunk_bytes`` of a run by default

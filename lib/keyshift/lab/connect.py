@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import service_errors
-from keyshift.lab.live_job import LiveJob
-from keyshift.lab.live_spec import room
+from keyshift.experiment.live_spec import room
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.job import LiveJob
 from keyshift.lab.run import Lab
 from keyshift.lab.service_faults import require_possible
-from keyshift.lab.spec import RunSpec
+from keyshift.model.errors import service_errors
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say, progress, tell
 from keyshift.services.jars import jars, require_java

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from keyshift.analysis.timelines import FAULT
-from keyshift.errors import KeyshiftError, QueryDied
+from keyshift.experiment.scenario import Scale
+from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
-from keyshift.lab.outcome import Outcome, Span, outcome
+from keyshift.lab.judge.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sample
-from keyshift.lab.scenario import Scale
-from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
+from keyshift.model.errors import KeyshiftError, QueryDied
 from keyshift.planner.scaling import Scaling
 from keyshift.traffic.traffic import Feed, Traffic
 

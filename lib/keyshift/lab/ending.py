@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 
-from keyshift.errors import Deposed, KeyshiftError
+from keyshift.model.errors import Deposed, KeyshiftError
 
 
 class Unwanted(KeyshiftError):

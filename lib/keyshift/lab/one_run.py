@@ -3,10 +3,10 @@
 import time
 from collections import deque
 
+from keyshift.experiment.scenario import Action, Cancel, Hit, Migrate
 from keyshift.lab.course import LEAD_S, LOOK_S, Course
-from keyshift.lab.outcome import Outcome
+from keyshift.lab.judge.outcome import Outcome
 from keyshift.lab.sampler import Sampler
-from keyshift.lab.scenario import Action, Cancel, Hit, Migrate
 
 
 class OneRun(Course):

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from keyshift.analysis import metrics as analysis
-from keyshift.errors import KeyshiftError
-from keyshift.lab.outcome import Outcome
-from keyshift.lab.spec import RunSpec
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.judge.outcome import Outcome
+from keyshift.model.errors import KeyshiftError
 from keyshift.progress import Say
 from keyshift.results.manifest import Manifest, Stage, Summary, describe_machine, describe_versions
 from keyshift.results.store import ResultStore

@@ -14,25 +14,23 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from keyshift.driver.job import Job
+from keyshift.driver.spark import session
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
-from keyshift.executor.config import JobConfig
-from keyshift.executor.job import Job
-from keyshift.executor.savepoint import SavepointStore
-from keyshift.executor.spark import session
+from keyshift.experiment.live_spec import room
+from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
 from keyshift.lab.course import Course, MakeCourse
 from keyshift.lab.display import Display
 from keyshift.lab.ending import End
-from keyshift.lab.live_job import LiveJob
-from keyshift.lab.live_spec import room
+from keyshift.lab.live.job import LiveJob
 from keyshift.lab.one_run import OneRun
 from keyshift.lab.recording import Recording
 from keyshift.lab.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
-from keyshift.lab.spec import RunSpec
 from keyshift.lab.system import KeyshiftJob, job_config
+from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable
 from keyshift.place.pods import Pods
 from keyshift.place.profile import CLUSTER
 from keyshift.place.profile import Spark as SparkPlace
@@ -43,6 +41,8 @@ from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores
 from keyshift.traffic.traffic import Topic, Traffic
 from keyshift.waiting import wait_until
+from keyshift.wire.config import JobConfig
+from keyshift.wire.savepoint import SavepointStore
 
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run

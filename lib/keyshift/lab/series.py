@@ -14,14 +14,14 @@ from typing import Any
 
 from keyshift.analysis import metrics
 from keyshift.analysis.metrics import Load
-from keyshift.errors import MigrationFailed
+from keyshift.experiment.scenario import Map, ScenarioPart
+from keyshift.experiment.spec import Choice, RunSpec
 from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.display import Display
-from keyshift.lab.outcome import Ended, Outcome, Span, bytes_by_key
+from keyshift.lab.judge.outcome import Ended, Outcome, Span, bytes_by_key
 from keyshift.lab.sampler import Sampler
-from keyshift.lab.scenario import Map, ScenarioPart
-from keyshift.lab.spec import Choice, RunSpec
 from keyshift.lab.system import LiveSystem
+from keyshift.model.errors import MigrationFailed
 from keyshift.planner import Strategy
 from keyshift.results.manifest import Verdict
 from keyshift.results.verdict import due_in

@@ -4,11 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from keyshift.errors import BadInput, KeyshiftError
-from keyshift.executor import faults
-from keyshift.executor.faults import SERVICES, Fault
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.place.profile import CLUSTER, Spark
 from keyshift.services.stack import Stack
+from keyshift.wire import faults
+from keyshift.wire.faults import SERVICES, Fault
 
 Say = Callable[[str], None]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from keyshift.clock import SECOND_US
-from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
-from keyshift.executor.led_stage import LedStage
-from keyshift.keys import Assignment, Move, SlotId, Step
-from keyshift.lab.journal import decisions_from_json, decisions_to_json
-from keyshift.lab.scenario import Balance, Change
-from keyshift.lab.spec import RunSpec
+from keyshift.driver.stage import LedStage
+from keyshift.experiment.scenario import Balance, Change
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.live.journal import decisions_from_json, decisions_to_json
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
+from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.planner import Decision, Plan, Strategy, make_plan
 from keyshift.progress import Say
 
@@ -171,7 +171,7 @@ class StagePlans:
     # -- for another process ------------------------------------------------------------------------------------------
 
     def journal(self) -> dict[str, Any]:
-        """See ``lab.journal``."""
+        """See ``lab.live.journal``."""
         return {
             "requested": self.requested,
             "decisions": decisions_to_json(self.decisions),

@@ -8,21 +8,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from keyshift.driver.job import Job, Past
+from keyshift.driver.leader import MakeSteps
+from keyshift.driver.stage import LedStage
 from keyshift.endpoints import Endpoints
-from keyshift.errors import QueryDied
-from keyshift.executor.config import Certificate, JobConfig
-from keyshift.executor.faults import Fault
-from keyshift.executor.job import Job, Past
-from keyshift.executor.leader import MakeSteps
-from keyshift.executor.led_stage import LedStage
-from keyshift.lab.final_state import FinalState, of_job
-from keyshift.lab.journal import config_from_json, past_from_json, past_to_json
-from keyshift.lab.scenario import Change
-from keyshift.lab.spec import SNAPSHOTS, RunSpec
+from keyshift.experiment.scenario import Change
+from keyshift.experiment.spec import SNAPSHOTS, RunSpec
+from keyshift.lab.judge.final_state import FinalState, of_job
+from keyshift.lab.live.journal import config_from_json, past_from_json, past_to_json
 from keyshift.lab.stage_plans import Proposal, StagePlans
+from keyshift.model.errors import QueryDied
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Epochs
+from keyshift.wire.config import Certificate, JobConfig
+from keyshift.wire.faults import Fault
 from keyshift.workloads import parcel_of
 
 HOP = 0.75  # of the frame interval: a slot gathers results for so long before they go on to the next stage
@@ -101,7 +101,7 @@ class LiveSystem(SystemUnderTest, Protocol):
         """The journal that was told last is written down: what only older ones refer to may go."""
 
     def journal(self) -> dict[str, Any]:
-        """What another process needs to go on; see ``lab.journal``. Raises Deposed if it has its own by now."""
+        """What another process needs to go on; see ``lab.live.journal``. Raises Deposed if it has its own by now."""
 
     def claim(self, journal: dict[str, Any]) -> int:
         """Be the driver of the job that the journal is of, before anything else; gives the epoch."""

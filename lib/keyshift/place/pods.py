@@ -9,8 +9,8 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from keyshift.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.folders import Say
+from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.place.profile import KUBERNETES, Spark
 from keyshift.waiting import wait_until
 

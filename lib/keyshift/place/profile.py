@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from keyshift.driver.spark import ENCRYPTED, require_sockets, sockets
 from keyshift.endpoints import Endpoints, Mechanism, SignIn
-from keyshift.errors import BadInput
-from keyshift.executor.config import Certificate
-from keyshift.executor.spark import ENCRYPTED, require_sockets, sockets
 from keyshift.folders import resource
+from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
+from keyshift.wire.config import Certificate
 
 VARIABLE, DEFAULT = "KEYSHIFT_PROFILE", "local"
 # Credentials are in the environment, never in a file of ours.

@@ -6,7 +6,7 @@
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from keyshift.keys import Move, SlotId
+from keyshift.model.keys import Move, SlotId
 from keyshift.planner.matching import fewest_steps
 from keyshift.planner.model import Strategy
 from keyshift.registry import Registry

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from keyshift.errors import BadInput
-from keyshift.keys import Mode
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Mode
 from keyshift.planner.batches import batches
 from keyshift.planner.model import MODE_SETTINGS, Strategy
 from keyshift.planner.orders import orders

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from math import ceil
 
-from keyshift.keys import Move, SlotId
+from keyshift.model.keys import Move, SlotId
 
 Vertex = tuple[bool, SlotId]  # takes, slot
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
-from keyshift.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
 
 Unit = Literal["group", "bin", "key"]
 LIVE_PUSH = Mode()

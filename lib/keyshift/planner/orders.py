@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from keyshift.errors import BadInput
-from keyshift.keys import Move, hash_keys
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Move, hash_keys
 from keyshift.planner.model import Snapshot
 from keyshift.registry import Registry
 

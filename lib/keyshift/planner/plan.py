@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from keyshift.errors import BadInput, PlanRejected
-from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.errors import BadInput, PlanRejected
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.planner.batches import batches
 from keyshift.planner.check import check
 from keyshift.planner.model import LIVE_PUSH, Decision, Log, Plan, Snapshot, Strategy

@@ -4,7 +4,7 @@ A preset's comment says what characterises the strategy and which setting of whi
 that in which users see them.
 """
 
-from keyshift.keys import Mode
+from keyshift.model.keys import Mode
 from keyshift.planner.model import Strategy
 
 _CHUNKS_OVER_COPIES = {

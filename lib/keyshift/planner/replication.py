@@ -1,6 +1,6 @@
 """Replication: which units are copied, and to whom, so that a move only has to hand over what has changed since."""
 
-from keyshift.keys import Move, SlotId, UnitId
+from keyshift.model.keys import Move, SlotId, UnitId
 from keyshift.planner.model import Decision, Log, Snapshot, Strategy
 
 

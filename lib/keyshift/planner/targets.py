@@ -5,8 +5,8 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from keyshift.errors import BadInput
-from keyshift.keys import Assignment, SlotId
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment, SlotId
 
 
 def scale(current: Assignment, slots: int) -> Assignment:

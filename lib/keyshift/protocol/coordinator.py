@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Assignment, Step
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment, Step
 
 Phase = Literal["prepared", "installed", "released", "captured"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from keyshift.keys import Assignment
+from keyshift.model.keys import Assignment
 
 NOBODY: frozenset[int] = frozenset()
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from keyshift.errors import BadInput, KeyshiftError
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.dictionary import PARAMETER, PHASE, meaning, unit
 from keyshift.results.manifest import SCHEMA_VERSION, Manifest, validate

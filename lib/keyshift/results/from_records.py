@@ -16,9 +16,9 @@ import pyarrow as pa
 from keyshift.analysis.firing import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
+from keyshift.model.records import SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
-from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
 
 OF_A_SLOT = ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes")

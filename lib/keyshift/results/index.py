@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from keyshift.clock import now_us
-from keyshift.errors import KeyshiftError, NotThere
+from keyshift.model.errors import KeyshiftError, NotThere
 from keyshift.objects import Bucket
 from keyshift.results.manifest import SCHEMA_VERSION, Summary
 

@@ -31,7 +31,7 @@ from pydantic import (
     model_validator,
 )
 
-from keyshift.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError
 from keyshift.results.anonymous import anonymous
 
 SCHEMA_VERSION: Literal[3] = 3

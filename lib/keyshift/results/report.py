@@ -16,14 +16,15 @@ import pandas as pd
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from keyshift.analysis import metrics, run_figures
+from keyshift.analysis import metrics
 from keyshift.analysis.conclusions import sentences, tradeoff_sentences
-from keyshift.analysis.figures import ccdf_figure, panels, pareto, steps_gantt
-from keyshift.analysis.style import theme
+from keyshift.analysis.plots import runs as run_figures
+from keyshift.analysis.plots.strategies import ccdf_figure, panels, pareto, steps_gantt
+from keyshift.analysis.plots.style import theme
 from keyshift.analysis.sweeps import MEASURES
 from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore

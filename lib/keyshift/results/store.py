@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
 from keyshift.results.index import Index, Row

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
 
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.errors import BadInput
-from keyshift.keys import Assignment, units_of
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment, units_of
 from keyshift.workloads import KeyedStage, Workload, due
 from keyshift.workloads.times import Times
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.keys import Assignment, units_of
+from keyshift.model.keys import Assignment, units_of
 from keyshift.runtime.operator import Origin
 from keyshift.state import UnitState
 from keyshift.workloads import KeyedStage

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from keyshift.keys import Mode
+from keyshift.model.keys import Mode
 from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.state import UnitState, rows

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sized
 from typing import Generic, TypeVar
 
-from keyshift.keys import Assignment
+from keyshift.model.keys import Assignment
 from keyshift.protocol.router import Barrier, Resume, RouterMachine, SavepointBarrier
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, TICK, Row

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from keyshift.errors import ServiceUnavailable
 from keyshift.folders import MIB, Say, cache_folder, locked, require_room, resource, silent
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.services.processes import run_to_end, tail
 
 BUILD_BYTES = 4096 * MIB  # sources, objects and a Go toolchain; all removed after the build

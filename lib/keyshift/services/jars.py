@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.folders import MIB, Say, cache_folder, locked, require_room, resource, silent
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.registry import unknown
 from keyshift.services.processes import run_to_end, tail
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from kafka import KafkaAdminClient
 
-from keyshift.errors import ServiceUnavailable
 from keyshift.folders import Say, write_whole
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.services.jars import jars, require_java
 from keyshift.services.processes import run_to_end, tail
 from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service

@@ -15,8 +15,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, Refused, ServiceUnavailable
 from keyshift.folders import require_room, state_folder
+from keyshift.model.errors import BadInput, Refused, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.program import run_program
 from keyshift.services.kafka import Kafka

@@ -26,8 +26,8 @@ import psutil
 
 from keyshift import folders
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.folders import MIB, Cancelled, Say, silent
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.registry import unknown
 from keyshift.services import processes
 from keyshift.services.jars import require_java

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import ClassVar
 
-from keyshift.errors import ServiceUnavailable
 from keyshift.folders import Say, write_whole
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.services.jars import pyspark_jars, require_java
 from keyshift.services.service import ANSWER_S, HOST, JVM, Command, Env, Service
 

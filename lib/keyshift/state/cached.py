@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from keyshift.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation
 from keyshift.state.packing import Packing, in_chunks
 from keyshift.state.timers import Timers
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyshift.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation
 from keyshift.state.timers import Timers
 
 Value = tuple[Any, ...]

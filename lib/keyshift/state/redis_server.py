@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from keyshift.errors import BadInput, ServiceUnavailable, service_errors
+from keyshift.model.errors import BadInput, ServiceUnavailable, service_errors
 from keyshift.program import ending_with_us
 from keyshift.state.settings import Settings
 from keyshift.waiting import wait_until

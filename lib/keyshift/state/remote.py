@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from keyshift.errors import ProtocolViolation, ServiceUnavailable, service_errors
+from keyshift.model.errors import ProtocolViolation, ServiceUnavailable, service_errors
 from keyshift.state.cached import CachedState, CachedStore, Cells, Changes, Value
 from keyshift.state.redis_server import RemoteSettings, connected, unsafe
 

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 from pydantic import Field
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.state.cached import CachedStore, Changes
 from keyshift.state.settings import Settings
 

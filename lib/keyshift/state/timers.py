@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from keyshift.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation
 
 EVENT, PROCESSING = 0, 1  # kinds of timers
 TIMER_SCHEMA = pa.schema([pa.field("kind", pa.int8()), pa.field("time", pa.int64()), pa.field("key", pa.int64())])

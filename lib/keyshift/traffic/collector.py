@@ -25,9 +25,9 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from pydantic import Field
 
-from keyshift import frames
 from keyshift.clock import SECOND_US, now_us
-from keyshift.errors import BadInput
+from keyshift.model import frames
+from keyshift.model.errors import BadInput
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import Commands, TrafficConfig, run

@@ -19,7 +19,7 @@ from kafka.errors import KafkaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from keyshift.endpoints import OPEN, SignIn
-from keyshift.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError
 from keyshift.workloads import Workload, model_of
 
 STOP = {"stop": True}

@@ -31,9 +31,9 @@ import pyarrow as pa
 from kafka import KafkaProducer, TopicPartition
 from pydantic import Field
 
-from keyshift import frames
 from keyshift.clock import SECOND_US, now_us
-from keyshift.errors import BadInput, Deposed, ServiceUnavailable
+from keyshift.model import frames
+from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.trace import Trace
 from keyshift.traffic import lines
 from keyshift.traffic.entry import Commands, TrafficConfig, run

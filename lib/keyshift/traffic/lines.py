@@ -14,7 +14,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from pyarrow import json
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation
 from keyshift.traffic.topics import ANSWER_MS, broker_errors, records
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.waiting import wait_until
 
 STOP_S = 20.0

@@ -13,9 +13,9 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-from keyshift import frames
 from keyshift.endpoints import OPEN, SignIn
-from keyshift.errors import BadInput, RunsElsewhere, ServiceUnavailable, service_errors
+from keyshift.model import frames
+from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable, service_errors
 from keyshift.workloads import KeyedStage, results_due
 
 SILENCE_S = 2.0  # a generator that lives writes many times in it
@@ -206,7 +206,7 @@ def read_topic(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The events and the frames in ``topic`` at the time of the call.
 
-    What is stale (see ``keyshift.frames``) is left out. Events: columns router, offset, position and those of
+    What is stale (see ``keyshift.model.frames``) is left out. Events: columns router, offset, position and those of
     ``schema``, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
     partition. Frames, all of them: columns router, offset, watermark (0 if it has none), events, how many of the
     source, and epoch.
@@ -246,7 +246,7 @@ def read_topic(
 def count(
     kafka: str, topic: str, schema: pa.Schema, partitions: int, stages: Sequence[KeyedStage], sign_in: SignIn = OPEN
 ) -> Offered:
-    """What is in ``topic`` of a source now, but for what is stale (see ``keyshift.frames``).
+    """What is in ``topic`` of a source now, but for what is stale (see ``keyshift.model.frames``).
 
     In little memory, however long the topic is. Raises as ``read_topic``.
     """

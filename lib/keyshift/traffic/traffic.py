@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
-from keyshift.errors import NotThere, ServiceUnavailable
-from keyshift.frames import FIRST_EPOCH
+from keyshift.model.errors import NotThere, ServiceUnavailable
+from keyshift.model.frames import FIRST_EPOCH
 from keyshift.traffic import lines, topics
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, PlainSerializer
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 def _absolute(path: str) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.contract import KeyedStage, Source
 from keyshift.workloads.keyed import WORD, Keyed, key_draw

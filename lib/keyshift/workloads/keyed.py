@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from keyshift.keys import hash_keys, units_of
+from keyshift.model.keys import hash_keys, units_of
 
 WORD = 8  # bytes of the count, and of the key, at the beginning of a payload
 _SLICE_BYTES = 1 << 25  # payloads are made and compared this many bytes at a time

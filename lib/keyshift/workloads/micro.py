@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field
 
-from keyshift.frames import EVENT_FIELDS
-from keyshift.keys import units_of
+from keyshift.model.frames import EVENT_FIELDS
+from keyshift.model.keys import units_of
 from keyshift.workloads.contract import KeyedStage, Source
 from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCountOperator, StateCheck, wrong_results
 from keyshift.workloads.keyed import Keyed, key_draw

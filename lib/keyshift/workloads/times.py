@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from keyshift.keys import Assignment
+from keyshift.model.keys import Assignment
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, TIMER_SCHEMA, WATERMARK
 
 Numbers = npt.NDArray[np.int64]

@@ -17,9 +17,9 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field
 
-from keyshift.errors import BadInput
-from keyshift.frames import EVENT_FIELDS, keys_of
-from keyshift.keys import units_of
+from keyshift.model.errors import BadInput
+from keyshift.model.frames import EVENT_FIELDS, keys_of
+from keyshift.model.keys import units_of
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads import files

@@ -5,7 +5,7 @@ import pytest
 
 from keyshift.analysis.conclusions import sentences
 from keyshift.analysis.tables import comparison_table
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 NAN = float("nan")
 

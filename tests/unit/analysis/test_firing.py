@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from keyshift.analysis.firing import fired, fired_sentences
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 MIGRATION = pd.DataFrame({"switched_s": [0.25, 0.5], "drained_s": [0.75, 1.05]})
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from keyshift.analysis.interruptions import interruption_sentences, interruptions
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 def row(strategy, silence_ms, verdict="ok", recover_s=2.0):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from keyshift.analysis import metrics
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 NAN = float("nan")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keyshift.analysis import statistics
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 NAN = float("nan")
 

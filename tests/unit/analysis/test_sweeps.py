@@ -8,8 +8,11 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from keyshift.analysis import run_figures, style, sweep_figures, sweeps
-from keyshift.errors import BadInput
+from keyshift.analysis import sweeps
+from keyshift.analysis.plots import runs as run_figures
+from keyshift.analysis.plots import style
+from keyshift.analysis.plots import sweeps as sweep_figures
+from keyshift.model.errors import BadInput
 
 matplotlib.use("Agg")
 PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}

@@ -7,7 +7,7 @@ import pytest
 
 from keyshift.analysis import tables
 from keyshift.analysis.conclusions import tradeoff_sentences
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 MIB = 2**20
 

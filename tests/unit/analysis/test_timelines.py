@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from keyshift.analysis import timelines
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 def stalled(stall_s: float = 2.0, per_s: int = 100) -> pd.DataFrame:

@@ -3,10 +3,10 @@ from math import inf
 
 import pytest
 
-from keyshift.bench.__main__ import bench
-from keyshift.bench.load import SUSTAINED_P99_MS, Burst
-from keyshift.bench.measurements import LOWEST_PER_S, Measurement, staircase, table
-from keyshift.errors import BadInput
+from bench.__main__ import bench
+from bench.load import SUSTAINED_P99_MS, Burst
+from bench.measurements import LOWEST_PER_S, Measurement, staircase, table
+from keyshift.model.errors import BadInput
 
 
 def climb(limit: float, start: float, bisections: int) -> tuple[float, list[float]]:

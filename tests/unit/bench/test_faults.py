@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from keyshift.bench import faults
-from keyshift.errors import QueryDied
+from bench import faults
+from keyshift.model.errors import QueryDied
 
 
 class Lab:

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.bench.soak import __main__ as soak
-from keyshift.bench.soak.job import Unanswered
-from keyshift.bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
-from keyshift.bench.soak.report import Happened, figure, grown, problems, summary
-from keyshift.bench.soak.watch import Sample, role_of
-from keyshift.errors import BadInput, KeyshiftError
-from keyshift.executor.faults import parse_now
-from keyshift.lab.live_spec import live_spec
+from bench.soak import __main__ as soak
+from bench.soak.job import Unanswered
+from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
+from bench.soak.report import Happened, figure, grown, problems, summary
+from bench.soak.watch import Sample, role_of
+from keyshift.experiment.live_spec import live_spec
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
+from keyshift.wire.faults import parse_now
 
 GOOD = {"summary": {"verdict": "ok", "events": 5}, "examples": [], "manifest": {"notes": ["a note"]}}
 
@@ -113,7 +113,7 @@ def test_the_figure_has_a_panel_for_each_role_and_measure():
     assert titles[0] == "driver: MiB" and titles[3] == "jvm: MiB, GROWS by 50.0 per hour" and len(titles) == 6
 
 
-DAEMON = ["python", "-m", "keyshift.executor.daemon"]
+DAEMON = ["python", "-m", "keyshift.worker.daemon"]
 
 
 def process(*command, above=()):

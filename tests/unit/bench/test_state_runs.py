@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from keyshift.bench.state_runs import SPECS, figures_of, measurements
-from keyshift.lab.spec import make_spec
+from bench.state_runs import SPECS, figures_of, measurements
+from keyshift.experiment.spec import make_spec
 
 MIB = 1 << 20
 

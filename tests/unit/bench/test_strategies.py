@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from keyshift.bench import strategies as bench
-from keyshift.bench.aims import Run, aims, dirty_points, fit, hand_over_table, preset_table
-from keyshift.bench.measurements import table
-from keyshift.errors import BadInput, MigrationFailed
-from keyshift.lab.spec import make_spec
+from bench import strategies as bench
+from bench.aims import Run, aims, dirty_points, fit, hand_over_table, preset_table
+from bench.measurements import table
+from keyshift.experiment.spec import make_spec
+from keyshift.model.errors import BadInput, MigrationFailed
 from keyshift.planner import make_plan, strategies
 
 MIB = 2**20

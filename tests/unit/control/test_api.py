@@ -9,7 +9,7 @@ from small_live import live_job
 
 from keyshift.control.api import make_app
 from keyshift.control.metrics import PHASES, phase_of
-from keyshift.lab.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec
 from keyshift.traffic.traffic import Latencies
 from keyshift.waiting import wait_until
 
@@ -215,7 +215,7 @@ def test_metrics_have_the_latencies_of_each_slot(job, client):
 
 
 def test_a_job_that_has_not_begun_has_a_status_and_metrics(monkeypatch):
-    from keyshift.lab.live_job import LiveJob
+    from keyshift.lab.live.job import LiveJob
 
     job = LiveJob(lambda *_: None, live_spec(SMALL))
     client = TestClient(make_app(job, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"})

@@ -14,8 +14,8 @@ from keyshift.control.api import make_app
 from keyshift.control.background import Client, await_end, followed, start, stopped
 from keyshift.control.files import JobFile, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
-from keyshift.lab.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
 

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 from keyshift.cli import app
 from keyshift.control import background, process
 from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
-from keyshift.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
-from keyshift.lab import live_run, stage_plans
-from keyshift.lab.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec
+from keyshift.lab import stage_plans
+from keyshift.lab.live import run as live_run
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
 from keyshift.services.stack import Stack
 from keyshift.waiting import wait_until
 

@@ -7,9 +7,9 @@ import pytest
 
 from keyshift.control import process
 from keyshift.control.files import JobFile, Jobs
-from keyshift.errors import BadInput
+from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
-from keyshift.lab.live_spec import live_spec
+from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
 TOLD = {"name": NAME, "values": VALUES, "profile": None, "own": {}, "token": "t", "resume": False, "take_over": False}

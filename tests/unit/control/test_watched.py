@@ -15,8 +15,8 @@ from keyshift.control.explorer import Explorer, line_of, live_picture
 from keyshift.control.files import JobFile, Jobs
 from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import Action, WatchedJob, play, script_of
-from keyshift.errors import BadInput, KeyshiftError
-from keyshift.lab.live_spec import live_spec
+from keyshift.experiment.live_spec import live_spec
+from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.waiting import wait_until
 
 VALUES = {"workload": "keycount", "key_groups": 16, "slots": 2, "slots_max": 4, "strategy": "fluid", "rate": 100.0}

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.errors import MigrationFailed, QueryDied
+from keyshift.experiment.scenario import Scale
+from keyshift.experiment.spec import make_spec
 from keyshift.lab import autoscaler as module
 from keyshift.lab.autoscaler import Autoscaler, sentence, told
-from keyshift.lab.scenario import Scale
-from keyshift.lab.spec import make_spec
+from keyshift.model.errors import MigrationFailed, QueryDied
 from keyshift.results.from_records import scaling_table
 from keyshift.traffic.traffic import Progress
 

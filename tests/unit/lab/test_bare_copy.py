@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.lab import bare_copy
 from keyshift.lab.bare_copy import open_ring
+from keyshift.model.errors import BadInput, ServiceUnavailable
 
 
 def test_a_process_of_the_bare_copy_that_dies_is_named_and_none_is_left():

@@ -3,10 +3,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.experiment.spec import make_spec
 from keyshift.lab import connect as module
 from keyshift.lab.connect import open_lab, open_services
-from keyshift.lab.spec import make_spec
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services.stack import Stack
 
 PROFILE = "services: {{kafka: '{kafka}', zookeeper: '{open}', minio: '{open}'}}"

@@ -9,12 +9,12 @@ import pytest
 import tenacity.nap
 
 from keyshift import waiting
-from keyshift.errors import QueryDied
+from keyshift.experiment.scenario import Scale
+from keyshift.experiment.spec import make_spec
 from keyshift.lab import course, one_run
 from keyshift.lab.display import Display
 from keyshift.lab.one_run import OneRun
-from keyshift.lab.scenario import Scale
-from keyshift.lab.spec import make_spec
+from keyshift.model.errors import QueryDied
 from keyshift.traffic.traffic import Traffic
 
 BEGIN = 1000.0

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import Deposed, ServiceUnavailable
+from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import run
 from keyshift.lab.ending import End, Ending, Unwanted
-from keyshift.lab.live_spec import live_spec
 from keyshift.lab.run import Lab
+from keyshift.model.errors import Deposed, ServiceUnavailable
 from keyshift.place.profile import Spark
 
 

@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from keyshift.errors import BadInput, ServiceUnavailable
-from keyshift.executor.faults import parse
+from keyshift.experiment.spec import make_spec
 from keyshift.lab import service_faults
 from keyshift.lab.service_faults import ServiceFaults, require_possible
-from keyshift.lab.spec import make_spec
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place.profile import Spark
 from keyshift.services.stack import Stack
+from keyshift.wire.faults import parse
 
 
 class Services:

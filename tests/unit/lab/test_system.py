@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import QueryDied
-from keyshift.executor.faults import parse
-from keyshift.keys import Assignment
-from keyshift.lab.scenario import Balance, Scale
-from keyshift.lab.spec import make_spec
+from keyshift.experiment.scenario import Balance, Scale
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config
+from keyshift.model.errors import QueryDied
+from keyshift.model.keys import Assignment
+from keyshift.wire.faults import parse
 
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 

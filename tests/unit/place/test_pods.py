@@ -6,7 +6,7 @@ import pytest
 from kubernetes import config
 from kubernetes.client.exceptions import ApiException
 
-from keyshift.errors import BadInput, ServiceUnavailable
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.place import pods
 from keyshift.place.profile import Spark
 

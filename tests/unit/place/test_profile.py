@@ -1,9 +1,9 @@
 import pytest
 
 from certificate import CERTIFICATE, KEY
+from keyshift.driver.spark import sockets
 from keyshift.endpoints import OPEN, SignIn
-from keyshift.errors import BadInput
-from keyshift.executor.spark import sockets
+from keyshift.model.errors import BadInput
 from keyshift.place.profile import KAFKA_KEYS, KEYS, VARIABLE, load_profile, use_profile
 
 SERVICES = "services: {kafka: 'k:9092', zookeeper: 'z:2181', minio: 'm:9000'}\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyshift.keys import Move, SlotId, UnitId
+from keyshift.model.keys import Move, SlotId, UnitId
 from keyshift.planner import Strategy
 from keyshift.planner.batches import batches
 from keyshift.planner.matching import fewest_steps

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from keyshift.errors import BadInput
-from keyshift.keys import Mode
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Mode
 from keyshift.planner import MEANINGS, Strategy, change, check, settings, strategies
 from keyshift.registry import named_values
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyshift.errors import BadInput
-from keyshift.keys import Assignment, Move, SlotId
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment, Move, SlotId
 from keyshift.planner import Snapshot
 from keyshift.planner.orders import orders
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from keyshift.errors import BadInput, PlanRejected
-from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.errors import BadInput, PlanRejected
+from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.planner import Decision, Plan, Strategy, change, in_units, make_plan, settings, strategies
 from keyshift.planner.batches import batches
 from keyshift.planner.targets import scale

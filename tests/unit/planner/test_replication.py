@@ -1,6 +1,6 @@
 import pytest
 
-from keyshift.keys import Assignment, SlotId
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import Plan, change, in_units, make_plan, strategies
 
 CURRENT = Assignment(1, tuple(map(SlotId, (0, 0, 0, 2, 2, 5))))  # the ring is 0, 2, 5

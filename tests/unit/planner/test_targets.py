@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyshift.errors import BadInput
-from keyshift.keys import Assignment, SlotId
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner.targets import balance, explicit, scale, shuffle, zipf_balance, zipf_mass
 
 

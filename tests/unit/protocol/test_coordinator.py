@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol.coordinator import (
     Dropped,

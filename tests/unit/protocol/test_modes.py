@@ -2,8 +2,8 @@
 
 import pytest
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Mode, Move, SlotId, Step, UnitId
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot import Complete, Forget, Freeze, Hurry, Installed, Open, Prepared, Released, Request, Send
 

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Mode, Move, SlotId, Step, UnitId
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot.phases import AWAITED, SERVED, TRANSITIONS, Event, Phase, Phases
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
 from keyshift.protocol import RouterMachine, SlotMachine
 from keyshift.protocol.router import Barrier, Resume, SavepointBarrier
 from keyshift.protocol.slot import (

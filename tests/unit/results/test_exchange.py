@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from small_store import result_store, run, tables
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.results import exchange
 from keyshift.results.dictionary import meaning, unit
 from keyshift.results.exchange import export_runs, import_runs, read_export

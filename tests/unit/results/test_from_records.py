@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from keyshift.histogram import class_of
-from keyshift.keys import Move, SlotId, Step, UnitId
+from keyshift.model.keys import Move, SlotId, Step, UnitId
+from keyshift.model.records import SnapshotRecord, StepRecord
 from keyshift.planner import Decision
-from keyshift.protocol.record import SnapshotRecord, StepRecord
 from keyshift.results.from_records import (
     bytes_minimum,
     decisions_table,

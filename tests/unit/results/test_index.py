@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from small_bucket import Bucket
 from small_store import result_store, run, tables
 
-from keyshift.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.index import MOST
 from keyshift.results.manifest import new_run_id
 

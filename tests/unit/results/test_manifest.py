@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from keyshift.errors import KeyshiftError
+from keyshift.model.errors import KeyshiftError
 from keyshift.results import manifest as m
 from keyshift.results.tables import TABLES
 

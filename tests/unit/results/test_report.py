@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from small_store import result_store, run, tables
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.results.report import report
 
 SPARK = "the query died (java.io.IOException: no route to 10.1.2.3:7077, see /home/ada/.keyshift/spark.log)"

@@ -4,7 +4,7 @@ import pytest
 from small_bucket import Bucket
 from small_store import result_store, run
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 
 
 class Watched(Bucket):

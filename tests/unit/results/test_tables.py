@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.results import tables as t
 
 VERSION_1 = Path(__file__).parent / "version_1"  # a run that keyshift stored when schema_version was 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyshift.errors import BadInput
-from keyshift.keys import Assignment
-from keyshift.lab.sequential import SequentialRun, run_sequentially
+from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment
 from keyshift.results.verdict import Judgement, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.keycount import KeyCount

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from keyshift.keys import Assignment
-from keyshift.lab.sequential import run_sequentially
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.keys import Assignment
 from keyshift.results import verdict
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
 from keyshift.workloads import Workload, keycount, times

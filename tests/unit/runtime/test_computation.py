@@ -7,14 +7,14 @@ import pyarrow as pa
 import pytest
 from small_job import CONFIG
 
-from keyshift.executor.config import result_schema, slot_schema
-from keyshift.keys import Move, SlotId, Step, UnitId
+from keyshift.model.keys import Move, SlotId, Step, UnitId
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime import computation as module
 from keyshift.runtime.arrow import ArrowOperator
 from keyshift.runtime.computation import Computation
 from keyshift.state.memory import MemoryStore
 from keyshift.state.timers import EVENT
+from keyshift.wire.config import result_schema, slot_schema
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
 WORKLOAD = CONFIG.make_workload()

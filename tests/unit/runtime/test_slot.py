@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keyshift.keys import Mode, Move, Step
+from keyshift.model.keys import Mode, Move, Step
 from keyshift.protocol.slot import Request, SlotMachine
 from keyshift.runtime.row import DATA, MOVED, SNAPSHOT, Row
 from keyshift.runtime.slot import DRAIN_RECORDS, SlotCore

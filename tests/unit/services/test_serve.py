@@ -15,7 +15,7 @@ from minio.error import S3Error
 from typer.testing import CliRunner
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.services import serve
 from keyshift.services.kafka import Kafka

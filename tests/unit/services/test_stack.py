@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 from keyshift import folders
-from keyshift.errors import BadInput, ServiceUnavailable
 from keyshift.folders import Cancelled, silent
+from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services import go_programs, jars, processes
 from keyshift.services.go_programs import go_program
 from keyshift.services.minio import PROGRAM

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from keyshift.checks import check_backend
 from keyshift.checks.backend import SCHEMA, Watched, exported
-from keyshift.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import Backend
 from keyshift.state.cached import CachedStore
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from keyshift.checks.backend import SCHEMA, exported
-from keyshift.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.state import backends, clean_stores, redis_server
 from keyshift.state.hybrid import HybridSettings, HybridStore
 from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, require, served

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keyshift.checks.backend import SCHEMA, exported
-from keyshift.errors import ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import backends
 from keyshift.state.rocksdb import RocksSettings, RocksStore
 

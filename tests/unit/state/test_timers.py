@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from keyshift.errors import ProtocolViolation
+from keyshift.model.errors import ProtocolViolation
 from keyshift.state.timers import EVENT, PROCESSING, TIMER_SCHEMA, Agenda, Timers
 
 KINDS = st.sampled_from([EVENT, PROCESSING])

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyshift import frames
+from keyshift.model import frames
 from keyshift.traffic import collector
 from keyshift.traffic.collector import BUCKETS_MS, Results
 from keyshift.workloads.keycount import RESULT_FIELDS

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 from kafka.future import Future
 
-from keyshift.errors import BadInput, Deposed, ServiceUnavailable
-from keyshift.frames import MOST_BYTES, decode
+from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
+from keyshift.model.frames import MOST_BYTES, decode
 from keyshift.traffic import generator as module
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
 from keyshift.waiting import wait_until

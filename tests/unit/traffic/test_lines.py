@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyshift import frames
-from keyshift.errors import ProtocolViolation
-from keyshift.frames import encode as frame
+from keyshift.model import frames
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.frames import encode as frame
 from keyshift.traffic import lines
 from keyshift.traffic.collector import decoded
 from keyshift.traffic.generator import Generator, GeneratorConfig

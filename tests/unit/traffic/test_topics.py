@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyshift import frames
+from keyshift.model import frames
 from keyshift.traffic import topics
 from keyshift.traffic.topics import count, read_topic, result_times
 from keyshift.workloads.windowcount import WindowCount

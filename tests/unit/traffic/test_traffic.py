@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.errors import NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
 from keyshift.traffic import topics
 from keyshift.traffic import traffic as module
 from keyshift.traffic.traffic import Latencies, Topic, Traffic

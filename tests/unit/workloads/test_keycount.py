@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import run_sequentially
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.keys import Assignment, units_of
 from keyshift.state.memory import MemoryState
 from keyshift.workloads import keycount, workloads
 from keyshift.workloads.keycount import KeyCount

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import run_sequentially
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.keys import Assignment, units_of
 from keyshift.workloads.micro import Micro
 
 SECOND_US = 1_000_000

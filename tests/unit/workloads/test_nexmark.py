@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyshift.checks import check_workload
-from keyshift.errors import BadInput
-from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import run_sequentially
-from keyshift.lab.spec import make_spec
+from keyshift.experiment.spec import make_spec
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment, units_of
 from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.workloads.nexmark import Nexmark

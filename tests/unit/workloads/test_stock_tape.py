@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from keyshift.checks import check_workload
-from keyshift.errors import BadInput
-from keyshift.lab.spec import make_spec
+from keyshift.experiment.spec import make_spec
+from keyshift.model.errors import BadInput
 from keyshift.workloads.stock import Stock
 from keyshift.workloads.stock.opening import resting
 from keyshift.workloads.stock.oracle import Exchange

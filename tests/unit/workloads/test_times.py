@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from keyshift.keys import Assignment
+from keyshift.model.keys import Assignment
 from keyshift.state.timers import CLOCK, EVENT, PROCESSING, WATERMARK
 from keyshift.workloads.times import Times
 

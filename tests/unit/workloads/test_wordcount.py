@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from keyshift.checks import check_workload
-from keyshift.errors import BadInput
-from keyshift.frames import keys_of
-from keyshift.keys import Assignment, units_of
-from keyshift.lab.sequential import run_sequentially
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.errors import BadInput
+from keyshift.model.frames import keys_of
+from keyshift.model.keys import Assignment, units_of
 from keyshift.results.verdict import judge
 from keyshift.workloads import wordcount
 from keyshift.workloads.wordcount import WordCount, word

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from keyshift.keys import RouterId, SlotId, UnitId
+from keyshift.model.keys import RouterId, SlotId, UnitId
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from keyshift.keys import RouterId, Step, UnitId
+from keyshift.model.keys import RouterId, Step, UnitId
 from keyshift.protocol.slot.effects import (
     Capture,
     Complete,

@@ -6,8 +6,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Generic
 
-from keyshift.errors import ProtocolViolation
-from keyshift.keys import Mode, SlotId, Step, UnitId
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Mode, SlotId, Step, UnitId
 from keyshift.protocol.slot.ending import Ending, PendingSnapshot
 from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phase, Phases
 from keyshift.protocol.slot.queues import Queues, Record

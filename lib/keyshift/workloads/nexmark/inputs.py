@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.nexmark.operators import KIND
 from keyshift.workloads.nexmark.source import AUCTION, BID, PERSON
 

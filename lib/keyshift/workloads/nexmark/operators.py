@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from keyshift.keys import units_of
+from keyshift.model.keys import units_of
 from keyshift.state.timers import EVENT
 from keyshift.workloads.nexmark.operators import ROW, TAKEN, blank
 from keyshift.workloads.nexmark.sql import AT_ONCE, ENTRIES, LAST, OF_SESSIONS, ROWS

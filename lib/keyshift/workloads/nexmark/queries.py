@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.contract import KeyedStage
 from keyshift.workloads.nexmark.closing import q4, q6
 from keyshift.workloads.nexmark.inputs import (

@@ -6,7 +6,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.contract import ORIGIN, KeyedStage
 from keyshift.workloads.nexmark.inputs import ints
 from keyshift.workloads.nexmark.operators import KIND, ROW, EntriesOperator, Fold, FoldOperator, Rule

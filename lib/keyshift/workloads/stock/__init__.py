@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from keyshift.errors import BadInput
-from keyshift.frames import empty, keys_of
+from keyshift.model.errors import BadInput
+from keyshift.model.frames import empty, keys_of
 from keyshift.progress import tell
 from keyshift.workloads.contract import KeyedStage, Partition, Source
 from keyshift.workloads.files import InputFile

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.keys import units_of
+from keyshift.model.keys import units_of
 from keyshift.workloads.stock.book import BYTES
 from keyshift.workloads.stock.source import LOT, TICK, accounts_of, first_prices, securities_of
 from keyshift.workloads.stock.tape import ORDERS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.workloads.stock.book import Book, Trade
 from keyshift.workloads.stock.opening import books

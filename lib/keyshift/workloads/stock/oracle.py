@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from keyshift.keys import units_of
+from keyshift.model.keys import units_of
 from keyshift.workloads.times import lines
 
 if TYPE_CHECKING:

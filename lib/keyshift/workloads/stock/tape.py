@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyshift.errors import BadInput
+from keyshift.model.errors import BadInput
 from keyshift.workloads.files import lines, shown
 
 SLICE_US = 50_000

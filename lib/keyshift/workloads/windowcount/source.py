@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.frames import EVENT_FIELDS
+from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.keyed import key_draw
 
 if TYPE_CHECKING:

@@ -1,0 +1,203 @@
+"""A query under test, fed in bursts: one generator per burst, one collector for all of them."""
+
+import contextlib
+import math
+import secrets
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from bench.plain import start_plain
+from keyshift.driver.job import Job
+from keyshift.driver.spark import telling_line
+from keyshift.endpoints import Endpoints
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.system import job_config
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment, SlotId
+from keyshift.traffic.traffic import Topic, Traffic
+
+BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
+ANSWER_S = 30.0  # for late results after a burst
+QUIET_S = 3.0  # no result for so long: what is missing does not come any more
+LEAD_S, UNMEASURED_S = 0.3, 2.0  # before the first event of a burst; of each burst, at its beginning
+SUSTAINED_P99_MS = 500.0
+HOPELESS_P99_MS = 2 * SUSTAINED_P99_MS  # a burst that is to show whether the rate is sustained is over then
+
+
+@dataclass(frozen=True)
+class Burst:
+    """The result of one burst: p50 and p99 of each measured second, in ms, and whether all results came soon enough."""
+
+    p50s_ms: list[float]
+    p99s_ms: list[float]
+    kept_up: bool
+
+    @property
+    def p50_ms(self) -> float:
+        """Median over the seconds."""
+        return median(self.p50s_ms)
+
+    @property
+    def p99_ms(self) -> float:
+        """Median over the seconds of each second's P99."""
+        return median(self.p99s_ms)
+
+    @property
+    def sustained(self) -> bool:
+        """Whether latency was still low in the last third, and nothing was left behind."""
+        last = self.p99s_ms[-max(1, len(self.p99s_ms) // 3) :]
+        return self.kept_up and bool(last) and median(last) < SUSTAINED_P99_MS
+
+
+class Subject:
+    """A running query with its topics and its collector. A context manager that leaves nothing behind.
+
+    ``trace``: a folder for the moments at which frames pass (``keyshift.trace``).
+    """
+
+    def __init__(
+        self, name: str, spark: SparkSession, endpoints: Endpoints, spec: RunSpec, work: Path, trace: str = ""
+    ) -> None:
+        self.name, self._spec, self._work, self._spark = name, spec, work, spark
+        config = job_config(spec, f"bench-{name}-{secrets.token_hex(4)}", endpoints, None)
+        self.config = replace(config, slots=spec.job.slots, trace=trace)
+        self._traffic = Traffic(
+            endpoints,
+            spec.workload,
+            Topic(self.config.events_topic, self.config.routers),
+            Topic(self.config.results_topic, self.config.slots),
+            work / f"{self.config.job}.parquet",
+            trace=trace,
+        )
+
+    def __enter__(self) -> "Subject":
+        try:
+            self._traffic.open()
+            ticks = self._traffic.feed(self._spec.run.rate, self._spec.run.frame_ms)
+            self._start()
+            self._traffic.end(ticks)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.ExitStack() as stack:  # all of them, whatever of it fails
+            for step in (self._traffic.close, self._clean, self._stop):
+                stack.callback(step)
+
+    # -- what differs between the two jobs ----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        raise NotImplementedError
+
+    def _clean(self) -> None:
+        raise NotImplementedError
+
+    def _check_query(self) -> None:
+        raise NotImplementedError
+
+    # -- load ---------------------------------------------------------------------------------------------------------
+
+    def burst(self, rate: float, frame_ms: float, seconds: float, give_up: bool = False) -> Burst:
+        """Offer ``rate`` events/s for ``seconds``, and wait until the results are there.
+
+        ``give_up``: end the burst as soon as it is clear that the rate is not sustained. Raises ServiceUnavailable if
+        a process dies.
+        """
+        traffic = self._traffic
+        seconds_before, received_before = len(traffic.seconds), traffic.received
+        feed = traffic.feed(rate, frame_ms)
+        try:
+            feed.await_state("ready")
+            start = time.time() + LEAD_S
+            feed.begin(start, seconds)
+            first, end = math.ceil(start + UNMEASURED_S), math.floor(start + seconds)
+
+            def hopeless() -> bool:
+                said = traffic.seconds[seconds_before:]
+                return any(s["second"] >= first and (s["p50_ms"] or 0.0) > HOPELESS_P99_MS for s in said)
+
+            while time.time() < start + seconds and not (give_up and hopeless()):
+                time.sleep(0.1)
+                self._check()
+            if time.time() < start + seconds:
+                feed.tell({"stop": True})
+            feed.await_state("done")
+            complete = self._await_results(received_before + (feed.due or 0))
+        finally:
+            traffic.end(feed)
+        said = traffic.seconds[seconds_before:]
+        measured = [s for s in said if first <= s["second"] < end and s["p50_ms"] is not None]
+        kept_up = complete and time.time() >= start + seconds and not hopeless() and bool(measured)
+        return Burst([s["p50_ms"] for s in measured], [s["p99_ms"] for s in measured], kept_up)
+
+    def _await_results(self, wanted: int) -> bool:
+        deadline = time.monotonic() + ANSWER_S
+
+        def over() -> bool:
+            self._check()
+            return self._traffic.received >= wanted or time.monotonic() > deadline
+
+        self._traffic.await_results(over, QUIET_S)
+        return self._traffic.received >= wanted
+
+    def _check(self) -> None:
+        self._check_query()
+        self._traffic.check()
+
+
+class KeyshiftSubject(Subject):
+    """keyshift's pipeline; no migration happens."""
+
+    def _start(self) -> None:
+        self._job = Job(self._spark, self.config, self._work, BATCH_S, self._traffic)
+        slots = self.config.slots
+        owners = tuple(SlotId(unit % slots) for unit in range(self.config.key_groups))  # those of the plain job
+        self._job.start([Assignment(1, owners)])
+
+    def _stop(self) -> None:
+        if hasattr(self, "_job"):
+            self._job.stop()
+
+    def _clean(self) -> None:
+        if hasattr(self, "_job"):
+            self._job.clean()
+
+    def _check_query(self) -> None:
+        self._job.check()
+
+
+class PlainSubject(Subject):
+    """The job of ``bench.plain``."""
+
+    _query: StreamingQuery | None = None
+
+    def _start(self) -> None:
+        self._query = start_plain(self._spark, self.config, self._checkpoint, BATCH_S)
+        self._traffic.await_slots(range(self.config.slots), {"marker": "ready"}, self._check_query)
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._work / "checkpoints" / self.config.job
+
+    def _stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+    def _clean(self) -> None:
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _check_query(self) -> None:
+        if self._query is not None and not self._query.isActive:
+            error = self._query.exception()
+            raise ServiceUnavailable(f"the plain query has ended: {telling_line(str(error)) if error else 'stopped'}")

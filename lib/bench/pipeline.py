@@ -1,0 +1,149 @@
+"""Latency and highest rate of the pipeline, beside the plain job in the same Spark session; its legs."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from bench import legs
+from bench.load import KeyshiftSubject, PlainSubject, Subject
+from bench.measurements import Measurement, staircase
+from keyshift.driver.spark import session
+from keyshift.endpoints import Endpoints
+from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.folders import Say
+from keyshift.services.jars import jars
+
+LATENCY_AIM, RATE_AIM = 1.1, 1.05
+FRAME_MS = (10.0, 15.0, 20.0, 30.0, 50.0)
+FIRST_RATE_PER_S = 32_000.0
+TRIES = 2  # of a rate: what else runs on the machine can make a burst fail, but none succeed
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long and how often."""
+
+    repetitions: int = 3
+    seconds: float = 12.0  # of a burst that measures latency
+    rate_repetitions: int = 2
+    rate_seconds: float = 8.0  # of a rung of the staircase
+    bisections: int = 4
+
+
+QUICK = Effort(repetitions=1, seconds=8.0, rate_repetitions=1, rate_seconds=6.0, bisections=2)
+
+
+def _spec() -> RunSpec:
+    """The defaults of a run, every slot owning state from the beginning: there is no migration to make room for."""
+    return make_spec({"slots": make_spec({}).scenario.to_slots})
+
+
+@contextlib.contextmanager
+def _spark(cores: int, home: Path, say: Say) -> Iterator[tuple[SparkSession, Path]]:
+    home.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="bench-", dir=home))
+    try:
+        say(f"starting Spark, local[{cores}]")
+        spark = session(f"local[{cores}]", jars("spark", say), work, home / "spark.log")
+        try:
+            yield spark, work
+        finally:
+            spark.stop()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measure(parts: set[str], effort: Effort, endpoints: Endpoints, home: Path, say: Say) -> list[Measurement]:
+    """Parts a (against the plain job), c (against the frame interval) and d (leg by leg), those of ``parts``."""
+    spec = _spec()
+    rows: list[Measurement] = []
+    if "d" in parts:
+        with _spark(spec.cores, home, say) as (spark, work):
+            rows += legs.measure(spark, endpoints, spec, work, effort.seconds)
+    if not parts & {"a", "c"}:
+        return rows
+    with contextlib.ExitStack() as stack:
+        spark, work = stack.enter_context(_spark(spec.cores * (2 if "a" in parts else 1), home, say))
+
+        def start(kind: Callable[..., Subject], name: str) -> Subject:
+            subject = stack.enter_context(kind(name, spark, endpoints, spec, work))
+            say(f"{name}: ready")
+            return subject
+
+        ours = start(KeyshiftSubject, "keyshift")
+        if "a" in parts:
+            plain = start(PlainSubject, "plain")
+            for subject in (ours, plain):
+                subject.burst(spec.run.rate, spec.run.frame_ms, effort.seconds)  # warm up
+            rows += _latency(ours, plain, spec, effort, say)
+            rows.append(_highest_rate(ours, plain, spec, effort, say))
+        if "c" in parts:
+            rows += _frame_intervals(ours, spec, effort, say)
+    return rows
+
+
+def _latency(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Measurement]:
+    bursts: dict[str, list[tuple[float, float]]] = {ours.name: [], plain.name: []}
+    for repetition in range(effort.repetitions):
+        for subject in _in_turn(ours, plain, repetition):
+            burst = subject.burst(spec.run.rate, spec.run.frame_ms, effort.seconds)
+            bursts[subject.name].append((burst.p50_ms, burst.p99_ms))
+            say(f"a: {subject.name:8s} {spec.run.rate:.0f} events/s: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
+    (our_p50s, our_p99s), (plain_p50s, plain_p99s) = (zip(*bursts[s.name], strict=True) for s in (ours, plain))
+    at = f"at {spec.run.rate:.0f} events/s"
+    return [
+        Measurement("a", f"p50 {at}, against the plain job", "ms", list(our_p50s), list(plain_p50s), LATENCY_AIM),
+        Measurement("a", f"p99 {at}, against the plain job", "ms", list(our_p99s), list(plain_p99s), LATENCY_AIM),
+    ]
+
+
+def _highest_rate(ours: Subject, plain: Subject, spec: RunSpec, effort: Effort, say: Say) -> Measurement:
+    rates: dict[str, list[float]] = {ours.name: [], plain.name: []}
+    for repetition in range(effort.rate_repetitions):
+        for subject in _in_turn(ours, plain, repetition):
+
+            def sustains(rate: float, subject: Subject = subject) -> bool:
+                return any(_burst_sustained(subject, rate, spec, effort, say) for _ in range(TRIES))
+
+            done = rates[subject.name]
+            start = FIRST_RATE_PER_S if not done else 0.75 * done[-1]  # other rungs than before
+            done.append(staircase(sustains, start, effort.bisections))
+    return Measurement(
+        "a",
+        "highest sustained rate, against the plain job",
+        "events/s",
+        rates[ours.name],
+        rates[plain.name],
+        RATE_AIM,
+        more_is_better=True,
+    )
+
+
+def _burst_sustained(subject: Subject, rate: float, spec: RunSpec, effort: Effort, say: Say) -> bool:
+    burst = subject.burst(rate, spec.run.frame_ms, effort.rate_seconds, give_up=True)
+    p99 = f"p99 {burst.p99_ms:.0f} ms" if burst.p99s_ms else "no second measured"
+    say(f"a: {subject.name:8s} {rate:.0f} events/s: {'sustained' if burst.sustained else 'not sustained'}, {p99}")
+    return burst.sustained
+
+
+def _frame_intervals(ours: Subject, spec: RunSpec, effort: Effort, say: Say) -> list[Measurement]:
+    found: dict[float, list[tuple[float, float]]] = {frame_ms: [] for frame_ms in FRAME_MS}
+    for _ in range(effort.repetitions):
+        for frame_ms in FRAME_MS:
+            burst = ours.burst(spec.run.rate, frame_ms, effort.seconds)
+            found[frame_ms].append((burst.p50_ms, burst.p99_ms))
+            say(f"c: frames of {frame_ms:g} ms: p50 {burst.p50_ms:.1f}, p99 {burst.p99_ms:.1f} ms")
+    return [
+        Measurement("c", f"{name} with frames of {frame_ms:g} ms", "ms", [pair[i] for pair in pairs], [])
+        for frame_ms, pairs in found.items()
+        for i, name in enumerate(("p50", "p99"))
+    ]
+
+
+def _in_turn(ours: Subject, plain: Subject, repetition: int) -> tuple[Subject, Subject]:
+    return (ours, plain) if repetition % 2 == 0 else (plain, ours)

@@ -1,0 +1,113 @@
+"""The job keyshift is compared with: the same frames through the same engine, with nothing that could move state.
+
+Fixed modulo routing, a dictionary, result frames of the same columns. No protocol, no ZooKeeper, no queues.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.driver.spark import start_query
+from keyshift.model import frames
+from keyshift.model.keys import units_of
+from keyshift.runtime.row import DATA, Row
+from keyshift.wire import channel
+from keyshift.wire.channel import PRIMER
+from keyshift.wire.config import JobConfig, result_schema
+from keyshift.worker.tasks import Batches, Task
+
+_WORD = 8  # bytes of the count at the beginning of a payload
+
+
+def _router(config: JobConfig) -> Task:
+    """One row per slot with events in a frame; an empty frame goes to all, so that they begin before the load."""
+    source, slots = config.make_source(), config.slots
+    schema = _slot_schema(config)
+
+    def split(events: pa.RecordBatch) -> dict[int, bytes]:
+        slot_of = units_of(events["key"].to_numpy(), config.key_groups, config.bins) % slots
+        order = np.argsort(slot_of, kind="stable")
+        edges = np.searchsorted(slot_of[order], np.arange(slots + 1))
+        columns = events.take(pa.array(order)).columns
+        ordered = pa.RecordBatch.from_arrays([*columns, pa.array(order.astype(np.int32))], schema=schema)
+        return {
+            slot: ordered.slice(edges[slot], edges[slot + 1] - edges[slot]).serialize().to_pybytes()
+            for slot in range(slots)
+            if edges[slot] < edges[slot + 1]
+        }
+
+    def run(batches: Batches) -> Batches:
+        primed = False
+        for batch in batches:
+            for partition, offset, value in zip(*batch.columns, strict=True):
+                if not value.is_valid:
+                    continue
+                router = partition.as_py()
+                events, _ = frames.decode(value.as_buffer(), source.schema)
+                parts = split(events) if events.num_rows else dict.fromkeys(range(slots), b"")
+                rows = [(n, channel.packed(Row(DATA, router, 0, offset.as_py(), 0, part))) for n, part in parts.items()]
+                if router == 0 and not primed:
+                    primed, first = True, channel.packed(Row(PRIMER, router, 0, 0, 0))
+                    rows = [*((n, first) for n in range(slots)), *rows]
+                yield channel.routed(rows)
+
+    return run
+
+
+def _slot(config: JobConfig) -> Task:
+    """Counts each key beside a payload of ``state_bytes``; one result frame per row, a ready marker with the first."""
+    schema, results = _slot_schema(config), result_schema(config.make_stage())
+    fresh = (0, bytes(config.parameters["state_bytes"]))
+
+    def count(events: pa.RecordBatch, router: int, offset: int, state: dict[int, tuple[int, bytes]]) -> bytes:
+        counts, stamps = [], []
+        for key in events["key"].to_numpy().tolist():
+            total, payload = state.get(key) or fresh
+            stamps.append(int.from_bytes(payload[:_WORD], "little"))
+            total += 1
+            state[key] = (total, total.to_bytes(_WORD, "little") + payload[_WORD:])
+            counts.append(total)
+        rows = events.num_rows
+        columns: dict[str, Any] = {
+            "key": events["key"],
+            "t": events["t"],
+            "router": pa.repeat(pa.scalar(router, pa.int32()), rows),
+            "offset": pa.repeat(pa.scalar(offset, pa.int64()), rows),
+            "position": events["position"],
+            "version": pa.repeat(pa.scalar(0, pa.int64()), rows),
+            "count": pa.array(np.array(counts, np.int64)),
+            "stamp": pa.array(np.array(stamps, np.int64)),
+        }
+        return frames.encode(pa.RecordBatch.from_arrays([columns[name] for name in results.names], schema=results))
+
+    def run(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        number = context.partitionId()
+        state: dict[int, tuple[int, bytes]] = {}
+        ready = [frames.encode(frames.empty(results), {"marker": "ready", "slot": number})]
+        for batch in batches:
+            values, ready = ready, []
+            for row in channel.received(batch):
+                if row.kind == DATA and len(row.payload):
+                    events = pa.ipc.read_record_batch(row.payload, schema)
+                    values.append(count(events, row.router, row.offset, state))
+            if values:
+                yield channel.answered(values)
+
+    return run
+
+
+def _slot_schema(config: JobConfig) -> pa.Schema:
+    return pa.schema([*config.make_stage().events, pa.field("position", pa.int32())])
+
+
+def start_plain(spark: SparkSession, config: JobConfig, checkpoint: Path, batch_s: float) -> StreamingQuery:
+    """Start the plain job on the topics of ``config``; source, sink and options are those of ``start_query``."""
+    return start_query(spark, config, checkpoint, batch_s, router=_router(config), slot=_slot(config))

@@ -1,0 +1,155 @@
+"""The job of a soak, from outside: started, asked, killed and resumed, stopped, all in the public ways."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import pairwise
+from threading import Thread
+from typing import Any
+
+from keyshift.clock import SECOND_US
+from keyshift.control import background
+from keyshift.control.background import Client
+from keyshift.control.files import JobFile, Jobs
+from keyshift.experiment.live_spec import live_spec, room
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.services.stack import Stack
+from keyshift.traffic import topics
+from keyshift.waiting import wait_until
+
+NAME = "soak"
+SETTLE_S = 6.0  # before a job can be told to have got over what happened: its death is noticed by then
+RECOVER_S = 240.0  # for it to get over it
+GONE_S = 30.0  # for a killed process to be gone
+LOOK_S = 0.5
+Say = Callable[[str], None]
+Status = dict[str, Any]
+
+
+class Unanswered(KeyshiftError):
+    """A request got no answer, though the job's process lives; or the job did not get over what happened."""
+
+
+class SoakJob:
+    """``watched``: hears the job's process whenever there is another one."""
+
+    def __init__(self, stack: Stack, values: Mapping[str, Any], profile: str | None, watched: Callable[[int], None]):
+        self._stack, self._values, self._profile, self._watched = stack, dict(values), profile, watched
+        self._partitions = room(live_spec(values))
+        self._jobs = Jobs(stack.home)
+        self._file: JobFile | None = None
+        self.run_id = ""
+
+    def start(self, say: Say) -> None:
+        """Returns when it is ready and has a snapshot."""
+        self._begun(*background.start(self._values, say, NAME, profile=self._profile))
+        if not wait_until(lambda: self.status().get("snapshots"), RECOVER_S):
+            raise Unanswered(f"no snapshot within {RECOVER_S:g} s")
+
+    def _begun(self, job: JobFile, told: Status) -> None:
+        self._file, self.run_id = job, told["run_id"]
+        self._watched(job.pid)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process lives."""
+        return self._file is not None and self._jobs.alive(self._file)
+
+    def status(self) -> Status:
+        """Raises KeyshiftError, with how it ended, if it does not run any more; Unanswered."""
+        told = self._asked(lambda client: client.status())
+        if told["state"] == "failed":
+            raise KeyshiftError(f"the job has failed: {told['why']}")
+        return told
+
+    def plan(self, strategy: str, slots: int) -> None:
+        """Raises BadInput, or KeyshiftError if a service is away."""
+        before = len(self.status()["migrations"])
+        self._asked(lambda client: client.plan(strategy, slots))
+        wait_until(lambda: len(self.status()["migrations"]) > before, RECOVER_S)
+
+    def fault(self, fault: str) -> None:
+        """As ``plan``."""
+        self._asked(lambda client: client.post("/fault", fault=fault))
+
+    def _asked(self, ask: Callable[[Client], Status]) -> Status:
+        assert self._file is not None
+        try:
+            return ask(Client(self._file))
+        except ServiceUnavailable as error:
+            if self.alive:
+                raise Unanswered(str(error)) from error
+            ended = self._jobs.read(NAME) or self._file
+            raise KeyshiftError(f"the job has ended: {self._jobs.ended(ended)}") from error
+
+    def die(self) -> None:
+        """Kill its process; returns when another one goes on with it."""
+        assert self._file is not None
+        os.kill(self._file.pid, signal.SIGKILL)
+        if not wait_until(lambda: not self.alive, GONE_S):
+            raise Unanswered(f"process {self._file.pid} was killed and lives after {GONE_S:g} s")
+        self._begun(*background.resume(NAME, lambda line: None))
+
+    def settle(self, lasts_s: float) -> Status:
+        """Its status when it has got over what happened, and lasts so long: it runs, has results, moves nothing.
+
+        Raises Unanswered.
+        """
+        time.sleep(SETTLE_S + lasts_s)
+        told: Status = {}
+
+        def over() -> bool:
+            nonlocal told
+            told = self.status()
+            return told["state"] == "running" and not told["migrating"] and told["results_per_s"] > 0
+
+        if not wait_until(over, RECOVER_S, LOOK_S):
+            how = {name: told.get(name) for name in ("state", "phase", "migrating", "results_per_s")}
+            raise Unanswered(f"the job did not get over it within {RECOVER_S:g} s: {how}")
+        return told
+
+    def silence_ms(self, begin: float, end: float) -> float | None:
+        """The longest time without a result between two moments (seconds since the epoch); None if Kafka is away."""
+        with contextlib.suppress(ServiceUnavailable):
+            endpoints = self._stack.endpoints()
+            moments = topics.result_times(
+                endpoints.kafka, f"{self.run_id}-results", self._partitions, begin, endpoints.sign_in
+            )
+            inside = sorted(each / SECOND_US for each in moments if begin <= each / SECOND_US <= end)
+            every = [begin, *inside, end]
+            return round(1000 * max(after - before for before, after in pairwise(every)), 1)
+        return None
+
+    def stop(self, within_s: float, say: Say) -> Status:
+        """Its last status, with the verdict, when its process is gone. Raises Unanswered if that takes too long."""
+        assert self._file is not None
+        answer: Future[Status] = Future()
+        client = Client(self._file)
+
+        def stop() -> None:
+            try:
+                answer.set_result(background.stopped(client, say))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        Thread(target=stop, name="keyshift-soak-stop", daemon=True).start()
+        try:
+            told = answer.result(within_s)
+        except TimeoutError:
+            raise Unanswered(f"the stop was not answered within {within_s:g} s") from None
+        background.await_end(self._file)
+        return told
+
+    def end(self) -> None:
+        """Whatever it does, its process ends. What it could go on from stays."""
+        if self._file is None or not self.alive:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._file.pid, signal.SIGTERM)
+        with contextlib.suppress(ServiceUnavailable):
+            return background.await_end(self._file)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._file.pid, signal.SIGKILL)

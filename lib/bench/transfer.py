@@ -1,0 +1,154 @@
+"""State transfer between two processes, as in a migration, against a bare Flight copy of the same batches."""
+
+import json
+import secrets
+import sys
+import time
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from bench.measurements import Measurement
+from keyshift.driver.spark import WORKER_ENVIRONMENT
+from keyshift.experiment.spec import DEFAULTS, JobPart
+from keyshift.lab.bare_copy import Sink, copy_s
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.state import Store, UnitState, backends
+from keyshift.traffic.process import JsonProcess, say
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import Acknowledged, Parcel
+from keyshift.worker.flight.server import Holder, StateServer
+from keyshift.workloads import Operator
+from keyshift.workloads.keycount import KeyCount
+
+UNITS, STATE_BYTES = 32, 128 << 20
+AIM = 1.5
+CHUNK_BYTES, BACKEND = JobPart().chunk_bytes, backends.get(DEFAULTS["backend"])
+DEADLINE_S = 60.0
+SWITCH_INTERVAL_S = 0.001  # as in ``worker.daemon``
+
+Units = list[tuple[int, UnitState]]
+
+
+def _workload() -> KeyCount:
+    return KeyCount(key_groups=UNITS, keys=STATE_BYTES // KeyCount().state_bytes, skew=0)
+
+
+def _operator() -> Operator:
+    return _workload().stages[0].operator()
+
+
+def _store(operator: Operator) -> Store:
+    return BACKEND.open("bench", operator.state_schema, BACKEND.settings())
+
+
+class _Destination:
+    """The holder at the other end, as far as it is asked; see ``worker.flight.server.Holder``."""
+
+    def __init__(self) -> None:
+        operator = _operator()
+        self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
+        self._store = _store(operator)
+        self.states: dict[int, UnitState] = {}
+
+    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
+        for parcel in parcels:
+            state = self._store.unit(parcel.unit)
+            state.install(parcel.batches)
+            self.states[parcel.unit] = state
+        return [True] * len(parcels)
+
+
+def _serve() -> None:
+    """The other process: says where it listens; then, when it is asked, how many keys have come; drops them."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    holder = _Destination()
+    token = json.loads(sys.stdin.readline())["token"]
+    server, sink = StateServer(cast(Holder, holder), "127.0.0.1", token, CHUNK_BYTES), Sink()
+    say({"state": server.address, "sink": sink.address})
+    for _ in sys.stdin:
+        keys = sum(map(len, holder.states.values()))
+        holder.states.clear()
+        sink.kept = []  # until now: what is dropped at once lands in warm memory again
+        say({"keys": keys})
+
+
+def _touched(schema: pa.Schema) -> Units:
+    """Units whose every key was set by the operator: nothing of them lies ready in columns."""
+    operator = _operator()
+    store = _store(operator)
+    states: Units = []
+    for unit in range(UNITS):
+        state = store.unit(unit)
+        operator.initial(unit, state)
+        for key in list(state.keys()):
+            value = state.values[key]
+            assert value is not None
+            state.values[key] = value
+        states.append((unit, state))
+    return states
+
+
+def _arrived(states: Units) -> Units:
+    """The same, as they are at a destination before anybody touched them."""
+    store, again = _store(_operator()), []
+    for unit, state in states:
+        copy = store.unit(unit)
+        copy.install(state.export(CHUNK_BYTES))
+        again.append((unit, copy))
+    return again
+
+
+def measure(repetitions: int) -> list[Measurement]:
+    """Part b: ms until the last unit is acknowledged, and until a bare copy of the same batches is there."""
+    chunk_bytes, token = CHUNK_BYTES, secrets.token_urlsafe(16)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    holder = _Destination()
+    touched = _touched(holder.state_schema)
+    kinds = {"keys set one by one": touched, "units that just arrived": _arrived(touched)}
+    batches = [batch for _, state in touched for batch in state.export(chunk_bytes)]
+    keys = _workload().keys
+    ours: dict[str, list[float]] = {kind: [] for kind in kinds}
+    bare: dict[str, list[float]] = {kind: [] for kind in kinds}
+    other = JsonProcess("bench.transfer", {"token": token}, more_env=WORKER_ENVIRONMENT)
+    try:
+        addresses = other.report(DEADLINE_S)
+        clients = StateClients(token, DEADLINE_S, holder.state_schema, chunk_bytes)
+        with flight.FlightClient(f"grpc://{addresses['sink']}") as client:
+
+            def arrived() -> int:
+                other.tell({"keys": "how many"})
+                return int(other.report(DEADLINE_S)["keys"])
+
+            def copy() -> float:
+                took_ms = copy_s(client, batches) * 1000
+                arrived()  # lets go of the copy
+                return took_ms
+
+            def push(units: Units) -> float:
+                acknowledged: Acknowledged = []
+                parcels = [Parcel(unit, state=state) for unit, state in units]
+                begin = time.perf_counter()
+                clients.push(addresses["state"], 0, "", parcels, lambda *_: None, acknowledged.extend)
+                took_ms = (time.perf_counter() - begin) * 1000
+                come = arrived()
+                if come != keys or len(acknowledged) != UNITS:
+                    raise ServiceUnavailable(f"{come} of {keys} keys arrived, {len(acknowledged)} of {UNITS} units")
+                return took_ms
+
+            for repetition in range(-1, repetitions):  # the first, with cold connections, does not count
+                for kind, units in kinds.items():
+                    times = copy(), push(units)
+                    if repetition >= 0:
+                        bare[kind].append(times[0])
+                        ours[kind].append(times[1])
+        clients.close()
+    finally:
+        other.kill()
+    what = f"{STATE_BYTES >> 20} MiB in {UNITS} units"
+    return [Measurement("b", f"transfer of {what}, {kind}", "ms", ours[kind], bare[kind], AIM) for kind in kinds]
+
+
+if __name__ == "__main__":
+    _serve()

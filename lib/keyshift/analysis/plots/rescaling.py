@@ -1,0 +1,83 @@
+"""Several migrations of one run, one after the other: what each of them cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
+
+from keyshift.analysis.metrics import completion_s, migration_of, need, spike_ms
+from keyshift.analysis.plots.strategies import plain_log
+from keyshift.analysis.plots.style import heading, look, theme
+from keyshift.model.errors import BadInput
+
+_WIDTH = 0.6  # of the points of a migration, side by side; 1 is the distance to the next migration
+_MIB = 2**20
+
+
+def rescalings(
+    seconds: pd.DataFrame, migration: pd.DataFrame, decisions: pd.DataFrame, requested_s: list[float]
+) -> pd.DataFrame:
+    """One row per migration: number (from 0), requested_s, units, moved_mib, completion_s, spike_ms.
+
+    ``seconds`` is from ``metrics.per_second``, the others are tables of the run. ``requested_s``: when each migration
+    was requested, relative to the first one. The spike is the highest P99 of a second from there to the next request,
+    at which a migration that takes longer still goes on: so that is in the next one's spike. What is not known is NaN.
+    """
+    need(migration, ["bytes", "switched_s", "installed_s"], "rescalings")
+    moved = migration.assign(migration=migration_of(migration, decisions))
+    rows = []
+    for number, (begin, end) in enumerate(zip(requested_s, [*requested_s[1:], np.inf], strict=True)):
+        mine = moved[moved["migration"] == number]
+        later = seconds.assign(second=seconds["second"] - np.floor(begin))
+        rows.append(
+            {
+                "number": number,
+                "requested_s": begin,
+                "units": int(mine["installed_s"].notna().sum()),
+                "moved_mib": mine["bytes"].sum() / _MIB,
+                "completion_s": completion_s(mine),
+                "spike_ms": spike_ms(later, np.floor(end) - np.floor(begin)),
+            }
+        )
+    return pd.DataFrame(rows).astype({"completion_s": "float64", "spike_ms": "float64"})
+
+
+def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Figure:
+    """Completion and P99 spike of each migration, both on log axes, a marker for each strategy.
+
+    ``tables``: of ``rescalings``; of several runs of a strategy one below the other, and each run is a marker.
+    ``names``: of the migrations.
+    """
+    if not tables:
+        raise BadInput("rescaling_figure: no run given")
+    panels = (("completion_s", "completion (s)", "Completion"), ("spike_ms", "P99 spike (ms)", "P99 spike"))
+    with theme():
+        figure, grid = plt.subplots(1, 2, figsize=(max(8.0, 2.0 + 1.6 * len(names)), 3.9), layout="constrained")
+        for ax, (column, label, title) in zip(grid, panels, strict=True):
+            for place, (strategy, table) in enumerate(tables.items()):
+                need(table, ["number", column], f"rescaling_figure, {strategy}")
+                aside = _WIDTH * ((place + 0.5) / len(tables) - 0.5)
+                ax.plot(table["number"] + aside, table[column], **_drawn(strategy))
+            plain_log(ax, "y")
+            ax.set_ylabel(label)
+            ax.set_xlim(-0.5, len(names) - 0.5)
+            ax.set_xticks(range(len(names)), names)
+            ax.xaxis.set_minor_locator(FixedLocator([number + 0.5 for number in range(len(names) - 1)]))
+            ax.grid(visible=False, axis="x")
+            ax.grid(visible=True, axis="x", which="minor")
+            ax.set_xlabel("migration (slots before → after)")
+            heading(ax, f"{title} of each migration")
+        handles = [Line2D([], [], **_drawn(name), label=look(name).label) for name in tables]
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
+    return figure
+
+
+def _drawn(strategy: str) -> dict[str, Any]:
+    """A marker without a line."""
+    how = look(strategy)
+    return {"color": how.colour, "marker": how.marker, "linestyle": "", "markersize": 8}

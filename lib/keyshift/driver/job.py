@@ -1,0 +1,425 @@
+"""One job: a query, its coordinator, its savepoints; possibly several attempts, each a new query from a savepoint."""
+
+import contextlib
+import dataclasses
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.clock import now_us
+from keyshift.driver.snapshotter import KEPT, Said, Snapshot, Snapshotter
+from keyshift.driver.spark import start_query, telling_line
+from keyshift.driver.stage import LedStage, StagePast, Unfinished
+from keyshift.driver.strikes import Services, Strikes
+from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.records import SnapshotRecord, StepRecord
+from keyshift.registry import unknown
+from keyshift.runtime.protocol_log import Event
+from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.epoch import Epoch
+from keyshift.wire.faults import Fault
+from keyshift.wire.savepoint import Manifest, Savepoint, SavepointStore, Unreadable, participants
+
+
+@dataclass(frozen=True)
+class Past:
+    """The way of a job until now, for ``Job.resume`` in another process. The fields are those of ``Job``."""
+
+    stages: dict[str, StagePast]
+    savepoints: list[Savepoint]
+    snapshots: list[Snapshot]
+    troubles: list[str]
+    revoked: set[int]
+    begun_from: Savepoint | None
+    first_version: int
+
+
+class Output(Said, Protocol):
+    """The results topic, as far as a job has to know what has come out of it; see ``traffic.traffic.Traffic``."""
+
+    @property
+    def received(self) -> int:
+        """So much has come out that counts: grows as long as something does."""
+
+    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
+        """Until a marker that has what ``said`` has has come from each slot."""
+
+    def revoke(self, versions: Collection[int]) -> None:
+        """What came out under ``versions`` counts for nothing: it comes once more."""
+
+    def require_input(self, offsets: Mapping[int, int]) -> None:
+        """Raises NotThere unless the input is still there from these offsets of each router on; 0 if it has none."""
+
+
+class Job:
+    """Starts and stops queries and moves their state.
+
+    For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears the phase. Methods
+    that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, Deposed if another
+    process has claimed the job, and ServiceUnavailable if a service is not there any more. ``services`` can be hit.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: JobConfig,
+        work: Path,
+        batch_s: float,
+        output: Output,
+        say: Callable[[str], None] = lambda phase: None,
+        services: Services | None = None,
+    ) -> None:
+        self.config = config  # of the first stage
+        self._spark, self._work, self._batch_s, self._output, self._say = spark, work, batch_s, output, say
+        self._query: StreamingQuery | None = None
+        self._begun_from: Savepoint | None = None
+        self._first_version = 0  # of the last stage in the attempt that began from there
+        self._snapshotter: Snapshotter | None = None
+        self._ended: list[Snapshotter] = []  # of earlier attempts
+        self.savepoints: list[Savepoint] = []  # all that were committed
+        self.snapshots: list[Snapshot] = []  # the newest complete ones, that the job may go on from
+        self._journaled: set[str] = set()  # names of those that a journal may have, whoever keeps it
+        self._keeping = threading.Lock()  # both change only while held
+        self.snapshots_taken: list[SnapshotRecord] = []  # all that were complete
+        self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
+        self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
+        self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
+        self.stages = [self._new_stage(each) for each in config.chain()]
+        self.strikes = Strikes(config.faults, self.stages, say, services)
+
+    def _new_stage(self, config: JobConfig) -> LedStage:
+        return LedStage(config, self.troubles, self.check, self._say)
+
+    def stage(self, name: str) -> LedStage:
+        """The stage of this name. Raises BadInput if there is none."""
+        stages = {stage.name: stage for stage in self.stages}
+        if name not in stages:
+            raise unknown("stage", name, list(stages))
+        return stages[name]
+
+    @property
+    def troubles_so_far(self) -> list[str]:
+        """``troubles``, with those of the attempt under way; for any thread."""
+        return [*self.troubles, *(trouble for stage in self.stages for trouble in stage.new_troubles)]
+
+    # -- who drives it ------------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> contextlib.closing[Coordination]:
+        """A place in ZooKeeper, at the root of the whole job."""
+        config = self.config
+        root, epoch = f"/keyshift/{config.job}", Epoch(config.job, config.epoch) if config.epoch else None
+        return contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token, epoch))
+
+    def claim(self, first: bool = False) -> int:
+        """Be the job's driver from now on, and tell in which epoch: another process that was is deposed.
+
+        ``first``: there was none before. Raises NotThere if the job is over.
+        """
+        with self._nodes() as nodes:
+            self.config = dataclasses.replace(self.config, epoch=nodes.claim(self.config.job, first).number)
+        return self.config.epoch
+
+    def require_driver(self) -> None:
+        """Raises Deposed if another process has claimed the job meanwhile."""
+        if (there := self.stages[0].coordination) is not None:
+            with contextlib.suppress(ServiceUnavailable):  # it was away for too long for this one: another one asks
+                return there.require_epoch()
+        if self.config.epoch:
+            with self._nodes() as nodes:
+                nodes.require_epoch()
+
+    def end(self) -> None:
+        """The job is over, after ``stop``: nobody claims it any more, and what it left may go.
+
+        Raises Deposed if another process has claimed it.
+        """
+        if self.config.epoch:
+            with self._nodes() as nodes:
+                nodes.end_epoch()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, assignments: Sequence[Assignment]) -> None:
+        """Start the query and lead it, until every router and slot has put a first row through.
+
+        ``assignments``: of each stage.
+        """
+        if not self.config.epoch:
+            self.claim(first=True)
+        self._start([Unfinished(assignment) for assignment in assignments], None)
+
+    def _start(self, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
+        """An attempt, with the assignment of each stage and what is left to do there."""
+        config = self.config
+        for stage, each, left in zip(self.stages, config.chain(), unfinished, strict=True):
+            stage.publish(each, left)
+        checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
+        self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
+        self.strikes.listen()
+        for stage in self.stages:
+            ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
+            self._output.await_slots(range(stage.config.slots), ready, self.check)
+        for stage in self.stages:  # now: a step has a deadline
+            stage.start()
+        if config.snapshot_s:
+            given = self._output, self.snapshots, self.snapshots_taken, self.troubles.append
+            more = self._keeping, lambda: self._journaled, self.revoked
+            self._snapshotter = Snapshotter(config, self.stages, *given, *more)
+
+    def check(self) -> None:
+        """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
+        keeps snapshots from being taken.
+        """
+        if self._query is None:
+            return
+        if not self._query.isActive:
+            error = self._query.exception()
+            raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        for stage in self.stages:
+            stage.check()
+        if (snapshotter := self._snapshotter) is not None:
+            snapshotter.check()
+
+    def stop(self) -> None:
+        """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
+        self._halt()
+        self._leave()
+
+    def _halt(self) -> None:
+        self._end_snapshots()
+        for stage in self.stages:
+            stage.end()
+        if self._query is not None:
+            self._query.stop()
+
+    def _leave(self) -> None:
+        for stage in self.stages:
+            stage.leave()
+        self._query = None
+
+    def _stop_for_the_next(self) -> list[Unfinished]:
+        """``stop``, for another attempt. Gives what is left of each stage; the version of its newest assignment is
+        never used again.
+
+        Until the coordinators have ended, a snapshot or a step may switch. One that dies may have decided on a version,
+        and not have told whether it was published.
+        """
+        decided = [stage.assignment for stage in self.stages]
+        self._halt()
+        try:
+            return [stage.unfinished(each) for stage, each in zip(self.stages, decided, strict=True)]
+        finally:
+            self._leave()
+
+    def restart(self, name: str, target: Assignment, slots: int = 0) -> None:
+        """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has, at
+        least ``slots``.
+
+        Every unit is written and read again, whether it moves or not: those of the stage are one step in its
+        ``records``.
+        """
+        begun_us, restarted = now_us(), self.stage(name)
+        savepoint = self.savepoint()
+        aligned_us = now_us()
+        self._say("stopping")
+        left = dict(zip((stage.name for stage in self.stages), self._stop_for_the_next(), strict=True))
+        before = left[name].assignment
+        stopped_us = now_us()
+        self._say("starting anew")
+        config = self.config.with_slots({name: max(slots, *(owner + 1 for owner in target.owner))})
+        self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
+        after = {each: _next_version(of) for each, of in left.items()}
+        restart = Assignment(after[name].assignment.version, target.owner)
+        after[name] = Unfinished(restart, (), after[name].requests)
+        self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
+        self.snapshots.clear()
+        self._start(list(after.values()), savepoint.offsets)
+        self._say("restoring")
+        restored = {
+            stage.name: stage.by_slot("restored", range(stage.config.slots), "the restore") for stage in self.stages
+        }
+        self._say("restored")
+        unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
+        times = begun_us, aligned_us, stopped_us
+        restarted.records.append(_restarted(before, target, unit_bytes, moved, *times))
+
+    def recover(self) -> None:
+        """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
+        it is revoked.
+
+        Without one, from the savepoint that the job was started from, or else the beginning of the input; raises
+        NotThere if what comes behind that is gone. A snapshot counts no more if a slot has said that it is damaged or
+        gone, whatever else has ended the attempt. The newest assignments hold, as every unit is made anew wherever it
+        belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are not repeated.
+        """
+        self.read_log()
+        self._end_snapshots()
+        self._give_up_unreadable()
+        self._go_on(self._stop_for_the_next())
+
+    def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
+        """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
+        begin = self.snapshots[-1] if self.snapshots else self._begun_from
+        self._output.require_input(begin.offsets if begin else {})
+        behind = self.snapshots[-1].version if self.snapshots else self._first_version
+        self.revoked.update(range(behind, 1 + self.stages[-1].assignments[-1].version))
+        self._output.revoke(self.revoked)
+        restore = begin.name if begin else None
+        self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
+        self._start(list(map(_next_version, unfinished)), begin.offsets if begin else None)
+
+    def past(self) -> Past:
+        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.
+
+        No snapshot that it has is removed before ``kept`` is called for a later one.
+        """
+        with self._keeping:
+            self._journaled = self._journaled | {snapshot.name for snapshot in self.snapshots}
+            return self._past()
+
+    def kept(self, past: Past) -> None:
+        """``past`` is written down, and what was written before is gone."""
+        with self._keeping:
+            self._journaled = {snapshot.name for snapshot in past.snapshots}
+
+    def _past(self) -> Past:
+        return Past(
+            stages={stage.name: stage.past() for stage in self.stages},
+            savepoints=list(self.savepoints),
+            snapshots=list(self.snapshots[-KEPT:]),
+            troubles=self.troubles_so_far,
+            revoked=set(self.revoked),
+            begun_from=self._begun_from,
+            first_version=self._first_version,
+        )
+
+    def resume(self, past: Past) -> None:
+        """Go on with a job that was claimed from another driver, as after the death of the query. ``config``: of an
+        attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, and nothing more
+        happens there: the version that this driver goes on with is one that the other never publishes.
+        """
+        self.savepoints, self.snapshots, self.troubles[:] = past.savepoints, past.snapshots, past.troubles
+        self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
+        self.kept(past)
+        config = self.config
+        with self._nodes() as nodes:
+            nodes.require_epoch()
+            attempts = [int(name) for name in nodes.children("") if name.isdigit()]
+            if not attempts:
+                raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
+            left = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
+        tasks = {  # a restart that was under way may have led to more
+            each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
+            for each, of in zip(config.chain(), left, strict=True)
+        }
+        self.config = dataclasses.replace(config.with_slots(tasks), attempt=max(attempts))
+        self._go_on(left)
+
+    def _end_snapshots(self) -> None:
+        """What is not complete by now never is."""
+        if self._snapshotter is not None:
+            self._snapshotter.end()
+            self._ended.append(self._snapshotter)
+            self._snapshotter = None
+
+    def _give_up_unreadable(self) -> None:
+        """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was
+        written. That a slot has not read its part says nothing: it may have been killed, or the store was away.
+        """
+        if not self.snapshots or self.snapshots[-1].name != self.config.restore:
+            return
+        with contextlib.suppress(ServiceUnavailable):  # then nobody knows
+            said = [each for stage in self.stages for each in stage.participant.read_below("unreadable").values()]
+            for found in [Unreadable(**each) for each in said][:1]:
+                self.snapshots.pop()
+                self.troubles.append(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
+
+    def clean(self) -> None:
+        """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).
+
+        After ``end``: it is not asked here whose the job is.
+        """
+        config = self.config
+        root = f"/keyshift/{config.job}"
+        for snapshotter in self._ended:  # what one of them is still writing would come behind the removal
+            snapshotter.join(config.deadline_s)
+        with contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token)) as nodes:
+            nodes.withdraw("")
+        SavepointStore(self.config.endpoints, self.config.job).delete_all()
+        for attempt in range(self.config.attempt + 1):
+            shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
+
+    def hit(self, fault: Fault) -> None:
+        """``fault`` happens now; a slot is the first one of the first stage."""
+        self.strikes.hit(fault, self.stages[0])
+
+    def read_log(self) -> None:
+        """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
+        if self._query is not None:
+            for stage in self.stages:
+                events = stage.read_log(self._query.isActive)
+                place = "" if len(self.stages) == 1 else f"{stage.name} "
+                self.log += [event._replace(place=f"{place}{event.place}") for event in events]
+
+    def savepoint(self) -> Savepoint:
+        """Bring all routers to a barrier, write the state down, commit. Afterwards the slots emit nothing more.
+
+        The barriers come behind all that is on its way, which may be much: the deadline is for silence, and begins
+        anew with each answer and each result. The last result of every slot has come out at the end.
+        """
+        config = self.config
+        name = f"{config.attempt}-{secrets.token_hex(3)}"
+        self._say("savepoint")
+        self._end_snapshots()  # nothing goes on behind this one
+        self.stages[0].tell("savepoint", {"id": name})
+        manifest = Manifest()
+        for stage in self.stages:
+            wanted = participants(stage.config)
+            what = f"savepoint {name} of {stage.name}"
+            said = stage.answers(f"savepoints/{name}", wanted, what, lambda: self._output.received)
+            manifest.add(stage.name, said, stage.assignment)
+        store = SavepointStore(config.endpoints, config.job)
+        store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
+        savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
+        self.savepoints.append(savepoint)
+        last = self.stages[-1]
+        sealed = {"marker": "sealed", "savepoint": name, "stage": last.name}
+        self._output.await_slots(range(last.config.slots), sealed, self.check)
+        return savepoint
+
+
+def _next_version(left: Unfinished) -> Unfinished:
+    assignment = left.assignment
+    return dataclasses.replace(left, assignment=Assignment(assignment.version + 1, assignment.owner))
+
+
+def _restarted(
+    before: Assignment,
+    after: Assignment,
+    unit_bytes: Mapping[int, int],
+    restored: dict[int, dict[str, Any]],
+    begun_us: int,
+    aligned_us: int,
+    stopped_us: int,
+) -> StepRecord:
+    """A restart as one step, in which every unit leaves its slot and arrives at one."""
+    sizes = sorted(unit_bytes.items())
+    moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
+    drained_us = max(installed_us for answer in restored.values() for _, _, installed_us in answer["units"])
+    said: dict[tuple[str, int], dict[str, Any]] = {
+        ("installed", slot): {"units": answer["units"], "drained_us": drained_us} for slot, answer in restored.items()
+    }
+    for slot in set(before.owner):
+        units = [[unit, size, aligned_us, stopped_us] for unit, size in sizes if before.owner[unit] == slot]
+        said["released", slot] = {"units": units}
+    step, version = Step(moves, Mode(gate="query")), before.version + 1
+    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", said)

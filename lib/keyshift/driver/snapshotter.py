@@ -1,0 +1,229 @@
+"""Takes a snapshot of a job every few seconds while it runs; see ``wire.savepoint`` for what there is of one."""
+
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from keyshift.clock import now_us
+from keyshift.driver.leader import Coordinator
+from keyshift.driver.stage import LedStage
+from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
+from keyshift.model.records import SnapshotRecord
+from keyshift.waiting import wait_until
+from keyshift.wire.config import JobConfig
+from keyshift.wire.inquiry import answers
+from keyshift.wire.savepoint import Manifest, SavepointStore, Writing, participants
+
+LOOK_S = 0.05
+KEPT = 2  # complete ones: the newest, and the one before if it cannot be read
+MARK = "snapshot-"  # names begin so, and those of savepoints do not
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
+    ``unit_bytes``: those that make the state, by stage and unit.
+    """
+
+    name: str
+    version: int
+    offsets: dict[int, int]
+    bytes: int
+    unit_bytes: dict[str, dict[int, int]]
+
+
+class Said(Protocol):
+    """The results topic, as far as it tells what has come out of it."""
+
+    def said(self, what: Mapping[str, Any]) -> set[int]:
+        """The slots of which a marker has come that has what ``what`` has."""
+
+
+class _Over(Exception):
+    """The attempt ends, or this snapshot does."""
+
+
+class Snapshotter:
+    """Of one attempt. ``complete`` has the newest ``KEPT`` that are complete, and changes only while ``keeping`` is
+    held; ``taken`` gets what is to be known of each when it has gone; ``trouble`` is told in one line of each that
+    failed. Snapshots that ``needed()`` names stay in the store, though they are not among the newest. ``revoked``:
+    versions whose results count for nothing.
+
+    It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
+    has come to the snapshot finds there what it has to say as a router.
+
+    A snapshot may take as long as it is being written. The deadline is for silence; and none is requested while a slot
+    writes, be it one that was given up.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        stages: Sequence[LedStage],
+        output: Said,
+        complete: list[Snapshot],
+        taken: list[SnapshotRecord],
+        trouble: Callable[[str], None],
+        keeping: threading.Lock,
+        needed: Callable[[], Collection[str]],
+        revoked: Iterable[int] = (),
+    ) -> None:
+        self._config, self._stages = config, stages
+        self._output, self._complete, self._taken, self._trouble = output, complete, taken, trouble
+        self._keeping, self._needed, self._revoked = keeping, needed, sorted(revoked)
+        self._store = SavepointStore(config.endpoints, config.job)
+        self._over = threading.Event()
+        self._number = 0
+        self._failure: BaseException | None = None  # what ended the thread
+        self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Take no more; what is not complete by now never is."""
+        with self._keeping:
+            self._over.set()
+
+    def join(self, within_s: float) -> None:
+        """Wait until nothing is written any more, after ``end``."""
+        self._thread.join(within_s)
+
+    def check(self) -> None:
+        """Raises what has ended the thread before ``end``: then no snapshot is taken any more."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(self._config.snapshot_s):
+                self._number += 1
+                try:
+                    self._await_writers()
+                    self._clear()
+                    self._take(f"{MARK}{self._config.attempt:03d}-{self._number:06d}-{secrets.token_hex(2)}")
+                except _Over:
+                    continue
+                except (MigrationFailed, ServiceUnavailable) as error:
+                    self._tell(f"{error}; the job goes on, the one before counts")
+                else:
+                    if not self._config.keep_snapshots:
+                        self._remove_old()
+        except Deposed as error:  # which says enough
+            self._failure = error
+        except BaseException as error:  # the controlling thread's now, unless the attempt has ended under way
+            if not self._over.is_set():
+                self._failure = error
+                self._trouble(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
+
+    def _take(self, name: str) -> None:
+        config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
+        versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
+        path = f"savepoints/{name}"
+        for stage, version in zip(self._stages, versions, strict=True):
+            wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
+            check, progress = partial(self._check, stage, name), partial(_writers, stage)
+            said = answers(stage.participant, path, wanted, what, config.deadline_s, check, progress)
+            failed = {who: answer["failed"] for who, answer in said.items() if "failed" in answer}
+            if failed:
+                who = min(failed)
+                raise ServiceUnavailable(f"{who} of {stage.name}: {failed[who]}")
+            manifest.add(stage.name, said, stage.led().assignment_of(version))
+            written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
+        self._await_results(name)
+        self._stages[0].participant.require_epoch()
+        made_by = {"workload": config.workload, "parameters": config.parameters, "revoked": self._revoked}
+        self._store.commit(name, manifest, **made_by)
+        with self._keeping:
+            if self._over.is_set():
+                return
+            unit_bytes = manifest.unit_bytes
+            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes))
+            del self._complete[:-KEPT]
+            state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
+            self._taken.append(SnapshotRecord(begun_us, now_us(), written, state, name))
+
+    def _tell(self, what: str) -> None:
+        if not self._over.is_set():
+            self._trouble(f"snapshot {self._number}: {what}")
+
+    def _remove_old(self) -> None:
+        """From the store."""
+        with self._keeping:
+            if self._over.is_set():
+                return
+            kept = {snapshot.name for snapshot in self._complete} | set(self._needed())
+        self._stages[0].participant.require_epoch()
+        try:
+            self._store.keep_only(sorted(kept), MARK)
+        except ServiceUnavailable as error:
+            self._tell(f"it is complete, and older ones stay where they are: {error}")
+
+    def _await_writers(self) -> None:
+        """Until nobody writes any more what was given up."""
+        while any(not writing.over for stage in self._stages for writing in _writers(stage)):
+            if self._over.wait(LOOK_S):
+                raise _Over
+
+    def _clear(self) -> None:
+        """What was said of earlier snapshots goes: their answers, and what was acknowledged of them.
+
+        Not of what is published: one that takes over waits for it. Nor of steps that move something: that is read at
+        the end of the attempt.
+        """
+        for stage in self._stages:
+            for name in stage.participant.children("savepoints"):
+                if name.startswith(MARK):
+                    stage.participant.withdraw(f"savepoints/{name}")
+            published = stage.participant.read("steps")
+            if published is None:
+                continue
+            under_way, records = {step["version"] for step in published["steps"]}, stage.led().records
+            for version in map(int, stage.participant.children("acks")):
+                if version <= published["version"] and version not in under_way and version not in records:
+                    stage.participant.withdraw(f"acks/{version}")
+
+    def _begun(self, stage: LedStage, name: str) -> int:
+        """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.
+
+        Gives its version there.
+        """
+        asked: Coordinator | None = None
+        while not self._told(coordinator := stage.led(), name):
+            if coordinator is not asked and name not in coordinator.snapshots:  # with its predecessor a request is gone
+                asked = coordinator
+                asked.snapshot(name)
+            self._check(stage, name)
+            self._over.wait(LOOK_S)
+        return coordinator.snapshots[name]
+
+    def _told(self, coordinator: Coordinator, name: str) -> bool:
+        """Whether it has begun there, and its routers know of it if another stage has to begin behind that."""
+        version = coordinator.snapshots.get(name)
+        return version is not None and (len(self._stages) == 1 or coordinator.assignment.version >= version)
+
+    def _await_results(self, name: str) -> None:
+        """Until all that came before the snapshot has come out: it is not repeated."""
+        last = self._stages[-1]
+        marker = {"marker": "sealed", "savepoint": name, "stage": last.name}
+        slots = set(range(last.config.slots))
+
+        def there() -> bool:
+            self._check(last, name)
+            return slots <= self._output.said(marker)
+
+        if not wait_until(there, self._config.deadline_s, LOOK_S):
+            raise MigrationFailed(f"results did not come out within {self._config.deadline_s:g} s")
+
+    def _check(self, stage: LedStage, name: str) -> None:
+        if self._over.is_set():
+            raise _Over
+        if name in stage.led().late_snapshots:
+            raise MigrationFailed(f"not every slot of {stage.name} was ready within {self._config.deadline_s:g} s")
+        stage.participant.check()
+
+
+def _writers(stage: LedStage) -> list[Writing]:
+    """What each slot that has ever written something down said last of it."""
+    return [Writing(**said) for _, said in sorted(stage.participant.read_below("writing").items())]

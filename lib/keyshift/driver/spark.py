@@ -1,0 +1,232 @@
+"""The query: Kafka -> router -> streaming shuffle -> slot -> Kafka, in Spark's real-time mode."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.model import frames
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.wire import channel
+from keyshift.wire.config import JobConfig
+from keyshift.worker import tasks
+
+# Measured on 2 cores (docs/performance.md): C2 competes with the job for half a minute, G1's threads for ever.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# A worker keeps the memory it frees, and takes all of it from one heap: to get memory anew from the kernel costs more
+# than to send the state that lands in it (docs/performance.md).
+WORKER_ENVIRONMENT = {
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.malloc.{name}" for name in ("arena_max=1", f"trim_threshold={1 << 32}", f"mmap_threshold={1 << 30}")
+    ),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+SOCKET_PATH_BYTES = 103  # the shortest limit of the systems this runs on (macOS), less the zero at the end
+SOCKET_NAME_BYTES = 48  # of the files that Spark makes in the folder: a UUID, a little more, and the slash before it
+
+
+def sockets(folder: str) -> dict[str, Any]:
+    """Settings for what connects the JVM with Python workers: Unix domain sockets in ``folder``, or TCP if it is empty.
+
+    TCP waits for acknowledgements that are delayed for up to 40 ms (docs/performance.md).
+    """
+    name = "spark.python.unix.domain.socket"
+    return {f"{name}.enabled": "true", f"{name}.dir": folder} if folder else {f"{name}.enabled": "false"}
+
+
+def require_sockets(folder: str) -> None:
+    """Raises BadInput if Unix domain sockets cannot be made in ``folder``; empty means that there will be none."""
+    remedy = "name another folder with spark.sockets in the profile, or none (empty) for TCP, which is slower"
+    if len(os.fsencode(folder)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES:
+        longest = SOCKET_PATH_BYTES - SOCKET_NAME_BYTES
+        raise BadInput(f"sockets = {folder!r}: longer than {longest} bytes, so no socket can be made there; {remedy}")
+    if folder and not (Path(folder).is_absolute() and os.access(folder, os.W_OK | os.X_OK)):
+        raise BadInput(f"sockets = {folder!r}: must be the absolute path of a folder that can be written to; {remedy}")
+
+
+# Spark gives Python batches of ROWS_PER_BATCH rows, and a full one only when one more row is there. So rows without
+# values (false) come behind each row. Two of them push it out whether one or two rows were held before it. One is
+# enough, and spares every other batch, if an odd number is always held: after one row that stands alone.
+ROWS_PER_BATCH = 2
+PUSHED, PUSHED_AFTER_ALONE, ALONE = (True, False, False), (True, False), (True,)
+# By spark.authenticate, what closures carry (the job's secret, the store's keys) is for this Spark's processes only; in
+# pods it is encrypted, too. The streaming shuffle, which carries rows, knows neither (docs/architecture.md, Security).
+ENCRYPTED = {
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.authEngineVersion": "2",
+}
+LINGER_MS = 2  # results of several slots go to Kafka, and from there to readers, in one request
+OPTIONS: dict[str, Any] = {
+    "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # Python operators are not on Spark's list
+    "spark.python.udf.pipelined.enabled": "true",  # else input and output of a Python task wait for each other
+    "spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_PER_BATCH,  # a count with no time flush
+    "spark.buffer.size": 512,  # bytes to Python are held until this fills
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": 1,
+    # Between routers and slots, so that a backlog waits in Kafka: barriers have to get through what is in there.
+    "spark.shuffle.streaming.writerMaxMemory": 2 << 20,
+    "spark.shuffle.streaming.readerMaxMemory": 2 << 20,
+    "spark.sql.streaming.realTimeMode.minBatchDuration": 1000,
+    "spark.python.daemon.module": "keyshift.worker.daemon",
+    **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+    "spark.sql.shuffle.partitions": 1,
+    "spark.authenticate": "true",
+    **sockets("/tmp"),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
+}
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes started inside write their standard error to ``log``: Spark's, and its Python workers'."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def session(
+    master: str,
+    jars: list[Path],
+    work: Path,
+    log: Path,
+    extra: Mapping[str, Any] | None = None,
+    python: str = sys.executable,
+) -> SparkSession:
+    """A Spark session for jobs; ``work`` takes Spark's temporary files, ``log`` what it has to say.
+
+    ``master`` must have a core for every task of a query: routers and slots all run at once. ``extra``: more settings;
+    ``python``: the interpreter of the executors. Raises ServiceUnavailable if Spark does not start.
+    """
+    os.environ["PYSPARK_PYTHON"] = python
+    options = OPTIONS | {
+        "spark.master": master,
+        "spark.app.name": "keyshift",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.local.dir": str(work),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    options = {name: str(value) for name, value in (options | dict(extra or {})).items()}
+    secret = {}  # Spark makes it, but not for executors that its own cluster starts
+    if master.startswith("local-cluster"):
+        secret = {"spark.authenticate.secret": secrets.token_urlsafe(32)}
+    handler = signal.getsignal(signal.SIGINT)
+    others = set(psutil.Process().children(recursive=True))
+    try:
+        with _stderr_to(log):
+            # The JVM first, without the secret: everybody on this machine can read what a process was started with.
+            SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
+            spark = SparkSession.builder.config(map=options | secret).getOrCreate()
+            with contextlib.suppress(ValueError):  # not the main thread: then Spark has left the handler alone
+                signal.signal(signal.SIGINT, handler)  # Spark's would kill its tasks before anything else is said
+    except BaseException as error:
+        # A JVM whose launch was interrupted never notices that nobody wants it any more.
+        for process in set(psutil.Process().children(recursive=True)) - others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if not isinstance(error, Exception):
+            raise
+        words = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ServiceUnavailable(f"Spark did not start ({master}): {words}; its log is {log}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _pushed(rows: DataFrame, mine: Column) -> DataFrame:
+    """Each of ``rows`` where ``mine``, an array, is true, and a row without values where it is false."""
+    columns = [F.when(F.col("_mine"), F.col(name)).alias(name) for name in rows.columns]
+    return rows.select("*", F.explode(mine).alias("_mine")).select(columns)
+
+
+def _array(mine: tuple[bool, ...]) -> Column:
+    return F.array(*map(F.lit, mine))
+
+
+Slots = tuple[tasks.Task, int]  # what runs in those of a stage, and how many there are
+
+
+def _dataflow(events: DataFrame, router: tasks.Task, stages: Sequence[Slots]) -> DataFrame:
+    """Kafka's rows through routers and the slots of all stages: results in ``value``, for the ``partition`` of their
+    slot.
+    """
+    pushed = _pushed(events.select("partition", "offset", "value"), _array(PUSHED))
+    rows = pushed.mapInArrow(router, channel.ROUTED)
+    alone = F.substring("value", 1, channel.KIND_BYTES).eqNullSafe(F.lit(channel.PRIMER_KIND))
+    *_, last = stages
+    for stage in stages:
+        slot, slots = stage
+        values = rows.repartitionById(slots, F.col("slot")).select("value")  # a row goes to the partition it names
+        pushed = _pushed(values, F.when(alone, _array(ALONE)).otherwise(_array(PUSHED_AFTER_ALONE)))
+        rows = pushed.mapInArrow(slot, channel.ANSWERED if stage is last else channel.ROUTED)
+    return rows.withColumn("partition", F.spark_partition_id())
+
+
+def start_query(
+    spark: SparkSession,
+    config: JobConfig,
+    checkpoint: Path,
+    batch_s: float,
+    offsets: dict[int, int] | None = None,
+    router: tasks.Task | None = None,
+    slot: tasks.Task | None = None,
+) -> StreamingQuery:
+    """Start one attempt of a job, from the given offset of each router's partition or from the beginning.
+
+    ``router`` and ``slot``: other tasks than those of ``worker.tasks``, for comparison.
+    """
+    starting = "earliest"
+    if offsets is not None:
+        starting = json.dumps({config.events_topic: {str(router): offset for router, offset in offsets.items()}})
+    kafka = {"kafka.bootstrap.servers": config.endpoints.kafka} | config.endpoints.sign_in.options()
+    events = (
+        spark.readStream.format("kafka")
+        .options(**kafka)
+        .option("subscribe", config.events_topic)
+        .option("startingOffsets", starting)
+        .load()
+    )
+    return (
+        _dataflow(
+            events,
+            router or tasks.router(config, batch_s),
+            [(slot or tasks.slot(each, batch_s), each.slots) for each in config.chain()],
+        )
+        .writeStream.format("kafka")
+        .options(**kafka)
+        .option("topic", config.results_topic)
+        .option("kafka.linger.ms", LINGER_MS)
+        .option("kafka.max.request.size", frames.MAX_FRAME_BYTES)
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("update")
+        .queryName(f"{config.job}-{config.attempt}")
+        .trigger(realTime=f"{batch_s:g} seconds")  # type: ignore[call-overload]
+        .start()
+    )
+
+
+def telling_line(text: str) -> str:
+    """The line of a Spark error that says what happened: the last Python exception in it, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    python = [line for line in lines if line.startswith("keyshift.model.errors.") or "Error:" in line]
+    return (python[-1] if python else lines[0])[:400]

@@ -1,0 +1,353 @@
+"""A keyed stage of a job, seen by whoever leads it: its place in ZooKeeper, its coordinator, what was written down."""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keyshift.driver.leader import STEADY, Coordinator, CoordinatorDied, MakeSteps, left_over, publish_plan
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment, Assignments, Move, Step
+from keyshift.model.records import StepRecord
+from keyshift.runtime.protocol_log import Event
+from keyshift.waiting import wait_until
+from keyshift.wire import protocol_logs
+from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.epoch import Epoch
+from keyshift.wire.faults import Fault
+from keyshift.wire.inquiry import answers
+
+SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
+CHECK_S = 0.2  # between two looks at them
+Say = Callable[[str], None]
+AtPhase = Callable[["LedStage", str], None]
+
+
+@dataclass(frozen=True)
+class StagePast:
+    """The way of a stage until now, for ``LedStage.resume`` in another process. Fields are those of ``LedStage``."""
+
+    assignments: Assignments
+    begins: list[int]
+    records: list[StepRecord]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What an attempt has left to the next one: its newest assignment, under which its slots may have answered; the
+    steps of its plan that had not switched; requests that had not begun.
+    """
+
+    assignment: Assignment
+    steps: Sequence[Step] = ()
+    requests: Sequence[MakeSteps] = ()
+
+
+class LedStage:
+    """One stage over all attempts of its job, with a coordinator that leads, and another one if that dies. ``alive()``
+    raises if the query has died.
+
+    ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
+    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase. Both
+    name the stage if the job has several. Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does
+    not answer in time, and ServiceUnavailable if a service is not there any more.
+    """
+
+    def __init__(self, config: JobConfig, troubles: list[str], alive: Callable[[], None], say: Say) -> None:
+        self.config = config  # of the attempt under way
+        self._alive, self._heard = alive, say
+        self.phase = STEADY  # what was said last in this attempt; for any thread
+        self._coordinator: Coordinator | None = None
+        self._leader: threading.Thread | None = None
+        self._session: Coordination | None = None  # the leader's own, which ends with it
+        self._changing = threading.Lock()  # who leads, and who asks for something
+        self._stopping = False
+        self._failure: BaseException | None = None  # what ended the coordinator
+        self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
+        self.coordination: Coordination | None = None  # None between two attempts
+        self.assignments = Assignments()  # every version that routers were ever told to use
+        self.begins: list[int] = []  # the version that each attempt began with
+        self.records: list[StepRecord] = []  # every step that was begun
+        self._troubles = troubles
+        self._measuring = threading.Lock()  # a question hides the one before it
+        self._ended: Coordinator | None = None  # whose planner may still be at work
+        self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
+
+    @property
+    def name(self) -> str:
+        """As the workload has it."""
+        return self.config.stage
+
+    @property
+    def assignment(self) -> Assignment:
+        """The newest assignment; for any thread."""
+        coordinator = self._coordinator
+        return coordinator.assignment if coordinator else self.assignments[-1]
+
+    @property
+    def new_troubles(self) -> list[str]:
+        """Those of the attempt under way; for any thread."""
+        coordinator = self._coordinator
+        return [self.named(trouble) for trouble in coordinator.troubles] if coordinator else []
+
+    def named(self, words: str) -> str:
+        """``words`` about this stage, which is named if the job has several."""
+        return f"{self.name}: {words}" if self.config.number or self.config.onward else words
+
+    def say(self, phase: str) -> None:
+        """The stage is in this phase from now on."""
+        self.phase = phase
+        self._heard(self.named(phase))
+
+    @property
+    def under_way(self) -> list[StepRecord]:
+        """The steps that have begun and are not over; for any thread."""
+        coordinator = self._coordinator
+        records = list(coordinator.records.values()) if coordinator else []
+        return [record for record in records if record.outcome == "under way"]
+
+    @property
+    def participant(self) -> Coordination:
+        """Its place in ZooKeeper. Raises ServiceUnavailable between two attempts."""
+        if (coordination := self.coordination) is None:
+            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
+        return coordination
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def publish(self, config: JobConfig, left: Unfinished) -> None:
+        """Let an attempt begin: from now on its tasks find what they need. Whoever leads it first goes on with what is
+        ``left``.
+        """
+        self.config, assignment = config, left.assignment
+        self.begins.append(assignment.version)
+        self.coordination = self._new_session()
+        self.coordination.begin()
+        if left.steps:
+            publish_plan(self.coordination, f"of attempt {config.attempt - 1}", left.steps)
+        self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
+        self._coordinator, self._session = self._elected_next(assignment)
+        for make_steps in left.requests:
+            self._coordinator.request(make_steps)
+        self._stopping, self.phase = False, STEADY
+        self._failure, self._copying = None, None  # copies do not outlive an attempt
+
+    def start(self) -> None:
+        """Lead, until ``stop``."""
+        self._leader = threading.Thread(target=self._try_to_lead, name=f"keyshift-leader-{self.name}", daemon=True)
+        self._leader.start()
+
+    def _new_session(self) -> Coordination:
+        config = self.config
+        return Coordination(config.endpoints.zookeeper, config.root, config.token, Epoch(config.job, config.epoch))
+
+    def _elected_next(self, assignment: Assignment) -> tuple[Coordinator, Coordination]:
+        config, session = self.config, self._new_session()
+        coordinator = Coordinator(
+            session,
+            config.job,
+            assignment,
+            config.deadline_s,
+            config.slots,
+            self.say,
+            lambda phase: self.at_phase(self, phase),
+        )
+        return coordinator, session
+
+    def _try_to_lead(self) -> None:
+        try:
+            self._lead()
+        except BaseException as error:  # the controlling thread's now
+            self._failure = error
+
+    def _lead(self) -> None:
+        while True:
+            assert self._coordinator is not None and self._session is not None
+            try:
+                return self._coordinator.lead(self._session.check)
+            except CoordinatorDied:
+                self._succeed(self._coordinator, self._session)
+
+    def _succeed(self, before: Coordinator, session: Coordination) -> None:
+        """Another one is to be elected: from now on it leads."""
+        before.await_planner()  # which publishes nothing any more
+        session.close()
+        coordinator, self._session = self._elected_next(before.assignment)
+        with self._changing:
+            coordinator.inherit(before)
+            self._coordinator = coordinator
+            if self._stopping:
+                coordinator.end()
+
+    def fail(self, fault: Fault) -> None:
+        """``fault`` hits the leader; for any thread. Raises ServiceUnavailable between two attempts."""
+        self.led().fail(fault)
+
+    def check(self) -> None:
+        """Raises whatever ended the coordinator."""
+        if self._failure is not None:
+            raise self._failure
+        if self.coordination is not None:
+            self.coordination.check()
+
+    def end(self) -> None:
+        """Lead no more, and write down what came of the attempt. Safe to call twice."""
+        if self._coordinator and self._leader:
+            with self._changing:
+                self._stopping = True
+                self._coordinator.end()
+            self._leader.join()
+            self._leader = None
+        self._ended, self._coordinator = self._coordinator, None
+        if self._ended:
+            self.assignments += self._ended.history
+            with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
+                self._ended.read_acknowledgements()
+            self.records += self._ended.records.values()
+            self._troubles += map(self.named, self._ended.troubles)
+
+    def unfinished(self, decided: Assignment) -> Unfinished:
+        """What is left to the next attempt; between ``end`` and ``leave``. ``decided``: the newest assignment that the
+        coordinator had, of which nobody may know whether it was published. Raises ServiceUnavailable.
+        """
+        newest = max(self.assignments[-1], decided, key=lambda each: each.version)
+        assert self._ended is not None
+        for record in self.records:
+            if record.outcome == "under way" and record.version > newest.version:
+                record.outcome = "cancelled"  # it comes again
+        return Unfinished(newest, *self._ended.unfinished(self.participant, newest.version))
+
+    def leave(self) -> None:
+        """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
+        if self._ended:
+            self._ended.await_planner()  # which sees that the query has ended
+            self._ended = None
+        for session in (self._session, self.coordination):
+            if session is not None:
+                session.close()
+        self._session = self.coordination = None
+
+    def past(self) -> StagePast:
+        """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper."""
+        coordinator = self._coordinator
+        history = coordinator.history if coordinator else Assignments()
+        records = list(coordinator.records.values()) if coordinator else []
+        return StagePast(self.assignments + history, list(self.begins), [*self.records, *records])
+
+    def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Unfinished:
+        """Go on from there in another process. ``nodes``: of the job, with what has happened since then.
+
+        Gives what the last ``attempt`` has left, or the one before if that had just begun; requests are lost. Raises
+        ServiceUnavailable if there is none.
+        """
+        self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
+        roots = [f"{number}/{self.name}" for number in range(attempt, -1, -1)]
+        root = next((each for each in roots if nodes.read(f"{each}/assignment") is not None), roots[0])
+        for record in self.records:
+            if not record.acknowledgements:
+                for name, said in nodes.read_below(f"{root}/acks/{record.version}").items():
+                    phase, slot = name.rsplit("-", 1)
+                    record.acknowledgements[phase, int(slot)] = said
+        newest = Assignment.from_json(nodes.require(f"{root}/assignment"))
+        if not self.assignments or newest.version > self.assignments[-1].version:
+            self.assignments.append(newest)
+        left = left_over(nodes, f"{root}/")
+        return Unfinished(newest, left.to_come(newest.version) if left else ())
+
+    # -- moving state -------------------------------------------------------------------------------------------------
+
+    def led(self) -> Coordinator:
+        """The coordinator. Raises ServiceUnavailable between two attempts."""
+        if (coordinator := self._coordinator) is None:
+            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
+        return coordinator
+
+    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
+        """Ask for a migration; see ``Coordinator.request``. Raises ServiceUnavailable between two attempts."""
+        with self._changing:
+            self.led().request(make_steps, replace)
+
+    def cancel(self) -> None:
+        """Take back the steps of migrations that have not begun. Raises ServiceUnavailable between two attempts."""
+        with self._changing:
+            self.led().cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything that was requested is not over yet; for any thread."""
+        return self._coordinator is not None and self._coordinator.busy
+
+    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
+        """Keep copies of units at other slots from now on (unit, owner, holder)."""
+        name = secrets.token_hex(3)
+        rows = [[move.unit, move.source, move.destination] for move in copies]
+        self.tell("copies", {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole})
+        self._copying = name, {move.source for move in copies}
+
+    def end_copies(self) -> None:
+        """Keep none from now on."""
+        if self._copying is not None:
+            self.copy((), 1.0, 0, whole=False)
+            self._copying = None
+
+    def await_copies(self) -> dict[int, dict[str, Any]] | None:
+        """Until the copies ordered last are close; what each owner measured. None if there are none."""
+        if self._copying is None:
+            return None
+        name, owners = self._copying
+        return self.by_slot(f"copied/{name}", owners, "copying")
+
+    def copied_by_now(self) -> dict[int, dict[str, Any]]:
+        """Of the copies ordered last, what those owners measured whose are close by now."""
+        if self._copying is None:
+            return {}
+        return {int(slot): said for slot, said in self.participant.read_below(f"copied/{self._copying[0]}").items()}
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def measure(self) -> dict[int, dict[str, Any]]:
+        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
+        with self._measuring:
+            name = secrets.token_hex(3)
+            self.tell("measure", {"id": name})
+            measured = self.by_slot(f"measured/{name}", range(self.config.slots), "measure")
+            self.participant.withdraw(f"measured/{name}")  # a job that lasts is asked often
+            return measured
+
+    def left_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
+        left: set[tuple[int, int]] = set()
+
+        def settled() -> bool:
+            nonlocal left
+            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured["left_behind"]}
+            return not left
+
+        wait_until(settled, SETTLE_S, CHECK_S)
+        return left
+
+    def tell(self, path: str, value: dict[str, Any]) -> None:
+        """Publish something for the tasks of the stage."""
+        self.participant.publish(path, value)
+
+    def by_slot(self, path: str, slots: Collection[int], what: str) -> dict[int, dict[str, Any]]:
+        """What each of ``slots`` answers below ``path``."""
+        return {int(slot): said for slot, said in sorted(self.answers(path, set(map(str, slots)), what).items())}
+
+    def answers(
+        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[str, Any]:
+        """See ``inquiry.answers``."""
+        return answers(self.participant, path, wanted, what, self.config.deadline_s, self._alive, progress)
+
+    def read_log(self, alive: bool) -> list[Event]:
+        """The last protocol events of the attempt, of slots and routers as far as they answer. ``alive``: the query."""
+        if self.coordination is None or self._coordinator is None:
+            return []
+        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
+            places = self.config.slots + self.config.routers
+            return protocol_logs.gather(self.coordination, places, self._coordinator.records.values(), alive)
+        return []

@@ -1,0 +1,100 @@
+"""Faults of a job, as its driver sees them: it knows which have happened, and carries out those that hit no slot."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from keyshift.clock import SECOND_US, now_us
+from keyshift.driver.stage import LedStage
+from keyshift.wire.faults import SERVICES, Fault
+
+
+class Services(Protocol):
+    """What a job uses, and may be hit."""
+
+    def require(self, fault: Fault) -> None:
+        """Raises BadInput if it cannot happen here."""
+
+    def hit(self, fault: Fault) -> None:
+        """Begin; does not wait."""
+
+    @property
+    def away(self) -> bool:
+        """Whether one that was hit is not there again yet."""
+
+
+class Strikes:
+    """Each of ``faults`` happens once, at the first stage that comes to its phase.
+
+    ``done``: those that have happened, but for slots that died before they could say it. ``struck``: when that was
+    known (seconds since the epoch), and what it was.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        stages: Sequence[LedStage],
+        say: Callable[[str], None],
+        services: Services | None,
+    ) -> None:
+        self._faults, self._stages, self._say, self._services = faults, stages, say, services
+        self._lock = threading.Lock()
+        self.done: list[Fault] = []
+        self.struck: list[tuple[float, str]] = []
+        for stage in stages:
+            stage.at_phase = self._reached
+
+    @property
+    def busy(self) -> bool:
+        """Whether one goes on that has an end."""
+        return self._services is not None and self._services.away
+
+    def listen(self) -> None:
+        """To what the slots of an attempt tell."""
+        if not self._faults or self._stages[0].config.attempt:
+            return
+        for stage in self._stages:
+
+            def told(names: list[str], stage: LedStage = stage) -> None:
+                for name in names:
+                    self._once(self._faults[int(name)], stage)
+
+            stage.participant.watch_children("faults", told)
+
+    def _reached(self, stage: LedStage, phase: str) -> None:
+        """From a leader's thread."""
+        if not stage.config.attempt:
+            for fault in self._faults:
+                if fault.phase == phase and not fault.local:
+                    self._once(fault, stage)
+
+    def _once(self, fault: Fault, stage: LedStage) -> None:
+        with self._lock:
+            if fault in self.done:
+                return
+            self._happens(fault)
+        if not fault.local:
+            self._carry_out(fault, stage)
+
+    def hit(self, fault: Fault, stage: LedStage) -> None:
+        """It happens now. Raises BadInput if it cannot happen here."""
+        if self._services is not None:
+            self._services.require(fault)
+        with self._lock:
+            self._happens(fault)
+        self._carry_out(fault, stage)
+
+    def _happens(self, fault: Fault) -> None:
+        self.done.append(fault)
+        self.struck.append((now_us() / SECOND_US, f"{fault.action} {fault.who}"))
+
+    def _carry_out(self, fault: Fault, stage: LedStage) -> None:
+        self._say(f"fault: {fault.action} {fault.who}")
+        if fault.who in SERVICES:
+            assert self._services is not None
+            self._services.hit(fault)
+        elif fault.who == "coordinator":
+            stage.fail(fault)
+        else:
+            what = {"slot": 0, "action": fault.action, "who": fault.who, "seconds": fault.seconds, "at_us": now_us()}
+            stage.tell("fault", what)

@@ -1,1 +1,0 @@
-"""Binds the protocol to Spark, Kafka, Flight, ZooKeeper and MinIO."""

@@ -1,0 +1,1 @@
+"""What an experiment is: its parameters, and what happens in it."""

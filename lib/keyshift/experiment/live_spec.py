@@ -1,0 +1,53 @@
+"""What a job that runs until it is stopped is: a run's parameters without a scenario, and defaults of its own."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from keyshift.experiment.scenario import ScenarioPart
+from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.model.errors import BadInput
+
+DEFAULTS = {"snapshot_s": 10.0, "recoveries": 5}  # of a live job, where those of a run differ
+ROOM = 16  # slots that a restart may lead to, where more than the provisioned are wanted
+NOT_LIVE = {*ScenarioPart.model_fields, "seconds", "repetitions", "rate_steps"} - {"to_slots", "trigger"}
+
+
+def live_spec(values: Mapping[str, Any]) -> RunSpec:
+    """As ``make_spec``, with the defaults of a job that lasts. Raises BadInput, also for what only a run has."""
+    names = {name.rpartition(".")[2] for name in values}
+    if not_live := sorted(names & NOT_LIVE):
+        raise BadInput(
+            f"{not_live[0]} is of a run with a scenario: a job lasts until it is stopped, and is scaled while it runs"
+        )
+    trigger = values.get("trigger", values.get("scenario.trigger", "scale"))
+    if trigger not in ("auto", "scale"):
+        raise BadInput(
+            f"trigger = {trigger}: a job that lasts is scaled when it is asked, or by itself: trigger = auto"
+        )
+    own = {name: default for name, default in DEFAULTS.items() if name not in names}
+    if "to_slots" not in names and isinstance(most := values.get("slots_max", values.get("job.slots_max")), int):
+        own["to_slots"] = max(1, most)
+    spec = make_spec({**own, **values})
+    if trigger == "auto":
+        return spec
+    stages = ",".join(
+        stage.name for stage in spec.workload.stages
+    )  # each of them may be scaled, and has tasks for that
+    return replace(spec, scenario=spec.scenario.model_copy(update={"stage": stages}))
+
+
+def room(spec: RunSpec) -> int:
+    """For how many slots there are partitions and cores, if a restart is to use them."""
+    return max(*spec.tasks.values(), min(ROOM, spec.workload.key_groups))
+
+
+def parameters(spec: RunSpec) -> dict[str, Any]:
+    """Those of a live job."""
+    return {name: value for name, value in spec.parameters().items() if name.rpartition(".")[2] not in NOT_LIVE}
+
+
+def anywhere(values: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    """``values``, of which ``spec`` was made, for a process with another working directory: files by whole paths."""
+    known = spec.workload.model_dump()
+    return {name: known.get(name.removeprefix("workload."), value) for name, value in values.items()}

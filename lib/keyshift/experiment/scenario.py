@@ -1,0 +1,212 @@
+"""What happens to a job while it runs, and when."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment
+from keyshift.planner import targets
+from keyshift.wire import faults
+from keyshift.wire.faults import Fault
+
+ALL = "all"  # stages migrate
+
+# --set then_slots=4 is a number
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """So many slots own the key groups."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """So many groups change their slot."""
+
+    affected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The measured loads of the slots become equal."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceZipf:
+    """The loads become equal that a Zipf distribution of the groups would make."""
+
+    skew: float
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """These groups go to these slots."""
+
+    slot_of_group: Mapping[int, int]
+    slots: int
+
+
+Change = Scale | Shuffle | Balance | BalanceZipf | Map
+
+
+def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assignment:
+    """Where ``change`` leads from ``groups``. ``load``: of each key group. Raises BadInput if it is not possible."""
+    match change:
+        case Scale(slots):
+            return targets.scale(groups, slots)
+        case Shuffle(affected):
+            return targets.shuffle(groups, affected)
+        case Balance(slots):
+            return targets.balance(groups, load, slots)
+        case BalanceZipf(skew, slots):
+            return targets.zipf_balance(groups, skew, slots)
+        case Map(slot_of_group, slots):
+            return targets.explicit(groups, slot_of_group, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Request a change, behind all others or instead of what has not begun of them. ``at_s``: of measured time."""
+
+    at_s: float
+    change: Change
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Take back what has not begun."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A process of the job fails."""
+
+    at_s: float
+    fault: Fault
+
+
+Action = Migrate | Cancel | Hit
+
+
+class ScenarioPart(BaseModel):
+    """What happens to the job, and when."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto"] = Field(
+        default="scale",
+        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, a map, or auto",
+    )
+    trigger_s: float = Field(
+        default=8.0, ge=0, description="seconds of measured time before the migration, or the first look (trigger auto)"
+    )
+    to_slots: int = Field(default=4, ge=1, description="slots that own state after it (trigger scale)")
+    then_slots: Text = Field(
+        default="", description="further numbers of slots, one migration each: 4,8,6 (trigger scale)"
+    )
+    gap_s: float = Field(default=6.0, gt=0, description="seconds from one migration's trigger to the next one's")
+    on_overlap: Literal["queue", "replace", "cancel"] = Field(
+        default="queue", description="what a trigger does while the migration before is under way"
+    )
+    stage: Text = Field(
+        default="",
+        description="keyed stages that migrate, at the same time if there are commas, or all; empty: the last one",
+    )
+    affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
+    moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
+    fault: Text = Field(
+        default="",
+        description="what fails, and when: kill:source@transfer, stop:slot@4:3s, restart:kafka@switch, kill:slot@12.5",
+    )
+
+    @property
+    def reconfigurations(self) -> list[int]:
+        """Numbers of slots, one for each migration; they count only with trigger scale. Raises BadInput."""
+        try:
+            return [self.to_slots, *(int(part) for part in self.then_slots.split(",") if part)]
+        except ValueError:
+            raise BadInput(f"then_slots = {self.then_slots!r}: must be whole numbers and commas, e.g. 4,8,6") from None
+
+    def slot_of_group(self) -> dict[int, int]:
+        """What ``moves`` says. Raises BadInput."""
+        try:
+            pairs = [part.split(":") for part in self.moves.split(",")]
+            return {int(group): int(slot) for group, slot in pairs}
+        except ValueError:
+            raise BadInput(f"moves = {self.moves!r}: trigger map needs group:slot pairs, e.g. 0:3,7:1") from None
+
+    def changes(self, slots: int, skew: float) -> list[Change]:
+        """The changes, in their order. ``slots``: of the job before; ``skew``: of its keys. Raises BadInput."""
+        match self.trigger:
+            case "scale":
+                return [Scale(number) for number in self.reconfigurations]
+            case "shuffle":
+                return [Shuffle(self.affected)]
+            case "balance":
+                return [Balance(slots)]
+            case "zipf":
+                return [BalanceZipf(skew, slots)]
+            case "auto":  # nobody knows before
+                return []
+        return [Map(self.slot_of_group(), slots)]
+
+    def faults(self) -> list[Fault]:
+        """What ``fault`` says. Phases count in the first attempt: if the query dies in one, none has others. Raises
+        BadInput.
+        """
+        found = faults.parse(self.fault)
+        in_phases = [fault for fault in found if fault.phase]
+        if len(in_phases) > 1 and any(fault.ends_query for fault in in_phases):
+            raise BadInput(
+                f"fault = {self.fault}: if the query dies in a phase, only one of them may be in a phase, the others "
+                "at a time (kill:slot@12)"
+            )
+        return found
+
+    def actions(self, changes: Sequence[Change]) -> list[Action]:
+        """What happens to the job, and when, in this order. Raises BadInput."""
+        actions: list[Action] = [Hit(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
+        for number, change in enumerate(changes):
+            at_s = self.trigger_s + number * self.gap_s
+            cancels = number and self.on_overlap == "cancel"
+            actions.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
+        return sorted(actions, key=lambda action: action.at_s)
+
+
+class AutoscalerPart(BaseModel):
+    """What the autoscaler is to reach, with trigger auto; see ``planner.scaling.Goals``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slots_min: int = Field(default=1, ge=1, description="slots that own state, at the least (trigger auto)")
+    autoscale_s: float = Field(default=2.0, ge=1, le=3600, description="seconds between two looks (trigger auto)")
+    slo_ms: float = Field(
+        default=500.0, gt=0, description="milliseconds that P99 of a second is to stay below (trigger auto)"
+    )
+    work_off_s: float = Field(
+        default=10.0, gt=0, description="seconds in which a backlog is to be worked off (trigger auto)"
+    )
+    horizon_s: float = Field(
+        default=120.0,
+        gt=0,
+        le=1e6,
+        description="seconds in which a migration has to pay (trigger auto)",
+    )
+    miss_cost: float = Field(
+        default=20.0,
+        ge=0,
+        le=1e6,
+        description="a second above slo_ms costs as much as so many seconds of all slots (auto)",
+    )

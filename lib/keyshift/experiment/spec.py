@@ -1,0 +1,408 @@
+"""What an experiment is: parameters in parts, with defaults that finish in about a minute on two cores.
+
+Each parameter is declared once: those of a run and its job here, those of a scenario, a workload, a strategy or a state
+backend beside its code. Users give them by their names alone (``--set``, notebooks), and ``make_spec`` finds the
+part; where two parts have the same name, ``part.name`` says which.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
+from keyshift.model.errors import BadInput
+from keyshift.model.keys import Assignment
+from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
+from keyshift.registry import unknown
+from keyshift.state import Backend, backends
+from keyshift.workloads import Workload, parameters, parcel_of, workloads
+
+MAX_FRAMES_PER_S = 4000  # rows into the slots that no machine this is meant for can take; a typing error, surely
+SNAPSHOTS = "snapshots"  # of ``verify``
+DEFAULTS = {"workload": "keycount", "strategy": "fluid", "backend": "memory"}
+MASTER = (
+    "master is no parameter of a run: the profile says where Spark is (spark.master), for all runs of a session; for "
+    "executors in processes of their own use `--profile local-cluster`, or KEYSHIFT_PROFILE=local-cluster"
+)
+
+
+class Part(BaseModel):
+    """Some parameters of a run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunPart(Part):
+    """What is offered, for how long, and how often."""
+
+    rate: float = Field(default=2000.0, gt=0, description="events per second offered, all routers together")
+    rate_steps: Text = Field(
+        default="", description="later rates, each from a second of measured time on: 0:2000,10:6000,20:0"
+    )
+    seconds: float = Field(default=24.0, gt=0, description="measured time in seconds, after the warm-up")
+    warmup_s: float = Field(default=4.0, ge=0, description="load before the measured time, in seconds")
+    frame_ms: float = Field(default=20.0, gt=0, le=10_000, description="milliseconds between frames of a partition")
+    catch_up_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="seconds after the load in which a backlog must be worked off, or the job is overloaded",
+    )
+    recoveries: int = Field(default=1, ge=0, le=100, description="how often the query may die and is started anew")
+    verify: Literal["end", "snapshots"] = Field(
+        default="end", description="state that is compared with the oracle: at the end, or at each snapshot, too"
+    )
+    repetitions: int = Field(default=1, ge=1, le=1000, description="runs with seeds seed, seed + 1, …")
+
+    @property
+    def load_s(self) -> float:
+        """Seconds of load, the warm-up included."""
+        return self.warmup_s + self.seconds
+
+    def steps(self) -> list[tuple[float, float]]:
+        """What ``rate_steps`` says: seconds since the start of the load, and the rate from then on. Raises BadInput."""
+        try:
+            pairs = [part.split(":") for part in self.rate_steps.split(",") if part]
+            steps = [(float(second), float(rate)) for second, rate in pairs]
+        except ValueError:
+            steps = [(-1.0, 0.0)]
+        seconds = [second for second, _ in steps]
+        if not all(0 <= second < self.seconds and 0 <= rate < math.inf for second, rate in steps) or (
+            seconds != sorted(set(seconds))
+        ):
+            raise BadInput(
+                f"rate_steps = {self.rate_steps!r}: must be seconds of measured time, ascending and below seconds = "
+                f"{self.seconds:g}, each with a rate, e.g. 0:2000,10:6000"
+            )
+        return [(self.warmup_s + second, rate) for second, rate in steps]
+
+    def events(self) -> float:
+        """How many events are to be offered. Raises BadInput."""
+        begins, rates = zip((0.0, self.rate), *self.steps(), strict=True)
+        ends = (*begins[1:], self.load_s)
+        return sum(rate * (end - begin) for rate, begin, end in zip(rates, begins, ends, strict=True))
+
+
+class JobPart(Part):
+    """The query under test."""
+
+    routers: int = Field(default=2, ge=1, le=64, description="routers, one per Kafka partition")
+    slots: int = Field(default=2, ge=1, description="slots that own state before the migration")
+    slots_max: int = Field(
+        default=0, ge=0, description="tasks that are there for slots, at the least; 0: as many as the scenario needs"
+    )
+    batch_s: float = Field(default=300.0, ge=5, description="length of a Spark batch in seconds")
+    deadline_s: float = Field(default=30.0, gt=0, description="deadline of every phase of a migration, in seconds")
+    chunk_bytes: int = Field(default=4 << 20, ge=1024, le=1 << 28, description="bytes of state per message")
+    queue_bytes: int = Field(
+        default=64 << 20, ge=1 << 16, description="bytes of records that may wait in a slot or a router"
+    )
+    snapshot_s: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="seconds between snapshots of all state; 0: none"
+    )
+    copy_every_s: float = Field(default=1.0, gt=0, description="seconds between rounds of copying, with replicate")
+    copy_lag_keys: int = Field(default=200, ge=0, description="changed keys per round at which copies count as close")
+
+
+class Choice(Part):
+    """A strategy or a state backend by its name, and what was set of it."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """The effective parameters of one run. Raises BadInput if they are not possible together, PlanRejected if a
+    strategy of one's own makes a plan that is none.
+    """
+
+    run: RunPart
+    job: JobPart
+    workload: Workload  # a pydantic model, too
+    strategy: Choice
+    backend: Choice
+    scenario: ScenarioPart
+    autoscaler: AutoscalerPart
+
+    def __post_init__(self) -> None:
+        run, job, scenario, key_groups = self.run, self.job, self.scenario, self.workload.key_groups
+        point = self.point()
+        later = [("then_slots", slots) for slots in scenario.reconfigurations[1:]]
+        first = [("slots", job.slots), ("slots_max", job.slots_max), ("to_slots", scenario.to_slots)]
+        for name, slots in [*first, *later]:
+            if slots > key_groups:
+                raise BadInput(
+                    f"{name} = {slots}: more slots than key groups ({key_groups}); lower {name} or raise key_groups"
+                )
+        if not run.events():
+            raise BadInput(f"rate_steps = {run.rate_steps}: nothing is offered; raise a rate")
+        if scenario.trigger_s >= run.seconds:
+            raise BadInput(f"trigger_s = {scenario.trigger_s:g}: must be less than seconds = {run.seconds:g}")
+        if scenario.then_slots and (scenario.trigger != "scale" or point.restarts):
+            raise BadInput(
+                f"then_slots = {scenario.then_slots}: only a live migration with trigger = scale goes on to other "
+                "numbers"
+            )
+        last_s = scenario.trigger_s + scenario.gap_s * (len(scenario.reconfigurations) - 1)
+        if last_s >= run.seconds:
+            raise BadInput(
+                f"seconds = {run.seconds:g}: the last of {len(scenario.reconfigurations)} migrations is triggered at "
+                f"{last_s:g} s; raise seconds or lower gap_s = {scenario.gap_s:g}"
+            )
+        if len(timed := [stage.name for stage in self.workload.stages if stage.operator().uses_time]) > 1:
+            raise BadInput(f"workload = {self.workload.name}: {', '.join(timed)} use time, and only one stage may yet")
+        if run.verify == SNAPSHOTS and not job.snapshot_s:
+            raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s")
+        self._check_autoscaler()
+        self._check_faults()
+        tasks = [job.routers, *self.tasks.values()]
+        rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
+        if rows > MAX_FRAMES_PER_S:
+            raise BadInput(
+                f"frame_ms = {run.frame_ms:g} with {job.routers} routers and {', '.join(map(str, tasks[1:]))} slots "
+                f"makes {rows:.0f} rows/s between them; at most {MAX_FRAMES_PER_S}: raise frame_ms"
+            )
+        groups = Assignment.contiguous(key_groups, job.slots)
+        for requested in self.changes:
+            groups = target_of(requested, groups, [1.0] * key_groups)
+        self._check_own()
+
+    def _check_own(self) -> None:
+        """Nothing is started with a plan that breaks an invariant, nor with a workload that cannot leave this process.
+
+        Raises PlanRejected, and BadInput.
+        """
+        current, point = self.start(), self.point()
+        if point.propose:
+            for requested in self.changes:
+                heat = [1.0] * len(current.owner)
+                target = self.target(current, requested, heat)
+                make_plan(point, current, target, heat, self.workload.seed)
+                current = target
+        parcel_of(type(self.workload))
+
+    def _check_autoscaler(self) -> None:
+        least, slots, most = self.autoscaler.slots_min, self.job.slots, self.slots_most
+        if self.scenario.trigger == "auto" and not least <= slots <= most:
+            raise BadInput(
+                f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
+            )
+
+    def _check_faults(self) -> None:
+        run, job, text = self.run, self.job, self.scenario.fault
+        faults = self.scenario.faults()
+        if late := [fault.at_s for fault in faults if fault.at_s is not None and fault.at_s >= run.seconds]:
+            raise BadInput(f"fault = {text}: {late[0]:g} s is not before the end of the run, seconds = {run.seconds:g}")
+        kills = [fault for fault in faults if fault.ends_query]
+        if len(kills) > run.recoveries:
+            raise BadInput(
+                f"fault = {text}: the query dies {len(kills)} times and is started anew recoveries = "
+                f"{run.recoveries} times; raise recoveries"
+            )
+        for fault in faults:
+            if fault.of_migration and self.point().restarts:
+                raise BadInput(
+                    f"fault = {text}: {self.strategy.name} stops the whole query, it has no phase {fault.phase!r}; "
+                    "take kill:slot@12 (seconds of measured time)"
+                )
+            if fault.phase == "snapshot" and not job.snapshot_s:
+                raise BadInput(f"fault = {text}: no snapshots are taken; set snapshot_s")
+            if fault.phase == "batch" and job.batch_s >= run.load_s:
+                raise BadInput(
+                    f"fault = {text}: no batch of Spark ends in {run.load_s:g} s; lower batch_s = {job.batch_s:g}"
+                )
+
+    def point(self) -> Strategy:
+        """The strategy with what the user changed of it. Raises BadInput."""
+        return change(strategies.get(self.strategy.name), self.strategy.settings)
+
+    @cached_property
+    def moving(self) -> list[str]:
+        """The stages that migrate. Raises BadInput."""
+        known = [stage.name for stage in self.workload.stages]
+        wanted = [name.strip() for name in self.scenario.stage.split(",") if name.strip()]
+        if wanted == [ALL]:
+            wanted = known
+        for name in wanted:
+            if name not in known:
+                raise unknown("stage", name, [*known, ALL])
+        if self.scenario.trigger == "auto":
+            if wanted:
+                raise BadInput(f"stage = {self.scenario.stage}: trigger = auto scales all stages; leave it out")
+            return known
+        return wanted or known[-1:]
+
+    @cached_property
+    def tasks(self) -> dict[str, int]:
+        """Tasks of each keyed stage: the slots that are needed at any time. Raises BadInput."""
+        match self.scenario.trigger:
+            case "scale":
+                later = self.scenario.reconfigurations
+            case "auto":
+                later = [self.slots_most]
+            case _:
+                later = []
+        least = max(self.job.slots, self.job.slots_max)
+        return {
+            stage.name: max(least, *later) if later and stage.name in self.moving else least
+            for stage in self.workload.stages
+        }
+
+    @property
+    def slots_most(self) -> int:
+        """The most slots that the autoscaler may ask for."""
+        return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
+
+    @property
+    def cores(self) -> int:
+        """Cores (logical ones) a query needs: all its tasks run at once."""
+        return self.job.routers + sum(self.tasks.values())
+
+    def start(self) -> Assignment:
+        """The assignment before the migration, in the strategy's units."""
+        return in_units(self.point(), Assignment.contiguous(self.workload.key_groups, self.job.slots))
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """What the scenario changes, one migration each. Raises BadInput."""
+        return self.scenario.changes(self.job.slots, self.workload.skew)
+
+    def target(self, current: Assignment, change: Change | None = None, heat: Sequence[float] = ()) -> Assignment:
+        """Where ``change`` leads from ``current``, both in units; without one, the first change of the scenario.
+
+        ``heat``: records/s of each unit; without it all are alike. Raises BadInput if that is not possible.
+        """
+        bins, heat = self.workload.bins, heat or [1.0] * len(current.owner)
+        groups = Assignment(current.version, current.owner[::bins])
+        load = [sum(heat[group * bins : (group + 1) * bins]) for group in range(self.workload.key_groups)]
+        return in_units(self.point(), target_of(change or self.changes[0], groups, load))
+
+    def repeated(self, number: int) -> "RunSpec":
+        """The same for the ``number``-th repetition, which has other events."""
+        workload = self.workload
+        again = workload.model_dump() | {"seed": workload.seed + number}
+        return replace(self, workload=type(workload)(**again))
+
+    def parameters(self) -> dict[str, Any]:
+        """All parameters by name, as ``make_spec`` takes them; None for what is the strategy's own."""
+        values: dict[str, dict[str, Any]] = {
+            "run": self.run.model_dump(),
+            "job": self.job.model_dump(),
+            "workload": self.workload.model_dump(mode="json"),  # without paths of this machine
+            "strategy": self.strategy.settings,
+            "backend": self.backend.settings,
+            "scenario": self.scenario.model_dump(),
+            "autoscaler": self.autoscaler.model_dump(),
+        }
+        declared = _declared(type(self.workload), backends.get(self.backend.name))
+        common = Counter(name for fields in declared.values() for name in fields)
+        flat = {
+            (name if common[name] == 1 else f"{part}.{name}"): values[part].get(name)
+            for part, fields in declared.items()
+            for name in fields
+        }
+        names = {"workload": self.workload.name, "strategy": self.strategy.name, "backend": self.backend.name}
+        return names | flat
+
+
+def make_spec(values: Mapping[str, Any]) -> RunSpec:
+    """The spec with these values, by name, over the defaults. Raises BadInput, one line, naming value and remedy."""
+    names = {part: str(values.get(part, name)) for part, name in DEFAULTS.items()}
+    workload, backend = workloads.get(names["workload"]), backends.get(names["backend"])
+    strategy = strategies.get(names["strategy"])
+    declared = _declared(workload, backend)
+    given: dict[str, dict[str, Any]] = {part: {} for part in declared}
+    for name, value in values.items():
+        if name not in names:
+            part, own = _place(name, declared, names)
+            if own in given[part]:
+                raise BadInput(f"{part}.{own} is given twice; leave one out")
+            given[part][own] = value
+    settings = {name: value for name, value in given["strategy"].items() if value is not None}
+    bins = change(strategy, settings).bins
+    chosen = made(workload, given["workload"] | {"bins": bins})
+    for source in chosen.sources:
+        source.require()
+    return RunSpec(
+        made(RunPart, given["run"]),
+        made(JobPart, given["job"]),
+        chosen,
+        Choice(name=names["strategy"], settings=settings),
+        Choice(name=names["backend"], settings=made(backend.settings, given["backend"]).model_dump()),
+        made(ScenarioPart, given["scenario"]),
+        made(AutoscalerPart, given["autoscaler"]),
+    )
+
+
+def known_parameters() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Owner, name and declaration of every parameter there is. The owner is a part, and its kind if not all have it."""
+    own: dict[str, dict[str, Mapping[str, FieldInfo]]] = {
+        "workload": {name: parameters(workload) for name, workload in workloads.items()},
+        "backend": {name: backend.settings.model_fields for name, backend in backends.items()},
+    }
+    for part, fields in _declared(workloads.get(DEFAULTS["workload"]), backends.get(DEFAULTS["backend"])).items():
+        kinds = own.get(part, {part: fields})
+        for name in dict.fromkeys(name for kind in kinds for name in kinds[kind]):
+            having = [kind for kind in kinds if name in kinds[kind]]
+            owner = part if len(having) == len(kinds) else f"{part} {', '.join(having)}"
+            yield owner, name, kinds[having[0]][name]
+
+
+def _declared(workload: type[Workload], backend: Backend) -> dict[str, Mapping[str, FieldInfo]]:
+    """The parameters of each part of a run, by name."""
+    coordinates: dict[str, Any] = {n: Field(default=None, description=text) for n, text in MEANINGS.items()}
+    return {
+        "run": RunPart.model_fields,
+        "job": JobPart.model_fields,
+        "workload": parameters(workload),
+        "strategy": coordinates,
+        "backend": backend.settings.model_fields,
+        "scenario": ScenarioPart.model_fields,
+        "autoscaler": AutoscalerPart.model_fields,
+    }
+
+
+def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping[str, str]) -> tuple[str, str]:
+    """Part and name of the parameter that ``given`` names. Raises BadInput unless there is exactly one."""
+    if given == "master":
+        raise BadInput(MASTER)
+    part, dot, name = given.rpartition(".")
+    places = [place for place, fields in declared.items() if name in fields and (not dot or place == part)]
+    if len(places) == 1:
+        return places[0], name
+    if places:
+        owners = " and ".join(f"{place}.{name}" for place in places)
+        raise BadInput(f"parameter {name!r} has {len(places)} owners: say which, {owners}")
+    for owner, other, _ in known_parameters():
+        if other == name:
+            part = owner.partition(" ")[0]
+            hint = f"give {part}.{name}" if name in declared[part] else f"this run has {part} = {names[part]}"
+            raise BadInput(f"unknown parameter {given!r}: {name} is a parameter of {owner}; {hint}")
+    known = [f"{place}.{name}" if dot else name for place, fields in declared.items() for name in fields]
+    raise unknown("parameter", given, [*names, *known])
+
+
+def made(model: Any, values: dict[str, Any]) -> Any:
+    """The pydantic model of these values. Raises BadInput for the first that it refuses."""
+    for name, value in values.items():
+        if isinstance(value, bool) and model.model_fields[name].annotation is not bool:  # pydantic takes it for 0 or 1
+            raise BadInput(f"{name} = {value}: neither a number nor a name ({model.model_fields[name].description})")
+    try:
+        return model(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        own = first["ctx"]["error"] if first["type"] == "value_error" else None  # of a validator, whose words are whole
+        if not first["loc"]:
+            raise BadInput(str(own or first["msg"])) from None
+        name = str(first["loc"][0])
+        if own:
+            raise BadInput(f"{name} = {first['input']!r}: {own}") from None
+        meaning = model.model_fields[name].description
+        raise BadInput(f"{name} = {first['input']!r}: {first['msg'].lower()} ({meaning})") from None

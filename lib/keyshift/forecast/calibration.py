@@ -1,0 +1,172 @@
+"""Measured runs for the simulator: what they say that things cost, and how far simulated ones are off."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from math import inf, isnan, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.forecast import Cluster, Costs, Fit, Load, Measured, Simulated, fit, require_possible, simulated
+from keyshift.forecast.cost import cpu_us_per_event
+from keyshift.forecast.model import LEVELS
+from keyshift.model.errors import BadInput
+from keyshift.planner import Strategy, make_plan
+from keyshift.planner.targets import zipf_mass
+from keyshift.results.manifest import Manifest
+from keyshift.results.store import ResultStore
+from keyshift.workloads.keyed import Keyed
+
+Tables = Mapping[str, pd.DataFrame]
+TRIES = 3  # to measure it: what comes between, such as a garbage collection, is none of it
+COST_KEYS = 4096  # that the cost of an event is measured with: enough to be as many, few enough to be made at once
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``costs``: from all runs. ``table``: how they were found (``simulator.Fit``).
+
+    ``validation``: a row for each run, simulated with costs from other runs: run, strategy, held_out (the runs without
+    which the costs were found: of its strategy, or just this one of a restart; empty if there were too few others),
+    and completion_s, spike_ms and bytes_moved as measured, and behind ``simulated_``.
+    """
+
+    costs: Costs
+    table: pd.DataFrame
+    validation: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class _Run:
+    manifest: Manifest
+    spec: RunSpec
+    point: Strategy
+    measured: Measured
+
+    def simulated(self, costs: Costs) -> Simulated:
+        """The same run, with the plan that the planner makes for it, on the machine that it was measured on."""
+        spec, measured = self.spec, self.measured
+        current = spec.start()
+        load = _load(spec, self.manifest)
+        target = spec.target(current, None, load.rates.tolist())
+        plan = make_plan(self.point, current, target, load.rates.tolist(), spec.workload.seed)
+        machine = Cluster(host_slots=measured.slots, cores=measured.cpus, link_bytes_per_s=inf)
+        return simulated(self.point, plan, current, target, load, machine, costs, spec.workload.seed)
+
+
+def calibrate(runs: Mapping[str, Sequence[tuple[Manifest, Tables]]]) -> Calibration:
+    """From runs with their tables, of any points, as ``Study.good()`` has them.
+
+    Each is also simulated with costs that are found without the runs of its strategy (of a restart: without that run),
+    and compared. Raises BadInput for a run that cannot be simulated, or if there is too little to find costs from.
+    """
+    known = [_run(manifest, tables) for some in runs.values() for manifest, tables in some]
+    everything = fit([run.measured for run in known])
+    rows = [_validated(run, known, everything) for run in known]
+    return Calibration(everything.costs, everything.table, pd.DataFrame(rows))
+
+
+def usable(store: ResultStore, newest: int = 60) -> dict[str, list[tuple[Manifest, Tables]]]:
+    """The newest runs of a store that ``calibrate`` can use, by strategy, all from machines like that of the newest."""
+    found: dict[str, list[tuple[Manifest, Tables]]] = {}
+    machine = None
+    listed = store.list_runs(limit=10 * newest)
+    good = (store.get_manifest(run_id) for run_id in listed.loc[listed["status"] == "ok", "run_id"])
+    for manifest in islice((m for m in good if _possible(m)), newest):
+        machine = machine or manifest.machine
+        if manifest.machine == machine:
+            found.setdefault(manifest.strategy, []).append((manifest, store.get_tables(manifest.run_id)))
+    return found
+
+
+def _possible(manifest: Manifest) -> bool:
+    try:
+        _spec(manifest)
+    except BadInput:
+        return False
+    summary = manifest.summary
+    return summary is not None and None not in (summary.completion_s, summary.spike_ms, summary.bytes_minimum)
+
+
+def _spec(manifest: Manifest) -> RunSpec:
+    """What was run. Raises BadInput if that cannot be simulated."""
+    spec = make_spec(manifest.parameters)
+    what = f"run {manifest.run_id}"
+    if not isinstance(spec.workload, Keyed):
+        raise BadInput(f"{what}: the keys of workload {spec.workload.name} are not fixed; take keycount or micro")
+    if len(spec.changes) != 1 or spec.scenario.fault or spec.run.rate_steps or spec.backend.name != "memory":
+        raise BadInput(f"{what}: not one migration, under one rate, without faults and with state in memory")
+    require_possible(spec.point().phase(0))
+    return spec
+
+
+def _run(manifest: Manifest, tables: Tables) -> _Run:
+    spec = _spec(manifest)
+    latency, metrics = tables["latency"], tables["metrics"]
+    before = latency.loc[latency["created_s"] < 0, "latency_ms"]
+    workers = metrics[(metrics["metric"] == "cpu_cores") & (metrics["instance"] == "python_workers")]
+    point = spec.point().phase(0)
+    measured = Measured(
+        restarts=point.restarts,
+        routers=spec.job.routers,
+        frame_s=spec.run.frame_ms / 1000,
+        rate=spec.run.rate,
+        slots=max(spec.tasks.values()),
+        cpus=manifest.machine.cpus,
+        event_s=_event_s(spec.workload),
+        cores=float(workers.loc[workers["t_s"] < 0, "value"].median()),
+        latency_ms=np.quantile(before.to_numpy("float64"), LEVELS),
+        migration=tables["migration"],
+    )
+    return _Run(manifest, spec, point, measured)
+
+
+def _event_s(workload: Any) -> float:
+    """What an event takes of its slot: the CPU of its computation, measured here, and the time that it is told to."""
+    told_us = getattr(workload, "work_us", 0.0)
+    lighter = {"keys": min(workload.keys, COST_KEYS), "seed": 1} | ({"work_us": 0.0} if told_us else {})
+    return (_computation_us(workload.model_copy(update=lighter)) + told_us) / 1e6
+
+
+@cache
+def _computation_us(workload: Any) -> float:
+    return min(cpu_us_per_event(workload) for _ in range(TRIES))
+
+
+def _load(spec: RunSpec, manifest: Manifest) -> Load:
+    """What a run offered and kept, unit by unit: bytes by the number of keys, as many as what moved had in the end."""
+    workload, current = spec.workload, spec.start()
+    assert isinstance(workload, Keyed) and manifest.summary is not None
+    keys = np.bincount(workload.units, minlength=len(current.owner)).astype(float)
+    groups = keys.reshape(-1, workload.bins).sum(axis=1)
+    mass = np.array(zipf_mass(workload.key_groups, workload.skew)) * (groups > 0)
+    share = keys / np.repeat(np.maximum(groups, 1), workload.bins)
+    rates = spec.run.rate * np.repeat(mass / mass.sum(), workload.bins) * share
+    moves = current.slot_of != spec.target(current, None, rates.tolist()).slot_of
+    needed = manifest.summary.bytes_minimum or 0
+    key_bytes = needed / keys[moves].sum() if needed and keys[moves].any() else workload.state_bytes
+    return Load(rates, keys * key_bytes, keys, spec.job.routers, spec.run.frame_ms / 1000, spec.job.copy_every_s)
+
+
+def _validated(run: _Run, known: Sequence[_Run], everything: Fit) -> dict[str, Any]:
+    summary = run.manifest.summary
+    assert summary is not None
+    alone = run.measured.restarts
+    others = [each for each in known if each is not run and (alone or each.manifest.strategy != run.manifest.strategy)]
+    held_out, costs = (run.manifest.run_id if alone else run.manifest.strategy), everything.costs
+    try:
+        found = fit([each.measured for each in others]).costs
+        if alone and isnan(found.restart_s):
+            raise BadInput("too few restarts")
+        costs = found
+    except BadInput:
+        held_out = ""
+    row: dict[str, Any] = {"run": run.manifest.run_id, "strategy": run.manifest.strategy, "held_out": held_out}
+    made = None if alone and isnan(costs.restart_s) else run.simulated(costs)
+    for name in ("completion_s", "spike_ms", "bytes_moved"):
+        row |= {name: getattr(summary, name), f"simulated_{name}": nan if made is None else getattr(made, name)}
+    return row

@@ -1,0 +1,182 @@
+"""What things cost, from measured runs: medians and least squares over the steps of their migrations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from keyshift.forecast.model import LEVELS, Costs, Floats
+from keyshift.model.errors import BadInput
+
+HANDED = ["handover_s", "stream_s", "unit_s", "byte_s"]
+LEAST_S = 1e-4  # what takes less is taken to take so long
+MOMENTS = ["switched_s", "aligned_s", "installed_s", "drained_s"]
+SHOWN = {  # what each cost is, and a unit in which it reads well
+    "request_s": ("from the request to the first published step", "ms", 1e3),
+    "notify_s": ("from what is published to whoever acts by it", "ms", 1e3),
+    "answer_s": ("from a slot's end of a step to a coordinator that knows", "ms", 1e3),
+    "ack_s": ("for each acknowledgement, of the coordinator", "ms", 1e3),
+    "handover_s": ("hand-over of a step, whatever moves", "ms", 1e3),
+    "stream_s": ("for each stream from slot to slot, of both sides' cores", "ms", 1e3),
+    "unit_s": ("for each unit, of both sides' cores", "ms", 1e3),
+    "byte_s": ("for each byte, of both sides' cores", "ns", 1e9),
+    "restart_s": ("restart of the query, whatever its state", "s", 1.0),
+    "stored_byte_s": ("for each byte written to the store and read, of all cores", "ns", 1e9),
+    "event_s": ("for each event, of its slot", "µs", 1e6),
+    "row_s": ("for each row, of its slot", "µs", 1e6),
+}
+SIZES = 1.5  # times as much state as in another restart tells what state costs
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A run, as far as costs follow from it. ``migration``: its table (docs/results.md)."""
+
+    restarts: bool  # the strategy stops the query
+    routers: int
+    frame_s: float
+    rate: float
+    slots: int  # tasks of the stage
+    cpus: int  # of the machine
+    event_s: float  # CPU of an event's computation
+    cores: float  # that the job's Python workers took before the migration; NaN if nobody looked
+    latency_ms: Floats  # before the migration, quantiles at ``LEVELS``
+    migration: pd.DataFrame
+
+    @cached_property
+    def typical(self) -> dict[str, float]:
+        """Of a step."""
+        return _typical(self)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """``table``: a row for each cost, with value and unit, what it is from, and how far off that typically is (%)."""
+
+    costs: Costs
+    table: pd.DataFrame
+
+
+def fit(runs: Sequence[Measured]) -> Fit:
+    """The costs that explain ``runs`` best: each run counts once, with the medians over its steps.
+
+    What depends on something else (how many answer, what is handed over, what is stored) is the least squares of the
+    relative error, none below 0; the others are medians over runs. The wait for a frame is taken out: where routers
+    take turns, the last of them switches on average after a frame less half a turn. Raises BadInput unless a run has
+    several steps, and state takes some time.
+    """
+    live = [run.typical for run in runs if not run.restarts and len(run.migration)]
+    steps = pd.DataFrame(live, columns=["first", "notice", "took", "gap", "ack_s", *HANDED])
+    several = steps.dropna(subset="gap")
+    if several.empty:
+        raise BadInput(
+            f"calibrate: none of {len(runs)} runs has several steps; measure one of fluid, too, or all that "
+            "notebooks/compare/04_simulate_clusters.ipynb measures"
+        )
+    table = _Table()
+    notify_s = table.median("notify_s", steps["notice"], "runs")
+    answered = several[["ack_s"]].assign(answer_s=1.0)
+    ack_s, answer_s = table.least_squares(answered, several["gap"], "runs of several steps")
+    handover_s, stream_s, unit_s, byte_s = table.least_squares(steps[HANDED], steps["took"], "runs", "byte_s")
+    restart_s, stored_byte_s = _restarts([run for run in runs if run.restarts], table)
+    rows = [(run.cores - run.rate * run.event_s) * run.frame_s / run.routers / run.slots for run in runs]
+    costs = Costs(
+        request_s=table.median("request_s", steps["first"] - notify_s - answer_s, "runs"),
+        notify_s=notify_s,
+        answer_s=answer_s,
+        ack_s=ack_s,
+        handover_s=handover_s,
+        stream_s=stream_s,
+        unit_s=unit_s,
+        byte_s=byte_s,
+        restart_s=restart_s,
+        stored_byte_s=stored_byte_s,
+        event_s=table.median("event_s", pd.Series([run.event_s for run in runs]), "computations without a job"),
+        row_s=table.median("row_s", pd.Series(rows), "runs"),
+        before_ms=tuple(np.median([run.latency_ms - 1000 * run.frame_s * LEVELS for run in runs], axis=0).tolist()),
+    )
+    return Fit(costs, table.frame())
+
+
+class _Table:
+    """What is found, and from what."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+
+    def frame(self) -> pd.DataFrame:
+        """See ``Fit``."""
+        return pd.DataFrame(self._rows).set_index("what")
+
+    def median(self, name: str, values: "pd.Series[float]", of: str) -> float:
+        """The median of those that are known, not below 0; 0 if none is."""
+        known = values.dropna()
+        middle = max(float(known.median()), 0.0) if len(known) else 0.0
+        self._add(name, middle, f"{len(known)} {of}", float((known - middle).abs().median()) / (middle or nan))
+        return middle
+
+    def least_squares(self, parts: pd.DataFrame, times: "pd.Series[float]", of: str, positive: str = "") -> list[float]:
+        """Factors of the columns of ``parts``, none below 0, that give ``times`` with the least relative error.
+
+        ``positive``: the column whose factor must not be 0 either, as it will be if the others explain the noise.
+        """
+        columns, took = parts.to_numpy("float64"), times.clip(lower=LEAST_S).to_numpy("float64")
+        scale = 1 / took
+        factors, least = np.zeros(columns.shape[1]), inf
+        for kept in product((False, True), repeat=len(factors)):  # few: the best of those that are not negative
+            found = np.zeros(len(factors))
+            found[list(kept)] = np.linalg.lstsq(columns[:, kept] * scale[:, None], took * scale, rcond=None)[0]
+            error = float(np.sum((columns @ found * scale - took * scale) ** 2))
+            known = not positive or found[parts.columns.get_loc(positive)] > 0
+            if known and found.min() >= 0 and error < least:
+                factors, least = found, error
+        for name, factor in zip(parts.columns, factors, strict=True):
+            self._add(name, factor, f"{len(took)} {of}", float(np.median(np.abs(columns @ factors / took - 1))))
+        return [float(factor) for factor in factors]
+
+    def _add(self, name: str, value: float, of: str, off: float) -> None:
+        what, unit, factor = SHOWN[name]
+        self._rows.append({"what": what, "value": value * factor, "unit": unit, "from": of, "off by (%)": 100 * off})
+
+
+def _typical(run: Measured) -> dict[str, float]:
+    """Medians over the steps of a run, and when it switched first.
+
+    What is handed over is what the model takes it to be: the streams, units and bytes of all slots by the cores, or
+    half of those of the slot that gives and takes most. ``ack_s``: how many acknowledgements come before the next step.
+    """
+    known = run.migration.dropna(subset=MOMENTS).assign(unit_s=1.0)
+    known["byte_s"] = known["bytes"]
+    known["stream_s"] = (~known.duplicated(["step", "source", "destination"])).astype(float)
+    steps = known.groupby("step")[MOMENTS].max()
+    sides = pd.concat([known.assign(slot=known[side], side=side) for side in ("source", "destination")])
+    work, of_slots = known.groupby("step")[HANDED[1:]].sum(), sides.groupby(["step", "slot"])[HANDED[1:]].sum()
+    busiest = of_slots.groupby("step").max() / 2
+    handed = (work / run.cpus).where(work / run.cpus > busiest, busiest)
+    ends = sides.drop_duplicates(["step", "slot", "side"]).groupby("step").size()
+    slots = sides.groupby("step")["slot"].nunique()
+    of_steps = {
+        "notice": steps["aligned_s"] - steps["switched_s"] - run.frame_s * (1 - 0.5 / run.routers),
+        "took": steps["installed_s"] - steps["aligned_s"],
+        "gap": steps["switched_s"].shift(-1) - steps["drained_s"],
+        "ack_s": ends + slots.shift(-1),
+    }
+    every = [*of_steps.items(), *handed.items()]
+    medians = {str(name): float(each.dropna().median()) if each.notna().any() else nan for name, each in every}
+    return medians | {"first": float(steps["switched_s"].iloc[0]), "handover_s": 1.0}
+
+
+def _restarts(runs: Sequence[Measured], table: _Table) -> list[float]:
+    """What a restart takes, and each byte of it; NaN unless their state is of different sizes."""
+    sizes = pd.Series([float(run.migration["bytes"].sum()) for run in runs], dtype="float64")
+    if len(runs) < 2 or sizes.max() < SIZES * max(sizes.min(), 1.0):
+        return [nan, nan]
+    cores = pd.Series([min(run.cpus, run.slots) for run in runs])
+    took = pd.Series([run.migration["installed_s"].max() - run.migration["switched_s"].min() for run in runs])
+    parts = pd.DataFrame({"restart_s": np.ones(len(runs)), "stored_byte_s": sizes / cores})
+    return table.least_squares(parts, took, "restarts")

@@ -1,0 +1,75 @@
+"""Who waits how long: the latency of each second, from the times in which records wait for state."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from keyshift.forecast.model import LEVELS, Costs, Floats, Ints, Load
+
+WIDTH = 0.02  # of a class of waits: they are counted by size
+LEAST_S = 1e-4  # a shorter wait is none
+AT_ONCE = 4_000_000  # waits that are looked at together, to bound memory
+PER_S = 16  # frames per second that are looked at, at the least
+
+
+class Waits:
+    """Collects them, by the second in which an event was created and by length."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._counts: dict[int, Floats] = {}  # by second; events by class
+        self.longest_s = 0.0
+
+    def add(self, begins: Floats, ends: Floats, rates: Floats, busy: Floats) -> None:
+        """Records wait from the first frame of each router (``begins``, ascending) to an end of their own.
+
+        ``ends``, ``rates`` (events/s) and ``busy`` (the share of a server's time that they take) are of shape (n,):
+        what has waited is processed in order, so the queue is gone only after its end, and later events wait for it.
+        """
+        origin, frame_s = begins.mean(), self._load.frame_s
+        gone = (ends - busy * origin) / (1 - busy)
+        rounds = math.ceil((gone.max() - begins[0]) / frame_s)
+        arrivals = (begins + frame_s * np.arange(max(rounds, 0))[:, None]).ravel()
+        arrivals = arrivals[arrivals < gone.max()]
+        if not len(arrivals):
+            return
+        every = max(1, len(arrivals) // max(256, math.ceil(PER_S * (gone.max() - begins[0]))))
+        arrivals = arrivals[every // 2 :: every]
+        self.longest_s = max(self.longest_s, float((ends[rates > 0] - begins[0]).max(initial=0.0)))
+        second = np.floor(arrivals - frame_s / 2).astype(np.int64)
+        events = rates * frame_s / len(begins) * every
+        for some in np.array_split(np.arange(len(ends)), -(-len(ends) * len(arrivals) // AT_ONCE)):
+            waits = ends[some, None] - arrivals + busy[some, None] * (arrivals - origin)
+            row, column = np.nonzero((waits > LEAST_S) & (arrivals < gone[some, None]))
+            classes = np.round(np.log(waits[row, column] / LEAST_S) / WIDTH).astype(np.int64)
+            self._count(second[column], classes, events[some][row])
+
+    def _count(self, seconds: Ints, classes: Ints, events: Floats) -> None:
+        order = np.argsort(seconds, kind="stable")
+        found, begins = np.unique(seconds[order], return_index=True)
+        for second, here in zip(found, np.split(order, begins)[1:], strict=True):
+            before = self._counts.get(int(second), np.zeros(0))
+            counted = np.bincount(classes[here], events[here], minlength=len(before)).astype(np.float64)
+            counted[: len(before)] += before
+            self._counts[int(second)] = counted
+
+    def per_second(self, costs: Costs, end_s: float) -> pd.DataFrame:
+        """Columns second, count (events), p50_ms, p99_ms: as ``metrics.per_second``, from the trigger to ``end_s``.
+
+        An event has a latency as without a migration, and its wait on top of it.
+        """
+        usual, offered = costs.latency_ms(self._load.frame_s), float(self._load.rates.sum())
+        rows = []
+        for second in range(max([0, math.ceil(end_s), *self._counts]) + 1):
+            counted = self._counts.get(second, np.zeros(0))
+            (classes,) = np.nonzero(counted)
+            waiting = min(offered, counted.sum())
+            events = np.concatenate([[offered - waiting], counted[classes] * (waiting / (counted.sum() or 1.0))])
+            waits_ms = np.concatenate([[0.0], 1000 * LEAST_S * np.exp(classes * WIDTH)])
+            latency = (waits_ms[:, None] + usual).ravel()
+            order = np.argsort(latency)
+            below = np.cumsum(np.repeat(events / len(LEVELS), len(LEVELS))[order])
+            p50, p99 = (latency[order][np.searchsorted(below, share * below[-1])] for share in (0.5, 0.99))
+            rows.append((second, offered, p50, p99))
+        return pd.DataFrame(rows, columns=["second", "count", "p50_ms", "p99_ms"])

@@ -1,0 +1,185 @@
+"""What a system under test tells of itself when it has ended: for the verdict, and for the tables."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from keyshift.driver.job import Job
+from keyshift.driver.snapshotter import MARK
+from keyshift.driver.stage import LedStage
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment
+from keyshift.model.records import SnapshotRecord, StepRecord
+from keyshift.planner import Decision
+from keyshift.results.verdict import Course, Inventory, Judgement, judge
+from keyshift.runtime.router import TICK_US
+from keyshift.wire.savepoint import Location, SavepointStore
+from keyshift.workloads import Workload
+from keyshift.workloads.times import Times
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """The end of one keyed stage, with the way there. ``course``: see ``results.verdict``."""
+
+    name: str
+    course: Course
+    begins: Sequence[int]
+    unit_bytes: Mapping[int, int]
+    records: Sequence[StepRecord]
+    decisions: Sequence[tuple[int, Decision]] = ()  # with the number of the migration
+    to_move: Collection[int] = ()  # units that were requested to change their slot
+    measures: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of each slot
+
+
+@dataclass(frozen=True)
+class FinalState:
+    """The end of a job, with the way there. See ``results.verdict.judge`` and ``workloads.times.Times``."""
+
+    offsets: Mapping[int, int]  # of each router: what is before it was answered, and nothing else
+    parts: Callable[[list[pd.DataFrame]], Iterator[pd.DataFrame]]  # of the state; gives it timers into a list, too
+    stages: Sequence[StageEnd]
+    revoked: Collection[int]
+    troubles: Sequence[str]  # a line for each migration that did not go as planned, and each death
+    measured_at: float = 0.0  # seconds since the epoch
+    planned_s: float = 0.0  # how long the first plan took
+    replicate_s: float | None = None  # until copies were close
+    bytes_copied: int | None = None
+    snapshots: Sequence[SnapshotRecord] = ()
+    cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
+    stopped: bool = True  # no: a cut, behind which the job went on
+    struck: Sequence[tuple[float, str]] = ()  # see ``driver.strikes``
+
+
+def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) -> FinalState:
+    """Of a job that has stopped; its last savepoint is the final state.
+
+    ``of_stages``: what else is known of each stage, by its name: fields of ``StageEnd``, and ``left_behind``, see
+    ``LedStage.left_behind``. ``told``: other fields.
+    """
+    store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
+    manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
+
+    def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
+        saved = [_inventory(f"savepoint {name}", each["stages"][stage.name]) for name, each in manifests.items()]
+        course = Course(stage.assignments, saved, left_behind)
+        return StageEnd(stage.name, course, stage.begins, final.unit_bytes[stage.name], stage.records, **fields)
+
+    state = FinalState(
+        offsets=final.offsets,
+        parts=partial(_parts, store, manifests[final.name]),
+        stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
+        revoked=job.revoked,
+        troubles=job.troubles,
+        snapshots=job.snapshots_taken,
+        **told,
+    )
+    return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state
+
+
+def cuts_of(store: SavepointStore, final: FinalState) -> dict[str, FinalState]:
+    """The state at every snapshot that is in the ``store`` of a job, as if the job, which ended as ``final``, had ended
+    there. Raises ServiceUnavailable.
+    """
+    return {name: _cut(store, name, final) for name in store.committed(MARK)}
+
+
+def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
+    manifest = store.manifest(name)
+
+    def end(stage: StageEnd) -> StageEnd:
+        found = _inventory(name, manifest["stages"][stage.name])
+        last = found.assignment.version
+        before = [each for each in stage.course.assignments if each.version < last]
+        course = Course([*before, found.assignment], [replace(found, units=sorted(set(found.units)))])  # several parts
+        return replace(stage, course=course, begins=[each for each in stage.begins if each <= last])
+
+    return replace(
+        final,
+        offsets={int(router): offset for router, offset in manifest["offsets"].items()},
+        parts=partial(_parts, store, manifest),
+        stages=[end(stage) for stage in final.stages],
+        revoked=manifest["revoked"],
+        stopped=False,
+    )
+
+
+def judged(
+    workload: Workload,
+    offered: int,
+    events: pd.DataFrame,
+    frames: pd.DataFrame,
+    results: pd.DataFrame,
+    final: FinalState,
+) -> Judgement:
+    """The verdict. ``offered``: how many events, as the generator says; ``events``, ``frames``: see ``read_topic``."""
+    first, last = final.stages[0], final.stages[-1]
+    timers: list[pd.DataFrame] = []
+    times = Times(
+        frames,
+        timers,
+        first.course.assignments,
+        ends=dict(final.offsets),
+        begins=first.begins,
+        lending={record.version for record in first.records if record.step.mode.fetch_back},
+        lag_us=TICK_US,
+        stopped=final.stopped,
+    )
+    return judge(
+        workload,
+        events,
+        results,
+        final.parts(timers),
+        last.course.assignments,
+        final.revoked,
+        times,
+        last.course.savepoints,
+        last.course.left_behind,
+        unread=offered - int(frames["events"].sum()),
+        earlier=[stage.course for stage in final.stages[:-1]],
+    )
+
+
+def judged_cuts(
+    workload: Workload, events: pd.DataFrame, frames: pd.DataFrame, results: pd.DataFrame, final: FinalState
+) -> dict[str, Judgement]:
+    """The verdict on each of the ``cuts`` of ``final``, by the name of the snapshot; see ``judged``.
+
+    Each is that on a run which has ended there: of the input before its offsets, and of the results under versions
+    before its own. So it takes as long as so many verdicts, on half of the run on average.
+    """
+    return {name: _judged_cut(workload, events, frames, results, cut) for name, cut in (final.cuts or {}).items()}
+
+
+def _judged_cut(
+    workload: Workload, events: pd.DataFrame, frames: pd.DataFrame, results: pd.DataFrame, cut: FinalState
+) -> Judgement:
+    events, frames = (each[each["offset"] < each["router"].map(cut.offsets)] for each in (events, frames))
+    before = results[results["version"] < cut.stages[-1].course.assignments[-1].version]
+    try:
+        return judged(workload, int(frames["events"].sum()), events, frames, before, cut)
+    except ServiceUnavailable as error:
+        return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
+
+
+def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """The values of a savepoint or a snapshot, unit by unit; timers of the first stage go into ``timers``."""
+    for number, stage in enumerate(manifest["stages"].values()):
+        for slot, rows in stage["places"].items():
+            places: dict[int, list[Location]] = {}
+            for row in rows:
+                places.setdefault(row[0], []).append(Location(*row))
+            for unit, parts in places.items():
+                values, timed = store.read(*parts)
+                if number == 0:
+                    timers.append(timed.to_pandas().assign(unit=unit, slot=int(slot)))
+                for batch in values:
+                    yield batch.to_pandas().assign(stage=number, unit=unit, slot=int(slot))
+
+
+def _inventory(name: str, manifest: dict[str, Any]) -> Inventory:
+    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]
+    return Inventory(name, Assignment.from_json(manifest["assignment"]), units)

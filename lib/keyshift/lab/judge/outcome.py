@@ -1,0 +1,203 @@
+"""What comes of a run: its verdict, its tables, what the summary needs beside them, and notes for a reader."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from keyshift.analysis.metrics import Load
+from keyshift.analysis.timelines import FAULT
+from keyshift.clock import SECOND_US
+from keyshift.lab.judge.final_state import FinalState, judged, judged_cuts
+from keyshift.lab.sampler import Sample
+from keyshift.planner.scaling import Scaling
+from keyshift.progress import Say
+from keyshift.results import from_records
+from keyshift.results.manifest import EXAMPLES_KEPT, Verdict
+from keyshift.results.verdict import Judgement, due_in
+from keyshift.traffic.traffic import Feed, Traffic
+from keyshift.workloads import Workload
+
+_EXAMPLES_OF_CUTS = 6
+
+
+class Outcome(NamedTuple):
+    """``facts``: for ``analysis.metrics.summarise``."""
+
+    tables: dict[str, pa.Table]
+    verdict: Verdict
+    facts: dict[str, Any]
+    notes: list[str]
+
+
+class Span(NamedTuple):
+    """Of a run, in seconds since the epoch: load and measured time, and the trigger, which is 0 in tables."""
+
+    start: float
+    measured: float
+    end: float
+    trigger: float
+
+    def covers(self, moment: float) -> bool:
+        """Whether ``moment`` is in it."""
+        return self.start <= moment < self.end
+
+    def of(self, moments: "pd.Series[int]") -> "pd.Series[bool]":
+        """Which of ``moments``, in microseconds since the epoch, are in it."""
+        return moments.between(self.start * SECOND_US, self.end * SECOND_US, inclusive="left")
+
+
+class Ended:
+    """A job that has ended, with all that was offered to it and came out. ``overloaded``: what it had processed."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        traffic: Traffic,
+        feed: Feed,
+        final: FinalState,
+        samples: Iterable[Sample],
+        overloaded: bool = False,
+    ) -> None:
+        assert feed.offered is not None  # the generator has ended
+        self.workload, self.final, self.feed = workload, final, feed
+        self._samples = [*samples, *((at, FAULT, what, 1.0) for at, what in final.struck)]
+        self.events, self._frames = traffic.offered(before=final.offsets if overloaded else None)
+        self._results, self._seconds, self._overloaded = traffic.results(), traffic.seconds, overloaded
+
+    def verdict(self) -> Verdict:
+        """Of the whole job."""
+        assert self.feed.offered is not None
+        found = judged(self.workload, self.feed.offered, self.events, self._frames, self._results, self.final)
+        return _as_manifest(found, self._cuts)
+
+    @cached_property
+    def _cuts(self) -> dict[str, Judgement]:
+        return judged_cuts(self.workload, self.events, self._frames, self._results, self.final)
+
+    @property
+    def notes(self) -> list[str]:
+        """How many snapshots the verdict is about, too, if it was to be about them."""
+        if self.final.cuts is None:
+            return []
+        bad = sum(not found.ok for found in self._cuts.values())
+        return [f"{len(self._cuts)} snapshots were judged, each as if the job had ended there: {bad} bad"]
+
+    @property
+    def unprocessed(self) -> int:
+        """Events that were offered and not processed."""
+        assert self.feed.offered is not None
+        frames, offsets = self._frames, self.final.offsets
+        processed = frames[frames["offset"] < frames["router"].map(offsets)] if self._overloaded else frames
+        return self.feed.offered - int(processed["events"].sum())
+
+    def tables(
+        self, span: Span, numbers: Mapping[str, int] | None = None, scalings: Sequence[Scaling] = ()
+    ) -> dict[str, pa.Table]:
+        """By name, with the trigger of ``span`` as 0. Of the whole job; with ``numbers``, of what happened in ``span``.
+
+        ``numbers``: of the migration in it, by stage. What slots measure is of the whole job, and is left out then.
+        """
+        stages, trigger_us = self.final.stages, round(span.trigger * SECOND_US)
+        results, samples, seconds = self._results, self._samples, list(self._seconds)
+        records = [list(stage.records) for stage in stages]
+        measures = [stage.measures for stage in stages]
+        decisions = [list(stage.decisions) for stage in stages]
+        snapshots = list(self.final.snapshots)
+        judged_ok = {name: found.ok for name, found in self._cuts.items()}
+        if numbers is not None:
+            results = results[span.of(results["t"])]
+            samples = [sample for sample in samples if span.covers(sample[0])]
+            seconds = [second for second in seconds if span.covers(second["second"])]
+            records = [[each for each in some if span.covers(each.published_us / SECOND_US)] for some in records]
+            chosen = [numbers.get(stage.name) for stage in stages]
+            decisions = [[d for d in some if d[0] == n] for some, n in zip(decisions, chosen, strict=True)]
+            snapshots = [each for each in snapshots if span.covers(each.begun_us / SECOND_US)]
+            measures = []
+        counted = results[~results["version"].isin(list(self.final.revoked))]
+        samples = [*samples, *from_records.fired(counted)]
+        return {
+            "latency": from_records.latency_table(
+                results, trigger_us, first_only=bool(self.final.revoked), stage=len(stages) - 1
+            ),
+            "metrics": from_records.metrics_table(samples, measures, self.final.measured_at, seconds, trigger_us),
+            "migration": from_records.migration_table(records, trigger_us),
+            "decisions": from_records.decisions_table(decisions),
+            "scaling": from_records.scaling_table(scalings, span.trigger),
+            "snapshots": from_records.snapshots_table(
+                snapshots, [stage.name for stage in stages], trigger_us, judged_ok
+            ),
+        }
+
+    def bytes_minimum(self, migration: pa.Table, whole: bool) -> int:
+        """See ``from_records.bytes_minimum``; of all stages."""
+        table: pd.DataFrame = migration.to_pandas()
+        return sum(
+            from_records.bytes_minimum(table[table["stage"] == number], stage.unit_bytes, whole)
+            for number, stage in enumerate(self.final.stages)
+        )
+
+
+def bytes_by_key(measures: Iterable[Mapping[int, Mapping[str, Any]]]) -> int:
+    """That were sent beside whole units. ``measures``: of each stage, what each slot measured."""
+    return sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values())
+
+
+def outcome(
+    workload: Workload,
+    span: Span,
+    traffic: Traffic,
+    feed: Feed,
+    final: FinalState,
+    samples: Iterable[Sample],
+    overloaded: bool,
+    say: Say,
+    scalings: Sequence[Scaling] = (),
+) -> Outcome:
+    """Of a run that has ended. If the job was ``overloaded``, it counts what it had processed by its end."""
+    say("comparing every result and the final state with the oracle")
+    ended = Ended(workload, traffic, feed, final, samples, overloaded)
+    verdict, tables = ended.verdict(), ended.tables(span, scalings=scalings)
+    stages = final.stages
+    measures = [stage.measures for stage in stages]
+    pushed = all(record.step.mode.transfer == "push" for stage in stages for record in stage.records)
+    nothing = from_records.nothing_moved(sum(len(stage.to_move) for stage in stages), tables["migration"].to_pandas())
+    for line in nothing:
+        say(line)
+    facts = {
+        "planned_s": final.planned_s,
+        "replicate_s": final.replicate_s,
+        "bytes_minimum": ended.bytes_minimum(tables["migration"], whole=pushed and final.bytes_copied is None),
+        "bytes_by_key": bytes_by_key(measures),
+        "bytes_copied": final.bytes_copied,
+        "since_s": span.measured - span.trigger,
+        "load": Load(
+            begin_s=span.start - span.trigger,
+            end_s=span.end - span.trigger,
+            took_s=feed.took_s,
+            events=feed.offered or 0,
+            unprocessed=ended.unprocessed,
+            due=int(due_in(ended.workload.stages, ended.events).sum()),
+            planned=feed.planned,
+        ),
+    }
+    at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
+    of_hosts = (line for each in measures for line in from_records.hosts(each))
+    notes = [*of_hosts, *at_stages, *final.troubles, *nothing, *ended.notes]
+    return Outcome(tables, verdict, facts, notes)
+
+
+def _as_manifest(found: Judgement, cuts: Mapping[str, Judgement]) -> Verdict:
+    bad = {name: each for name, each in cuts.items() if not each.ok}
+    of_cuts = [f"snapshots: {name}: {line}" for name, each in bad.items() for line in each.examples][:_EXAMPLES_OF_CUTS]
+    return Verdict(
+        lost=found.lost,
+        duplicated=found.duplicated,
+        reordered=found.reordered,
+        wrong=found.wrong,
+        ownership_violations=found.foreign,
+        others={"unexpected": found.unexpected, "unread": found.unread} | ({"snapshots": len(bad)} if cuts else {}),
+        examples=[*found.examples[: EXAMPLES_KEPT - len(of_cuts)], *of_cuts],
+    )

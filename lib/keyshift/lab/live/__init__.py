@@ -1,0 +1,1 @@
+"""A job that runs until it is stopped."""

@@ -1,0 +1,319 @@
+"""A job that runs until it is stopped, from notebooks, commands and whatever else has a thread.
+
+job = lab.start(live_spec({"workload": "keycount"}))
+job.scale(slots=4)
+job.status()
+job.stop().summary
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from keyshift.experiment.live_spec import parameters, room
+from keyshift.experiment.scenario import Change, Map, Scale
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.autoscaler import sentence, told
+from keyshift.lab.ending import End
+from keyshift.lab.live.run import LiveRun, NotRunning
+from keyshift.lab.stage_plans import Proposal
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.planner import Strategy, change, strategies
+from keyshift.planner.scaling import Scaling
+from keyshift.registry import unknown
+from keyshift.results.manifest import Manifest, new_run_id
+from keyshift.traffic.traffic import Latencies
+from keyshift.wire.faults import parse_now
+
+TOLD = 10  # decisions of an autoscaler in a status
+Target = int | Mapping[int, int]
+Record = Callable[..., Manifest]  # see ``Lab.record``
+
+
+class LiveJob:
+    """For any thread. ``execute`` is called once, by the thread that then controls the job.
+
+    ``keep`` writes down what another process needs to go on with the job (OSError: it is tried again later); ``begun``
+    what is needed to find, before anything is made, what the job will leave; ``resumed`` reads what was kept by the
+    process before, and ``take_over`` says to go on even if that one seems to live. ``end``: how it may end; without,
+    nothing is left of it, however that happens.
+
+    Methods that ask for something raise BadInput, and change nothing, if it is not possible or the job does not run;
+    ServiceUnavailable if a service is away.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        spec: RunSpec,
+        on_end: Callable[[], None] = lambda: None,
+        keep: Callable[[dict[str, Any]], None] | None = None,
+        resumed: Callable[[], dict[str, Any]] | None = None,
+        take_over: bool = False,
+        begun: Callable[[dict[str, Any]], None] = lambda known: None,
+        end: End | None = None,
+    ) -> None:
+        self._record, self.spec, self._on_end, self._keep = record, spec, on_end, keep
+        self._resumed, self._take_over = resumed, take_over
+        self._begun, self.end = begun, end or End()
+        self.most = room(spec)  # slots that a restart may lead to
+        self.run_id = resumed()["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
+        self.ready, self.ended = threading.Event(), threading.Event()
+        self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
+        self.error: BaseException | None = None  # why there is none
+        self._run: LiveRun | None = None
+        self._unwanted = self._stop_wanted = False
+        self._ended_at: float | None = None  # seconds of the wall clock
+        self._controller: threading.Thread | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def execute(self) -> Manifest:
+        """From its start to its verdict, which is stored. Raises KeyshiftError if the job dies."""
+        self._controller = threading.current_thread()
+        try:
+            given = self.spec, self.run_id, self._make, room(self.spec), parameters(self.spec)
+            self.manifest = self._record(*given, self.end)
+            return self.manifest
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self._ended_at = time.time()
+            if self._run:
+                self._run.state = self.state
+                self._run.refuse()
+            with contextlib.ExitStack() as stack:
+                stack.callback(self.ended.set)
+                stack.callback(self._on_end)
+
+    def fail(self, error: BaseException) -> None:
+        """What the job needs does not come: it never executes."""
+        if self.manifest is None and self.error is None:
+            self.error = error
+        self.ended.set()
+
+    def keep(self) -> None:
+        """``execute``, for a thread that nobody waits for: ``error`` has what it raises."""
+        with contextlib.suppress(KeyshiftError):
+            self.execute()
+
+    def _make(self, *parts: Any) -> LiveRun:
+        run, identity = LiveRun(*parts), {"run_id": self.run_id}
+        run.on_ready = self.ready.set
+        run.resumed, run.take_over = self._resumed, self._take_over
+        run.begun = lambda known: self._begun(known | identity)
+        if (keep := self._keep) is not None:
+            run.keep = lambda journal: keep(journal | identity)
+        self._run = run
+        run.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # what is wanted from now on it hears itself
+        return run
+
+    def await_ready(self) -> None:
+        """Until events go in. Raises what kept the job from it."""
+        while not self.ready.wait(0.1):
+            if self.ended.is_set() and not self.ready.is_set():
+                raise self.error or KeyshiftError(f"job {self.run_id} has ended before it was ready")
+
+    def give_up(self) -> None:
+        """End the job without a verdict, and wait until nothing of it is left."""
+        self._unwanted = True
+        if self._run:
+            self._run.unwanted = True
+        if threading.current_thread() is not self._controller:
+            self.ended.wait()
+
+    def stop(self) -> Manifest:
+        """End the load, wait for all results and the verdict. Whoever asks again gets the same.
+
+        A job that starts or recovers stops when it has. Raises what kept it from its verdict.
+        """
+        self._stop_wanted = True
+        if self._run:
+            self._run.stop()
+        self.ended.wait()
+        if self.manifest is None:
+            raise self.error if isinstance(self.error, KeyshiftError) else KeyshiftError(f"the job died: {self.why}")
+        return self.manifest
+
+    # -- how it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """One of starting, running, stopping, ended and failed."""
+        if self.manifest is not None:
+            return "ended"
+        if self.error is not None:
+            return "failed"
+        return self._run.state if self._run else "starting"
+
+    @property
+    def why(self) -> str | None:
+        """In one line, why the job has failed; None if it has not."""
+        if self.error is None:
+            return None
+        words = " ".join(str(self.error).split())
+        return words if isinstance(self.error, KeyshiftError) else f"{type(self.error).__name__}: {words}"
+
+    def status(self) -> dict[str, Any]:
+        """Values that JSON knows; nobody is asked. ``stages``: ``owners`` has the slot of each unit, ``of_slot`` what
+        each slot said last (bytes, records since the attempt began). Times in seconds, latencies in ms.
+        """
+        spec, run = self.spec, self._run
+        summary, verdict = (self.manifest.summary, self.manifest.verdict) if self.manifest else (None, None)
+        status: dict[str, Any] = {
+            "run_id": self.run_id,
+            "state": self.state,
+            "why": self.why,
+            "workload": spec.workload.name,
+            "strategy": spec.strategy.name,
+            "summary": summary.model_dump() if summary else None,
+            "examples": verdict.examples if verdict else [],
+            "manifest": self.manifest.model_dump(mode="json") if self.manifest else None,
+            "stages": {},
+            "migrations": [],
+        }
+        if run is None or not self.ready.is_set():
+            return status
+        last = run.traffic.seconds[-1] if run.traffic.seconds else {}
+        status |= run.system.status() | {
+            "phase": run.display.phase,
+            "running_s": round((self._ended_at or time.time()) - run.began_at, 1),
+            "rate": run.rate,
+            "offered": run.offered,
+            "results": run.traffic.received,
+            "results_per_s": last.get("results", 0),
+            "p50_ms": last.get("p50_ms"),
+            "p99_ms": last.get("p99_ms"),
+            "migrating": any(not migration.outcome for migration in run.migrations),
+            "migrations": run.told_migrations(),
+            "deaths": run.deaths,
+            "autoscaler": self._scaling(run.scalings),
+        }
+        measured = run.measured
+        for name, stage in status["stages"].items():
+            for slot, of_slot in stage["of_slot"].items():
+                of_slot |= _figures(measured.get(name, {}).get(slot, {}))
+        return status
+
+    def _scaling(self, made: Sequence[Scaling]) -> dict[str, Any] | None:
+        """How often the autoscaler has looked and moved something, and its newest decisions; None without one."""
+        if self.spec.scenario.trigger != "auto":
+            return None
+        names = [stage.name for stage in self.spec.workload.stages]
+        newest = [told(each, names) | {"words": sentence(each, names)} for each in made[-TOLD:]]
+        return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
+
+    @property
+    def latencies(self) -> Mapping[int, Latencies]:
+        """Of what came out so far, by slot."""
+        return self._run.traffic.latencies if self._run else {}
+
+    # -- what can be done with it -------------------------------------------------------------------------------------
+
+    def scale(self, stage: str | None = None, slots: int = 0, wait: bool = True) -> dict[str, Any]:
+        """Move the state to so many slots, by the job's strategy. Gives the migration as in ``status``.
+
+        ``stage``: may be left out if there is one. ``wait``: until it is over.
+        """
+        run, name = self._running(), self._stage(stage)
+        migration = run.ask(lambda: run.migrate(self._proposed(run, name, slots, None)))
+        while wait and not migration.outcome and not self.ended.wait(0.1):
+            pass
+        return migration.as_json()
+
+    def plan(
+        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
+    ) -> dict[str, Any]:
+        """Move the state by another strategy, changed by ``settings``; gives ``steps`` before the first of them begins.
+
+        ``target``: a number of slots, or key groups and the slots they go to.
+        """
+        proposed = self.propose(strategy, target, settings, stage)
+        self.begin(proposed)
+        return planned(proposed)
+
+    def propose(
+        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
+    ) -> Proposal:
+        """What ``plan`` would do, for ``begin``."""
+        run, point, name = self._running(), self._point(strategy, settings or {}), self._stage(stage)
+        return run.ask(lambda: self._proposed(run, name, target, point))
+
+    def begin(self, proposed: Proposal) -> None:
+        """Do it; if the state is elsewhere by now, or when its turn comes, with steps from there."""
+        run = self._running()
+        run.ask(lambda: run.migrate(proposed))
+
+    def cancel(self) -> None:
+        """Take back the steps and migrations that have not begun."""
+        run = self._running()
+        run.ask(run.system.cancel)
+
+    def set_rate(self, rate: float) -> None:
+        """Offer so many events per second from now on."""
+        if isinstance(rate, bool) or not 0 < rate < 1e9:
+            raise BadInput(f"rate = {rate}: must be events per second, above 0; `stop` ends the load")
+        run = self._running()
+        run.ask(lambda: run.change_rate(float(rate)))
+
+    def hit(self, fault: str = "kill:slot") -> None:
+        """Let something of the job fail now, to see what becomes of it. ``fault``: as a run has it, without a phase or
+        a time, such as ``stop:coordinator:3s``. A slot is the first one of the first stage.
+        """
+        run, parsed = self._running(), parse_now(fault)
+        run.ask(lambda: run.system.hit(parsed))
+
+    def _proposed(self, run: LiveRun, stage: str, target: Target, point: Strategy | None) -> Proposal:
+        """The controlling thread's: nothing changes between what is checked and what is planned."""
+        restarts = (point or self.spec.point()).restarts
+        provisioned = run.system.status()["stages"][stage]["provisioned"]
+        return run.system.propose(stage, self._change(target, provisioned, restarts), point)
+
+    def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
+        most = self.most if restarts else provisioned
+        wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
+        if isinstance(target, bool) or wanted < 1:
+            raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
+        if wanted > most:
+            remedy = f"start a job with --set slots_max={wanted} to have more"
+            if not restarts and wanted <= self.most:
+                remedy += ", or plan with strategy stop_restart"
+            raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
+        return Scale(target) if isinstance(target, int) else Map(target, most)
+
+    def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
+        """Raises BadInput if there is no such strategy, or the job's state is cut otherwise."""
+        point, bins = change(strategies.get(name), settings), self.spec.workload.bins
+        if point.bins != bins:
+            raise BadInput(
+                f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "
+                "its life; set bins to that, or start a job with this strategy"
+            )
+        return point
+
+    def _stage(self, name: str | None) -> str:
+        known = [stage.name for stage in self.spec.workload.stages]
+        if name is None and len(known) > 1:
+            raise BadInput(f"stage is missing: this job has {', '.join(known)}")
+        if name is not None and name not in known:
+            raise unknown("stage", name, known)
+        return name or known[0]
+
+    def _running(self) -> LiveRun:
+        if self._run is None or self.state != "running":
+            raise NotRunning(f"job {self.run_id} is {self.state}, not running")
+        return self._run
+
+
+def planned(proposal: Proposal) -> dict[str, Any]:
+    """With its ``steps``."""
+    return proposal.as_json() | {"steps": proposal.steps_as_json()}
+
+
+def _figures(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """What a slot measured, without the units."""
+    figures = {name: value for name, value in measured.items() if isinstance(value, int | float)}
+    return figures | ({"records": sum(count for _, count in measured["records"])} if "records" in measured else {})

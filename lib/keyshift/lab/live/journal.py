@@ -1,0 +1,102 @@
+"""What has to be on disk so that another process can go on with a live job whose driver was killed.
+
+Events, results and snapshots are in Kafka and MinIO, and the newest assignment is in ZooKeeper. The journal has the
+rest: who the job is, and its way so far. It is written whole, whenever there is a newer snapshot.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Any
+
+from keyshift.driver.job import Past
+from keyshift.driver.snapshotter import Snapshot
+from keyshift.driver.stage import StagePast
+from keyshift.model.keys import Assignments, Step
+from keyshift.model.records import StepRecord
+from keyshift.planner import Decision
+from keyshift.wire.config import JobConfig
+from keyshift.wire.savepoint import Savepoint
+
+
+def past_to_json(config: JobConfig, past: Past) -> dict[str, Any]:
+    """Of a job: what JSON knows. Holds the job's secret."""
+    return {
+        "attempt": config.attempt,
+        "slots": {each.stage: each.slots for each in config.chain()},
+        "token": config.token,
+        "stages": {name: _stage_to_json(each) for name, each in past.stages.items()},
+        "savepoints": [asdict(savepoint) for savepoint in past.savepoints],
+        "snapshots": [asdict(snapshot) for snapshot in past.snapshots],
+        "troubles": past.troubles,
+        "revoked": sorted(past.revoked),
+        "begun_from": past.begun_from and asdict(past.begun_from),
+        "first_version": past.first_version,
+    }
+
+
+def config_from_json(config: JobConfig, raw: dict[str, Any]) -> JobConfig:
+    """``config`` as it was in the attempt that was under way."""
+    return replace(config.with_slots(raw["slots"]), attempt=raw["attempt"], token=raw["token"])
+
+
+def past_from_json(raw: dict[str, Any]) -> Past:
+    """What ``past_to_json`` was told."""
+    return Past(
+        stages={name: _stage_from_json(each) for name, each in raw["stages"].items()},
+        savepoints=[_numbered(Savepoint, each) for each in raw["savepoints"]],
+        snapshots=[_numbered(Snapshot, each) for each in raw["snapshots"]],
+        troubles=raw["troubles"],
+        revoked=set(raw["revoked"]),
+        begun_from=raw["begun_from"] and _numbered(Savepoint, raw["begun_from"]),
+        first_version=raw["first_version"],
+    )
+
+
+def decisions_to_json(decisions: Iterable[tuple[int, Decision]]) -> list[Any]:
+    """Rows of migration, unit, step, reason."""
+    return [[number, each.unit, each.step, each.reason] for number, each in decisions]
+
+
+def decisions_from_json(rows: list[Any]) -> list[tuple[int, Decision]]:
+    """What ``decisions_to_json`` was told."""
+    return [(number, Decision(unit, step, reason)) for number, unit, step, reason in rows]
+
+
+def _stage_to_json(past: StagePast) -> dict[str, Any]:
+    return {
+        "assignments": past.assignments.to_json(),
+        "begins": past.begins,
+        "records": [_record_to_json(record) for record in past.records],
+    }
+
+
+def _stage_from_json(raw: dict[str, Any]) -> StagePast:
+    return StagePast(
+        assignments=Assignments.from_json(raw["assignments"]),
+        begins=raw["begins"],
+        records=[_record_from_json(each) for each in raw["records"]],
+    )
+
+
+def _numbered(kind: Any, raw: dict[str, Any]) -> Any:
+    """A savepoint or a snapshot; JSON has made texts of the numbers of routers and units."""
+    sizes = {stage: _by_number(of_units) for stage, of_units in raw["unit_bytes"].items()}
+    return kind(**raw | {"offsets": _by_number(raw["offsets"]), "unit_bytes": sizes})
+
+
+def _by_number(raw: dict[str, int]) -> dict[int, int]:
+    return {int(number): value for number, value in raw.items()}
+
+
+def _record_to_json(record: StepRecord) -> dict[str, Any]:
+    rows = [[phase, slot, said] for (phase, slot), said in record.acknowledgements.items()]
+    return {name: getattr(record, name) for name in _PLAIN} | {"step": record.step.to_json(), "said": rows}
+
+
+def _record_from_json(raw: dict[str, Any]) -> StepRecord:
+    said = {(phase, slot): answer for phase, slot, answer in raw["said"]}
+    plain = {name: raw[name] for name in _PLAIN}
+    return StepRecord(step=Step.from_json(raw["step"]), acknowledgements=said, **plain)
+
+
+_PLAIN = ("version", "published_us", "prepared_us", "switched_us", "completed_us", "outcome")

@@ -1,0 +1,1 @@
+"""The vocabulary: keys, frames, records, errors. Read first."""

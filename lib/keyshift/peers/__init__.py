@@ -1,0 +1,1 @@
+"""Other engines under the same traffic."""

@@ -1,0 +1,129 @@
+"""What is asked of a Flink cluster: SQL by its gateway, jobs and savepoints by its job manager, both over REST."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from keyshift.model.errors import ServiceUnavailable, service_errors
+from keyshift.waiting import wait_until
+
+ANSWER_S = 30.0  # for one answer: to plan the first statement takes seconds on a busy machine
+STATEMENT_S = 60.0
+SAVEPOINT_S = 120.0
+LOOK_S = 0.02
+ENDED = ("FAILED", "CANCELED", "FINISHED", "SUSPENDED")
+
+
+class FlinkClient:
+    """A context manager. Statements are carried out in one session of the gateway at a time.
+
+    ``savepoints``: the folder for them. All methods raise ServiceUnavailable, one line, with Flink's own words.
+    """
+
+    def __init__(self, rest: str, gateway: str, savepoints: Path, transport: httpx.BaseTransport | None = None) -> None:
+        self._rest, self._gateway, self._savepoints = rest, f"{gateway}/v3", savepoints
+        self._http = httpx.Client(timeout=ANSWER_S, transport=transport, trust_env=False)
+        self._session = ""  # of the gateway: settings and tables are its own
+
+    def __enter__(self) -> "FlinkClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def _ask(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        with service_errors(httpx.HTTPError, lambda error: f"Flink at {url}: {type(error).__name__}: {error}"):
+            answer = self._http.request(method, url, json=body)
+        if not answer.is_success:
+            raise ServiceUnavailable(f"Flink answered {answer.status_code}: {cause(answer.text)}")
+        return dict(answer.json())
+
+    def version(self) -> str:
+        """Of Flink."""
+        return str(self._ask("GET", f"{self._rest}/overview")["flink-version"])
+
+    def ready(self, slots: int) -> bool:
+        """Whether both answer, and that many slots are free."""
+        try:
+            self._ask("GET", f"{self._gateway}/info")
+            return int(self._ask("GET", f"{self._rest}/overview")["slots-available"]) >= slots
+        except ServiceUnavailable:
+            return False
+
+    def open_session(self) -> None:
+        """Another session, without tables."""
+        self._session = self._ask("POST", f"{self._gateway}/sessions", {})["sessionHandle"]
+
+    def execute(self, statement: str, **settings: str) -> str:
+        """Have ``statement`` carried out under ``settings``, by Flink's names. The job's id, "" if it makes none."""
+        place = f"{self._gateway}/sessions/{self._session}"
+        body = {"statement": statement, "executionConfig": settings}
+        asked = f"{place}/operations/{self._ask('POST', f'{place}/statements', body)['operationHandle']}/result/0"
+
+        def answered() -> dict[str, Any] | None:
+            found = self._ask("GET", f"{asked}?rowFormat=JSON")
+            return None if found["resultType"] == "NOT_READY" else found
+
+        found = wait_until(answered, STATEMENT_S, LOOK_S)
+        if found is None:
+            raise ServiceUnavailable(f"Flink's gateway did not carry out {statement[:40]!r} within {STATEMENT_S:g} s")
+        return str(found.get("jobID") or "")
+
+    def state(self, job: str) -> str:
+        """Of a job: RUNNING, FINISHED, FAILED, and others of Flink."""
+        return str(self._ask("GET", f"{self._rest}/jobs/{job}/status")["status"])
+
+    def require_alive(self, job: str) -> None:
+        """Raises ServiceUnavailable with the cause if the job has ended."""
+        if (state := self.state(job)) in ENDED:
+            told = self._ask("GET", f"{self._rest}/jobs/{job}/exceptions").get("exceptionHistory", {})
+            words = "".join(str(entry.get("stacktrace", "")) for entry in told.get("entries", [])[:1])
+            raise ServiceUnavailable(f"Flink's job is {state}: {cause(words) if words else 'it gives no reason'}")
+
+    def await_running(self, job: str, within_s: float) -> None:
+        """Until each task of the job has its state and runs."""
+
+        def runs() -> bool:
+            self.require_alive(job)
+            vertices = self._ask("GET", f"{self._rest}/jobs/{job}")["vertices"]
+            return all(vertex["tasks"]["RUNNING"] == vertex["parallelism"] for vertex in vertices)
+
+        if not wait_until(runs, within_s, LOOK_S):
+            raise ServiceUnavailable(f"Flink's job did not run within {within_s:g} s")
+
+    def stop(self, job: str) -> tuple[str, float]:
+        """Stop with a savepoint: its address, and when it was complete (seconds since the epoch); the job has ended."""
+        place = f"{self._rest}/jobs/{job}"
+        wanted = {"drain": False, "targetDirectory": self._savepoints.as_uri()}
+        trigger = self._ask("POST", f"{place}/stop", wanted)["request-id"]
+
+        def complete() -> dict[str, Any] | None:
+            found = self._ask("GET", f"{place}/savepoints/{trigger}")
+            return found["operation"] if found["status"]["id"] == "COMPLETED" else None
+
+        made = wait_until(complete, SAVEPOINT_S, LOOK_S)
+        if made is None or "location" not in made:
+            why = cause(made["failure-cause"]["stack-trace"]) if made else f"not within {SAVEPOINT_S:g} s"
+            raise ServiceUnavailable(f"Flink's job could not be stopped with a savepoint: {why}")
+        return str(made["location"]), time.time()
+
+    def cancel(self, job: str) -> None:
+        """End a job, whatever state it is in; nothing is waited for."""
+        with suppress(ServiceUnavailable):
+            self._ask("PATCH", f"{self._rest}/jobs/{job}?mode=cancel")
+
+    def size(self, savepoint: str) -> int:
+        """Bytes of a savepoint."""
+        folder = self._savepoints / savepoint.rstrip("/").rpartition("/")[2]
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def cause(text: str) -> str:
+    """The last cause that a stack trace of Java names, in one line; the beginning of any other text."""
+    lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines or ["nothing"])[-1 if causes else 0][:300]

@@ -1,0 +1,150 @@
+"""The runs of a Flink job that are compared with ours: same load, same Kafka, same machine, same measures."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyshift.endpoints import Endpoints
+from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.folders import MIB
+from keyshift.lab import bare_copy
+from keyshift.lab.connect import open_services
+from keyshift.lab.display import Display
+from keyshift.lab.one_run import OneRun
+from keyshift.lab.recording import Recording
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.peers.flink import TASK_HEAP_MIB, flink
+from keyshift.peers.flink_client import FlinkClient
+from keyshift.peers.flink_job import FlinkCount, FlinkJob
+from keyshift.place.profile import load_profile
+from keyshift.progress import Say, progress
+from keyshift.results.manifest import Manifest, new_run_id
+from keyshift.results.store import ResultStore
+from keyshift.services.stack import Stack
+from keyshift.studies.study import Study, measure, specs_of
+from keyshift.traffic.traffic import Topic, Traffic
+
+Points = Mapping[str, Mapping[str, Any]]
+NAME = "flink_restart"  # of the point, and of the strategy in what is stored
+ONLY: dict[str, Any] = {  # of what a run may be; names in this order, as those behind may be unknown without
+    "workload": "keycount",
+    "backend": "memory",
+    "trigger": "scale",
+    "then_slots": "",
+    "fault": "",
+    "verify": "end",
+    "snapshot_s": 0.0,
+    "work_us": 0.0,
+}
+MOST_STATE = TASK_HEAP_MIB * MIB // 4  # of the heap: a restart reads all of it, and rows are objects
+HERE_ONLY = "the embedded services and a Spark of this machine: use `--profile local`"
+
+
+class FlinkSpec(RunSpec):
+    """As for ``stop_restart``, under a name of its own."""
+
+    def parameters(self) -> dict[str, Any]:
+        """See ``RunSpec``."""
+        return super().parameters() | {"strategy": NAME}
+
+
+def flink_spec(common: Mapping[str, Any]) -> FlinkSpec:
+    """The spec of a run of Flink's job. Raises BadInput for what that job does not do."""
+    spec = make_spec({**common, "strategy": "stop_restart"})
+    given = spec.parameters()
+    for name, value in ONLY.items():
+        if given[name] != value:
+            raise BadInput(f"{name} = {given[name]!r}: Flink's job is compared with {name} = {value!r} only")
+    workload = FlinkCount(**spec.workload.model_dump())
+    if (state := workload.keys * workload.state_bytes) > MOST_STATE:
+        raise BadInput(
+            f"keys = {workload.keys} of state_bytes = {workload.state_bytes} are {state // MIB} MiB of state; Flink's "
+            f"task manager is started with room for {MOST_STATE // MIB} MiB here"
+        )
+    parts = {name: getattr(spec, name) for name in RunSpec.__dataclass_fields__}
+    return FlinkSpec(**parts | {"workload": workload})
+
+
+def measure_beside_flink(points: Points, common: Mapping[str, Any], profile: str = "") -> Study:
+    """The runs of ``points``, each in a job of its own, see ``study.measure``; behind them those of ``flink_restart``.
+
+    Flink's are made first: without its jars nothing is measured. Raises what ``measure`` and ``measure_flink`` do; what
+    is not possible is refused before anything is started.
+    """
+    specs_of(points, common)
+    beside = measure_flink(common, profile)
+    return measure(points, common, profile, one_job=False) | beside
+
+
+def measure_flink(common: Mapping[str, Any], profile: str = "") -> Study:
+    """The runs of one point, ``flink_restart``: a Flink job that counts keys, and is stopped with a savepoint and
+    started from it with ``to_slots``.
+
+    ``common``: as for ``measure``. The cluster stays for all repetitions, each of which has a job of its own.
+    Raises BadInput before anything is started, ServiceUnavailable if Flink's jars cannot be had, KeyshiftError if all
+    runs died.
+    """
+    spec, place = flink_spec(common), load_profile(profile)
+    if place.services != "embedded" or place.spark.on_kubernetes:
+        raise BadInput(f"profile = {profile!r}: Flink is started beside {HERE_ONLY}")
+    study, home = Study({NAME: []}, {NAME: spec}), Stack().home
+    slots = max(spec.job.slots, spec.scenario.to_slots)
+    with progress(None) as say, open_services(profile, say) as endpoints, flink(home, slots, say) as client:
+        store = ResultStore(endpoints)
+        for number in range(spec.run.repetitions):
+            try:
+                manifest = run_flink(spec.repeated(number), client, endpoints, store, home, say)
+            except KeyshiftError as error:
+                study.died[NAME] = str(error)
+                continue
+            study.runs[NAME].append((manifest, store.get_tables(manifest.run_id)))
+    if not study.runs[NAME]:
+        raise KeyshiftError(f"all runs of Flink's job died: {study.died[NAME]}")
+    return study
+
+
+def run_flink(
+    spec: RunSpec, client: FlinkClient, endpoints: Endpoints, store: ResultStore, home: Path, say: Say
+) -> Manifest:
+    """One run, stored whatever its verdict, or if it died."""
+    run_id, versions = new_run_id(spec.workload.name, NAME), {"flink": client.version()}
+    speed = bare_copy.bytes_per_s(home / "bare_copy.json")
+    recording = Recording(store, say, spec, run_id, spec.parameters(), speed, versions=versions)
+    try:
+        with _prepared(spec, client, endpoints, run_id, home, say) as run:
+            outcome = run.execute()
+        metrics = with_jvm(outcome.tables["metrics"], "flink_jvm")
+        return recording.ended(outcome._replace(tables=outcome.tables | {"metrics": metrics}), [])
+    except BaseException as error:
+        recording.died(error, [])
+        raise
+
+
+def with_jvm(metrics: pa.Table, name: str) -> pa.Table:
+    """The table with another name for the JVMs: the sampler takes any for Spark's."""
+    names = pc.replace_substring_regex(metrics["instance"].cast(pa.string()), "^spark_jvm$", name)
+    place = metrics.schema.get_field_index("instance")
+    return metrics.set_column(place, metrics.schema.field(place), names.cast(metrics.schema.field(place).type))
+
+
+@contextlib.contextmanager
+def _prepared(
+    spec: RunSpec, client: FlinkClient, endpoints: Endpoints, run_id: str, home: Path, say: Say
+) -> Iterator[OneRun]:
+    events, results = Topic(f"{run_id}-events", spec.job.routers), Topic(f"{run_id}-results", 1)
+    with contextlib.ExitStack() as stack:
+        work = Path(tempfile.mkdtemp(prefix="flink-run-", dir=home))
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+        display = Display(say)
+        output = work / "results.parquet"
+        traffic = Traffic(endpoints, spec.workload, events, results, output, display.second, as_lines=True)
+        stack.callback(traffic.close)
+        system = FlinkJob(spec, client, endpoints, events, results)
+        stack.callback(system.close)
+        yield OneRun(spec, system, traffic, display, lambda: None)

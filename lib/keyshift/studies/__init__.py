@@ -1,0 +1,1 @@
+"""Many runs: notebooks, batches, the points of a study."""

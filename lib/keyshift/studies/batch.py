@@ -1,0 +1,343 @@
+"""A batch: one notebook executed with many sets of parameters, one after the other; a restart goes on where it was.
+
+An execution is known by a hash of the notebook's code, its parameters and the number of the repetition. When it has
+ended, a record of it is put into the store, so a restart executes only what has no record yet, or failed.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Literal
+
+import nbformat
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from tqdm import tqdm
+
+from keyshift.model.errors import BadInput
+from keyshift.registry import unknown
+from keyshift.results.anonymous import anonymous
+from keyshift.results.store import FILE_NAME, ResultStore
+from keyshift.studies import notebook as notebooks
+
+PREFIX = "batches"  # of a store of records; runs have another
+MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely
+Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
+
+
+class Batch(BaseModel):
+    """The content of a batch file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern="^[a-z0-9-]+$", description="the batch's name: lower-case letters, digits and '-'")
+    notebook: str = Field(description="a notebook beside the batch file, or in the notebooks folder")
+    parameters: dict[str, JsonValue] = Field({}, description="parameters of every execution")
+    grid: dict[str, Annotated[list[JsonValue], Field(min_length=1)]] = Field(
+        {}, min_length=1, description="a list of values for each parameter; every combination is executed"
+    )
+    points: list[dict[str, JsonValue]] = Field(
+        [], alias="list", min_length=1, description="sets of parameters, each executed beside those of the grid"
+    )
+    repetitions: int = Field(1, ge=1, le=1000, description="executions of each set of parameters")
+    on_failure: Literal["continue", "stop"] = Field("continue", description="what happens after a failed execution")
+
+    def sets(self) -> Iterator[dict[str, Any]]:
+        """The sets of parameters: combinations of the grid, then those of the list; ``parameters`` alone if neither."""
+        if self.grid:
+            for values in itertools.product(*self.grid.values()):
+                yield self.parameters | dict(zip(self.grid, values, strict=True))
+        for point in self.points:
+            yield self.parameters | point
+        if not self.grid and not self.points:
+            yield dict(self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One set of parameters, once. ``number`` counts from 1, as people do."""
+
+    number: int
+    parameters: dict[str, Any]
+    repetition: int
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A batch that was checked, and the executions it consists of."""
+
+    batch: Batch
+    notebook: Path
+    executions: list[Execution]
+    varying: list[str]
+
+    def varied(self, execution: Execution) -> dict[str, Any]:
+        """Those parameters of ``execution`` that are not the same in all; None for one that it leaves out."""
+        values = {name: execution.parameters.get(name) for name in self.varying}
+        return values | ({"repetition": execution.repetition} if self.batch.repetitions > 1 else {})
+
+
+class Record(BaseModel):
+    """The record of an execution that has ended. ``copy_at`` is the path of the executed notebook in the bucket."""
+
+    batch: str
+    notebook: str
+    parameters: dict[str, JsonValue]
+    repetition: int
+    status: Literal["ok", "bad", "failed"]
+    verdicts: dict[str, str]  # by run id
+    error: str | None
+    copy_at: str | None
+    started_at: datetime
+    finished_at: datetime
+
+    @property
+    def minutes(self) -> float:
+        """How long it took."""
+        return (self.finished_at - self.started_at).total_seconds() / 60
+
+    @property
+    def verdict(self) -> str | None:
+        """The verdicts in words, such as "2 ok, 1 bad"; None if the notebook made no run."""
+        found = list(self.verdicts.values())
+        return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in dict.fromkeys(found)) or None
+
+
+def load_batch(file: Path) -> Batch:
+    """Read a batch file. Raises BadInput, one line, naming the value and what is allowed."""
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"batch file {str(file)!r} cannot be read: {getattr(error, 'strerror', error)}") from None
+    except yaml.YAMLError as error:
+        raise BadInput(f"batch file {str(file)!r} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise BadInput(f"batch file {str(file)!r}: expected `name: …`, `notebook: …` and what varies")
+    try:
+        return Batch.model_validate(raw)
+    except ValidationError as error:
+        raise _in_one_line(file, error) from None
+
+
+def _in_one_line(file: Path, error: ValidationError) -> BadInput:
+    # A key that is misspelt is also missing: the first error that somebody made comes first.
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    fields = {field.alias or name: field for name, field in Batch.model_fields.items()}
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        return unknown(f"key of {file.name}", name, list(fields))
+    meaning = f"{first['msg'].lower()} ({fields[name].description})"
+    if first["type"] == "missing":
+        return BadInput(f"{file.name}: {name}: {meaning}")
+    return BadInput(f"{file.name}: {'.'.join(map(str, first['loc']))} = {first['input']!r}: {meaning}")
+
+
+def prepare(file: Path, folder: Path) -> Prepared:
+    """Read a batch file and check all that can be checked without executing anything.
+
+    ``folder`` is where notebooks are that are not beside the file. Raises BadInput, one line: for the file itself, a
+    notebook that is not there, a parameter that it does not have, and sets of parameters that are the same.
+    """
+    batch = load_batch(file)
+    notebook = _find(batch.notebook, [file.parent, folder])
+    grid = math.prod(len(values) for values in batch.grid.values()) if batch.grid else 0
+    count = max(1, grid + len(batch.points)) * batch.repetitions
+    if count > MAX_EXECUTIONS:
+        raise BadInput(f"{file.name}: {count} executions; at most {MAX_EXECUTIONS}: shorten grid or repetitions")
+    sets = list(batch.sets())
+    names = {name: None for values in sets for name in values}
+    notebooks.check_parameters(notebook, names)
+    code = [cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+    executions: dict[str, Execution] = {}
+    # Repetitions of a set are as far from each other as can be: what the machine does for a while hits all sets alike.
+    for number, (repetition, parameters) in enumerate(itertools.product(range(1, batch.repetitions + 1), sets), 1):
+        content = json.dumps([code, parameters, repetition], sort_keys=True)
+        execution = Execution(number, parameters, repetition, sha256(content.encode()).hexdigest()[:16])
+        if same := executions.get(execution.id):
+            raise BadInput(
+                f"{file.name}: executions {same.number} and {number} have the same parameters "
+                f"({_words(parameters) or 'none'}): leave one out, or use `repetitions`"
+            )
+        executions[execution.id] = execution
+    varying = [n for n in names if any(n not in values or values[n] != sets[0].get(n) for values in sets)]
+    return Prepared(batch, notebook, list(executions.values()), varying)
+
+
+def _find(name: str, folders: list[Path]) -> Path:
+    for folder in folders:
+        if (folder / name).is_file():
+            if not re.fullmatch(FILE_NAME, Path(name).name):
+                raise BadInput(
+                    f"notebook = {name!r}: use letters, digits, '_', '-' and '.', for the store takes no others"
+                )
+            return folder / name
+    there = [path.relative_to(folder).as_posix() for folder in folders for path in sorted(folder.rglob("*.ipynb"))]
+    near = [path for path in there if Path(path).name == Path(name).name] or get_close_matches(name, there, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise BadInput(f"notebook = {name!r}: there is no such file in {' or '.join(map(str, folders))}{hint}")
+
+
+def run_batch(
+    prepared: Prepared,
+    runs: ResultStore,
+    records: ResultStore,
+    home: Path,
+    say: Callable[[str], None],
+    again: bool = False,
+    execute: Execute = notebooks.execute,
+) -> dict[str, Record]:
+    """Execute what has not ended well yet, or all of it ``again``; returns the records there are then, by id.
+
+    Executed notebooks go below ``home``, beside their runs in ``runs``, and with the record into ``records`` (a store
+    with PREFIX). An execution that fails is recorded; one that is interrupted is not. Raises ServiceUnavailable.
+    """
+    batch, executions = prepared.batch, prepared.executions
+    done = {} if again else _ended(prepared, records)
+    open_ones = [e for e in executions if e.id not in done or done[e.id].status == "failed"]
+    say(
+        f"batch {batch.name}: {len(executions)} executions of {prepared.notebook.name}, "
+        f"{len(open_ones)} to do, {len(executions) - len(open_ones)} done before"
+    )
+    try:
+        # No bar where nobody sees it move, as in the log of a pod.
+        for execution in tqdm(open_ones, desc=batch.name, unit="notebook", file=sys.stderr, disable=None):
+            record = _run(prepared, execution, runs, records, home / PREFIX / batch.name / execution.id, execute)
+            done[execution.id] = record
+            say(_line(prepared, execution, record))
+            if record.status == "failed" and batch.on_failure == "stop":
+                say(f"batch {batch.name}: stopped, as on_failure says; the same command tries again")
+                break
+    except KeyboardInterrupt:
+        say(f"batch {batch.name}: interrupted; the same command goes on with what has not ended")
+        raise
+    return done
+
+
+def forecast(prepared: Prepared, records: ResultStore, again: bool = False) -> str:
+    """What ``run_batch`` would do, in a line: how many executions, and how long from what earlier ones took.
+
+    Earlier ones are those of this batch; if there are none, those of other batches with the same notebook. Those that
+    failed are left out: they may have ended early.
+    """
+    name, executions = prepared.batch.name, prepared.executions
+    done = {} if again else _ended(prepared, records)
+    to_do = sum(e.id not in done or done[e.id].status == "failed" for e in executions)
+    earlier = _good(records, [name], prepared) or _good(records, records.folders(), prepared)
+    about = f"batch {name}: {len(executions)} executions of {prepared.notebook.name}, {to_do} to do"
+    if not earlier:
+        return f"{about}; none has ended well yet, so nobody knows how long one takes"
+    minutes, runs = (median(values) for values in zip(*((r.minutes, len(r.verdicts)) for r in earlier), strict=True))
+    return (
+        f"{about}, with about {round(to_do * runs)} runs; one took {minutes:.1f} min (the median of {len(earlier)}), "
+        f"so all about {_duration(to_do * minutes)}"
+    )
+
+
+def _good(records: ResultStore, folders: Iterable[str], prepared: Prepared) -> list[Record]:
+    """Records of executions of the same notebook that have not failed."""
+    found = []
+    for folder in folders:
+        for file in records.names(folder):
+            if file.endswith(".json"):
+                with contextlib.suppress(ValidationError):  # of an older keyshift
+                    found.append(Record.model_validate_json(records.read(folder, file)))
+    return [record for record in found if record.notebook == prepared.notebook.name and record.status != "failed"]
+
+
+def _duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _ended(prepared: Prepared, records: ResultStore) -> dict[str, Record]:
+    name = prepared.batch.name
+    there = set(records.names(name))
+    found = {}
+    for execution in prepared.executions:
+        if (file := f"{execution.id}.json") in there:
+            try:
+                found[execution.id] = Record.model_validate_json(records.read(name, file))
+            except ValidationError as error:
+                raise BadInput(
+                    f"the record {PREFIX}/{name}/{file} in the store cannot be read ({error.error_count()} faults): "
+                    f"delete it, or run all `--again`"
+                ) from None
+    return found
+
+
+def _run(
+    prepared: Prepared, execution: Execution, runs: ResultStore, records: ResultStore, home: Path, execute: Execute
+) -> Record:
+    name, started = prepared.batch.name, datetime.now(UTC)
+    executed, error, copy_at = None, None, None
+    verdicts: dict[str, str] = {}
+    try:
+        executed = execute(prepared.notebook, execution.parameters, home)
+    except Exception as failed:  # one that dies, for whatever reason (its kernel was killed), must not end the night
+        error = f"{type(failed).__name__}: {failed}"
+    if executed:
+        error = executed.error
+        verdicts = {row["run_id"]: row["verdict"] for row in executed.rows}
+        notebooks.keep(executed, runs)
+        # Here too: a notebook that failed, or that measures nothing, has no run to be kept with.
+        for file in (executed.notebook, executed.html):
+            records.write(name, f"{execution.id}/{file.name}", file)
+        copy_at = f"{PREFIX}/{name}/{execution.id}/{executed.notebook.name}"
+    bad = any(verdict != "ok" for verdict in verdicts.values())
+    record = Record(
+        batch=name,
+        notebook=prepared.notebook.name,
+        parameters=execution.parameters,
+        repetition=execution.repetition,
+        status="failed" if error is not None else "bad" if bad else "ok",
+        verdicts=verdicts,
+        error=error,
+        copy_at=copy_at,
+        started_at=started,
+        finished_at=datetime.now(UTC),
+    )
+    told = record.model_copy(
+        update={"error": error and anonymous(error)}
+    )  # others read it; whoever waits here sees all
+    records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
+    return record
+
+
+def _line(prepared: Prepared, execution: Execution, record: Record) -> str:
+    varying = _words(prepared.varied(execution))
+    about = record.error.strip().partition("\n")[0] if record.error else record.verdict or "no runs"
+    return (
+        f"[{execution.number}/{len(prepared.executions)}] {varying}{': ' if varying else ''}"
+        f"{record.status} after {record.minutes:.1f} min ({about})"
+    )
+
+
+def _words(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None)
+
+
+def table(prepared: Prepared, done: dict[str, Record]) -> list[dict[str, Any]]:
+    """One row per execution: number, what varies, status ("not run" if none), verdict, minutes."""
+    rows = []
+    for execution in prepared.executions:
+        record = done.get(execution.id)
+        row = {"#": execution.number} | prepared.varied(execution)
+        row |= {"status": record.status if record else "not run", "verdict": record.verdict if record else None}
+        rows.append(row | {"minutes": round(record.minutes, 2) if record else None})
+    return rows
+
+
+def exit_status(done: dict[str, Record]) -> int:
+    """What the command ends with: 3 if an execution failed, else 1 if a verdict was bad, else 0."""
+    statuses = {record.status for record in done.values()}
+    return 3 if "failed" in statuses else int("bad" in statuses)

@@ -1,0 +1,207 @@
+"""Execute a notebook with papermill, keep the copy and its HTML locally and with the runs it made."""
+
+import asyncio
+import base64
+import os
+import re
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from IPython.display import display
+from nbclient.util import ensure_async, run_sync
+from nbconvert import HTMLExporter
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import Engine, papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from keyshift.model.errors import BadInput
+from keyshift.progress import DISPLAY, tell
+from keyshift.registry import unknown
+from keyshift.results.anonymous import anonymous, anonymous_all
+from keyshift.results.manifest import Manifest
+from keyshift.results.store import ResultStore
+
+_TEXT = re.compile(r"""(["'])((?:(?!\1)[^\\\n]|\\.)*)\1""")  # in Python
+# What goes wrong in a cell is in the notebook. A kernel that is interrupted and ended has nothing else to tell but that
+# its sockets are closed.
+_QUIET = ["--log-level=CRITICAL"]
+END_S = 60.0  # for a cell that is interrupted
+MIME = "application/vnd.keyshift.summaries+json"
+
+
+class _Client(PapermillNotebookClient):  # type: ignore[misc]
+    """Tells the progress that the notebook shows in one line, and interrupts a cell as a person would."""
+
+    def execute_cell(self, *cell: Any, **told: Any) -> Any:
+        try:
+            return super().execute_cell(*cell, **told)
+        except KeyboardInterrupt:
+            run_sync(self._interrupt)()
+            raise
+
+    async def _interrupt(self) -> None:
+        """And wait until what the cell had started has ended: a kernel that has to end kills its children first."""
+        await ensure_async(self.km.interrupt_kernel())
+        if cell := asyncio.all_tasks() - {asyncio.current_task()}:
+            ended, _ = await asyncio.wait(cell, timeout=END_S)
+            for task in ended:
+                task.cancelled() or task.exception()  # or asyncio prints it at the end, as one that nobody has seen
+
+    def process_message(self, msg: Any, cell: Any, cell_index: Any) -> Any:
+        place = (msg["content"].get("transient") or {}).get("display_id") or ""
+        if place.startswith(DISPLAY) and (line := msg["content"]["data"]["text/plain"]):
+            tell(line)
+        return super().process_message(msg, cell, cell_index)
+
+
+class _Engine(Engine):  # type: ignore[misc]
+    @classmethod
+    def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **told: Any) -> None:
+        # What goes to the kernel and back is for nobody else on this machine.
+        config = Config({"KernelManager": {"transport_encryption": "auto"}})
+        client = _Client(nb_man, kernel_name=kernel_name, stderr_file=told["stderr_file"], config=config)
+        client.extra_arguments = _QUIET
+        client.execute()
+
+
+papermill_engines.register("keyshift", _Engine)
+
+
+def publish(manifests: list[Manifest]) -> None:
+    """The last cell of a notebook: leaves one tidy row per run in the cell's output, for readers without a store.
+
+    A reader of the notebook sees the verdict of each run, and its notes.
+    """
+    rows = [manifest.summary.model_dump(mode="json") for manifest in manifests if manifest.summary]
+    lines = []
+    for manifest in manifests:
+        lines += [f"{manifest.run_id}: verdict {manifest.status}", *(f"  {note}" for note in manifest.notes)]
+    display({MIME: rows, "text/plain": "\n".join(lines)}, raw=True)
+
+
+def summaries(notebook: nbformat.NotebookNode) -> list[dict[str, Any]]:
+    """The rows that ``publish`` left in an executed notebook; none if it was not reached."""
+    return [
+        row
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        for row in output.get("data", {}).get(MIME, [])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """Where an executed notebook is, and what its runs gave."""
+
+    notebook: Path
+    html: Path
+    figures: list[Path]
+    rows: list[dict[str, Any]]
+    error: str | None
+
+
+def check_parameters(path: Path, given: dict[str, Any]) -> None:
+    """Raises BadInput if the notebook is not there, cannot be read, or has no such parameter."""
+    if not path.is_file():
+        raise BadInput(f"notebook {str(path)!r}: there is no such file")
+    try:
+        known = list(papermill.inspect_notebook(str(path)))
+    except Exception as error:  # papermill and nbformat raise many kinds for a file that is none of theirs
+        raise BadInput(f"notebook {str(path)!r} cannot be read: {str(error).splitlines()[0]}") from error
+    for name in given:
+        if name not in known:
+            raise unknown("notebook parameter", name, known)
+
+
+def execute(path: Path, parameters: dict[str, Any], home: Path) -> Executed:
+    """Run a notebook from top to bottom below ``home``; a failing cell is reported in ``error``, the copy is kept."""
+    check_parameters(path, parameters)
+    folder = home / "notebooks" / f"{path.stem}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    folder.mkdir(parents=True)
+    copy, html = folder / path.name, folder / f"{path.stem}.html"
+    error = None
+    try:
+        papermill.execute_notebook(
+            str(path),
+            str(copy),
+            parameters,
+            cwd=str(path.parent),
+            engine_name="keyshift",
+            progress_bar=False,
+            stderr_file=sys.stderr,
+        )
+    except PapermillExecutionError as failed:
+        error = f"cell {failed.exec_count}: {failed.ename}: {failed.evalue}"
+    executed = shareable(nbformat.read(copy, as_version=4), path)
+    nbformat.write(executed, copy)
+    html.write_text(HTMLExporter().from_notebook_node(executed)[0])
+    images = [
+        output["data"]["image/png"]
+        for cell in executed.cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+    figures = [folder / f"figure-{number}.png" for number in range(1, len(images) + 1)]
+    for figure, image in zip(figures, images, strict=True):
+        figure.write_bytes(base64.b64decode(image))
+    return Executed(copy, html, figures, summaries(executed), error)
+
+
+def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbformat.NotebookNode:
+    """An executed notebook without what tells whose machine it was (``results.anonymous``); changes and returns it.
+
+    Code stays as its author wrote it, but for the values of parameters and the cell that papermill adds; images are
+    left alone. A file of the folder ``data`` above ``path``, the notebook that was executed, is named from there.
+    """
+    told = notebook.metadata.get("papermill", {})
+    if "parameters" in told:
+        told.parameters = nbformat.from_dict(_without_folders(told.parameters, path))
+    notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if "parameters" in tags or "injected-parameters" in tags:
+            cell.source = _TEXT.sub(lambda found: f"{found[1]}{_shown(found[2], path)}{found[1]}", cell.source)
+        if "injected-parameters" in tags:
+            cell.source = anonymous(cell.source)
+        for output in cell.get("outputs", []):
+            for name in ("text", "ename", "evalue", "traceback"):
+                if name in output:
+                    output[name] = anonymous_all(output[name])
+            for kind in output.get("data", {}):
+                if not kind.startswith("image/"):
+                    output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind]))
+    return notebook
+
+
+def _without_folders(value: Any, path: Path | None) -> Any:
+    """The value of a parameter, in which every text is ``_shown``."""
+    if isinstance(value, str):
+        return _shown(value, path)
+    if isinstance(value, dict):
+        return {name: _without_folders(each, path) for name, each in value.items()}
+    return [_without_folders(each, path) for each in value] if isinstance(value, list) else value
+
+
+def _shown(text: str, path: Path | None) -> str:
+    """A text of a parameter: if it leads out of the notebook's folder, then only as far as the folder ``data``."""
+    if not text.startswith(("/", "~", "../")):
+        return anonymous(text)
+    if path is not None:
+        folder = path.resolve().parent
+        file = Path(os.path.abspath(folder / Path(text).expanduser()))
+        if any((above / "data").is_dir() and file.is_relative_to(above / "data") for above in folder.parents):
+            return Path(os.path.relpath(file, folder)).as_posix()
+    return "<path>"
+
+
+def keep(executed: Executed, store: ResultStore) -> None:
+    """Put the copy and its HTML beside every run that the notebook made. Raises ServiceUnavailable."""
+    for row in executed.rows:
+        for file in (executed.notebook, executed.html, *executed.figures):
+            store.put_file(row["run_id"], file.name, file)

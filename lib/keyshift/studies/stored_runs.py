@@ -1,0 +1,46 @@
+"""Stored runs for a notebook that compares them: the store, and which of its runs can be compared."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pandas as pd
+
+from keyshift.analysis.tables import REPETITION
+from keyshift.lab.connect import open_services
+from keyshift.model.errors import BadInput
+from keyshift.planner import MEANINGS
+from keyshift.progress import Say, progress
+from keyshift.results.store import ResultStore
+
+# A strategy's own parameters may differ, and what changes nothing but the number of runs.
+FREE = {"strategy", *MEANINGS, *REPETITION}
+
+
+@contextmanager
+def open_store(profile: str | None = None, say: Say | None = None) -> Iterator[ResultStore]:
+    """The store of a profile, without Spark; see ``open_services``."""
+    with progress(say) as shown, open_services(profile, shown) as endpoints:
+        yield ResultStore(endpoints)
+
+
+def comparable(runs: pd.DataFrame, workload: str = "", like: str = "") -> list[dict[str, Any]]:
+    """Summary rows that differ in strategy, its settings and the seed only: of one load, on the same parameters.
+
+    ``runs``: of ``ResultStore.list_runs``. Those that died have no summary and are left out. ``like``: (the beginning
+    of) the id of a run; the others are like it. Empty: like the newest run of ``workload``, or of all. None if there
+    is no such run. Raises BadInput for a run that is not among them.
+    """
+    ended = runs[runs["status"].isin(["ok", "bad"])]
+    chosen = ended[ended["workload"] == workload] if workload else ended
+    if like and (chosen := ended[ended["run_id"].str.startswith(like)]).empty:
+        raise BadInput(f"like = {like!r}: no run with a verdict begins so, of {len(ended)}; `keyshift results list`")
+    if chosen.empty:
+        return []
+    first = _fixed(chosen.iloc[0])
+    rows: list[dict[Any, Any]] = ended.to_dict("records")
+    return [row for row in reversed(rows) if _fixed(row) == first]
+
+
+def _fixed(row: Any) -> dict[str, Any]:
+    return {name: value for name, value in row["parameters"].items() if name not in FREE}

@@ -1,0 +1,162 @@
+"""The runs of a notebook: named points of one question, and what its figures need of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from keyshift.analysis import metrics
+from keyshift.analysis.timelines import faults
+from keyshift.experiment.spec import RunSpec, make_spec
+from keyshift.lab.connect import open_lab
+from keyshift.lab.run import run_all, run_in_one_job
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.results.manifest import Manifest
+from keyshift.studies import notebook
+
+Tables = Mapping[str, pd.DataFrame]
+COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
+
+
+@dataclass
+class Study:
+    """``runs``: of each point, by its name, with their tables. ``died``: why a run of a point has none."""
+
+    runs: dict[str, list[tuple[Manifest, Tables]]]
+    specs: dict[str, RunSpec]
+    died: dict[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: "Study") -> "Study":
+        """The points of both, which have different names."""
+        return Study(self.runs | other.runs, self.specs | other.specs, self.died | other.died)
+
+    @property
+    def manifests(self) -> list[Manifest]:
+        """Of all runs that ended, point by point."""
+        return [manifest for some in self.runs.values() for manifest, _ in some]
+
+    def verdicts(self) -> pd.DataFrame:
+        """A row for each run: its point, the verdict, and how many faults were found of each kind."""
+        rows = [
+            {"point": name, "run": manifest.run_id, "verdict": manifest.status}
+            | {count: getattr(manifest.verdict, count) for count in COUNTS}
+            for name, some in self.runs.items()
+            for manifest, _ in some
+        ]
+        rows += [{"point": name, "run": "", "verdict": f"died: {why}"} for name, why in self.died.items()]
+        return pd.DataFrame(rows).set_index("point")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Summary rows for tables and figures, named by their points; runs whose verdict is bad are among them."""
+        return [
+            manifest.summary.model_dump(mode="json") | {"strategy": name}
+            for name, some in self.runs.items()
+            for manifest, _ in some
+            if manifest.summary
+        ]
+
+    def good(self) -> dict[str, list[tuple[Manifest, Tables]]]:
+        """As ``runs``, without those whose verdict is bad: they enter no figure."""
+        found = {name: [run for run in some if run[0].status == "ok"] for name, some in self.runs.items()}
+        return {name: some for name, some in found.items() if some}
+
+    def timelines(self) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
+        """For ``panels``: latency by second, over the repetitions of a point, and the first one's migration."""
+        timelines = {}
+        for name, some in self.good().items():
+            seconds = [metrics.per_second(tables["latency"]) for _, tables in some]
+            timelines[name] = (
+                seconds[0] if len(seconds) == 1 else metrics.over_repetitions(seconds),
+                some[0][1]["migration"],
+            )
+        return timelines
+
+    def tables(self, table: str) -> dict[str, list[pd.DataFrame]]:
+        """The table ``table`` (one of ``results.tables.TABLES``) of each good run, by point."""
+        return {name: [tables[table] for _, tables in some] for name, some in self.good().items()}
+
+    def faults(self) -> dict[str, list[float]]:
+        """For ``panels``: when faults happened in the first good run of each point, in seconds from the trigger."""
+        return {name: [at_s for at_s, _ in faults(tables["metrics"])] for name, tables in self.first().items()}
+
+    def first(self) -> dict[str, Tables]:
+        """For ``throughput_panels`` and ``resource_panels``: all tables of the first good run of each point."""
+        return {name: some[0][1] for name, some in self.good().items()}
+
+    def after(self) -> dict[str, pd.DataFrame]:
+        """For ``timelines.tail``: latencies from the trigger on, of all repetitions of a point together."""
+        together = {name: pd.concat(latencies) for name, latencies in self.tables("latency").items()}
+        return {name: latency[latency["created_s"] >= 0] for name, latency in together.items()}
+
+    def curves(self) -> dict[str, pd.DataFrame]:
+        """For ``ccdf_figure``, of ``after``."""
+        return {name: metrics.ccdf(latency) for name, latency in self.after().items()}
+
+    def effective(self) -> pd.DataFrame:
+        """The parameters of every point in which points differ, and those that were not left at their defaults."""
+        columns = {name: spec.parameters() for name, spec in self.specs.items()}
+        table, default = pd.DataFrame(columns), pd.Series(make_spec({}).parameters(), dtype=object)
+        same = table.eq(default.reindex(table.index), axis=0) | table.isna()
+        return table[~same.all(axis=1)]
+
+    def versions(self) -> pd.DataFrame:
+        """Of the software that the runs were made with; more than one column only if it changed meanwhile."""
+        found = {repr(sorted(m.versions.items())): m.versions for m in self.manifests}
+        return pd.DataFrame([*found.values()]).T.set_axis([f"version {n + 1}" for n in range(len(found))], axis=1)
+
+    def publish(self) -> None:
+        """The last cell: see ``notebook.publish``. Raises KeyshiftError if points died, after the others are there."""
+        notebook.publish(self.manifests)
+        if self.died:
+            died = "; ".join(f"{name} ({why})" for name, why in self.died.items())
+            raise KeyshiftError(f"{len(self.died)} of {len(self.specs)} points died: {died}")
+
+
+def measure(
+    points: Mapping[str, Mapping[str, Any]],
+    common: Mapping[str, Any] | None = None,
+    profile: str = "",
+    one_job: bool = True,
+) -> Study:
+    """The runs of ``points``: parameters by name, each over those ``common`` to all.
+
+    ``one_job``: points that differ in strategy or trigger only are migrations of one running job, see ``lab.series``;
+    otherwise each run has a job of its own. A point that dies does not stop the others.
+    Raises BadInput, before anything is started, for a point that is not possible, and KeyshiftError if all died.
+    """
+    specs = specs_of(points, common or {})
+    names = {_key(spec.parameters()): name for name, spec in specs.items()}
+    study = Study({name: [] for name in specs}, specs)
+
+    def failed(spec: RunSpec, error: KeyshiftError) -> None:
+        study.died[names[_key(spec.parameters())]] = str(error)
+
+    with open_lab([*specs.values()], profile) as lab:
+        for manifest in (run_in_one_job if one_job else run_all)(lab, [*specs.values()], failed):
+            tables = lab.store.get_tables(manifest.run_id)
+            study.runs[names[_key(manifest.parameters)]].append((manifest, tables))
+    if len(study.died) == len(specs):
+        raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
+    return study
+
+
+def specs_of(points: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> dict[str, RunSpec]:
+    """The specs of ``points``, by their names; see ``measure``. Raises BadInput."""
+    specs = {name: make_spec({**common, **given}) for name, given in points.items()}
+    if not specs:
+        raise BadInput("measure: no point given")
+    names = {_key(spec.parameters()): name for name, spec in specs.items()}
+    if alike := [name for name, spec in specs.items() if names[_key(spec.parameters())] != name]:
+        raise BadInput(f"measure: {', '.join(alike)} has the same parameters as another point")
+    return specs
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    """The same for repetitions."""
+    return repr(sorted((name, repr(value)) for name, value in parameters.items() if name != "seed"))
+
+
+def named(strategies: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A point for each strategy, for ``measure``."""
+    return {name: {"strategy": name} for name in strategies}

@@ -1,0 +1,133 @@
+"""The configuration of every task of a job. It travels in the query's closures, never through results or logs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from keyshift.endpoints import Endpoints
+from keyshift.model.frames import RESULT_FIELDS
+from keyshift.registry import unknown
+from keyshift.state import Store, backends
+from keyshift.wire.faults import Fault
+from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, model_of
+
+UNIT = pa.field("unit", pa.int32())
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What slots prove who they are with, over TLS: PEM texts, for the host ``NAME`` wherever they are."""
+
+    NAME: ClassVar = "keyshift"
+
+    chain: str  # whoever is signed by one of these is trusted
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """One attempt of one job, a query from its start to its stop, as seen by one of its keyed stages."""
+
+    job: str
+    attempt: int
+    endpoints: Endpoints
+    workload: str
+    parameters: dict[str, Any]  # the workload's own
+    stage: str  # of the workload: the keyed stage whose routers and slots these are
+    routers: int  # of the first stage: tasks that read the input. Of others: the slots of the stage before
+    slots: int  # tasks of the keyed stage, those included that own nothing yet
+    key_groups: int
+    bins: int = 1
+    parcel: str = field(default="", repr=False)  # of a workload that the library does not have
+    number: int = 0  # of the stage in the chain of stages
+    onward: tuple[tuple[str, int], ...] = ()  # the stages behind this one, and the slots of each
+    backend: str = "memory"
+    backend_settings: dict[str, Any] = field(default_factory=dict)
+    backend_secret: str = field(default="", repr=False)  # that goes with them
+    token: str = field(default="", repr=False)  # the job's secret: what Flight calls present, and ZooKeeper's nodes ask
+    certificate: Certificate | None = None  # state travels over TLS; None: in clear
+    host: str = "127.0.0.1"  # where slots of this job listen, unless their executor is a pod with an address
+    chunk_bytes: int = 4 << 20  # of state, per message
+    reserve_bytes: int = 32 << 20  # of memory that a slot touches at its start, for state to land in
+    queue_bytes: int = 64 << 20  # of records that wait in one slot, or in one router: more of them wait in Kafka
+    deadline_s: float = 30.0  # of every phase of a migration
+    hop_us: int = 15_000  # a slot sends results on to the next stage so often, at most
+    snapshot_s: float = 0.0  # from one snapshot to the next; 0: none
+    keep_snapshots: bool = False  # all of them, for a verdict on each; otherwise the newest ones
+    restore: str | None = None  # the savepoint or snapshot to begin from
+    faults: tuple[Fault, ...] = ()  # in phases, of the first attempt
+    epoch: int = 0  # of the driver; 0: nobody has claimed the job yet
+    epochs: tuple[tuple[tuple[int, int], ...], ...] = ()  # for each router, offsets at which an epoch begins, and which
+    trace: str = ""  # a folder for the moments at which frames pass; empty: none are kept
+
+    @property
+    def root(self) -> str:
+        """The folder of the stage in ZooKeeper."""
+        return f"/keyshift/{self.job}/{self.attempt}/{self.stage}"
+
+    @property
+    def events_topic(self) -> str:
+        """Kafka topic of the input, one partition per router."""
+        return topics_of(self.job)[0]
+
+    @property
+    def results_topic(self) -> str:
+        """Kafka topic of the output, one partition per slot."""
+        return topics_of(self.job)[1]
+
+    @property
+    def next(self) -> "JobConfig | None":
+        """The same as seen by the next stage; None behind the last one."""
+        if not self.onward:
+            return None
+        (stage, slots), *rest = self.onward
+        return replace(self, stage=stage, routers=self.slots, slots=slots, number=self.number + 1, onward=tuple(rest))
+
+    def chain(self) -> "list[JobConfig]":
+        """The same as seen by this stage and by each one behind it."""
+        following = self.next
+        return [self, *(following.chain() if following else [])]
+
+    def with_slots(self, slots: Mapping[str, int]) -> "JobConfig":
+        """The same with other numbers of slots of some stages, by their names."""
+        onward = tuple((stage, slots.get(stage, before)) for stage, before in self.onward)
+        return replace(self, slots=slots.get(self.stage, self.slots), onward=onward)
+
+    def make_workload(self) -> Workload:
+        """The workload with its parameters."""
+        return model_of(self.workload, self.parcel)(**self.parameters)
+
+    def make_source(self) -> Source:
+        """The source of the events that the stage's routers read."""
+        [source] = self.make_workload().sources
+        return source
+
+    def make_stage(self) -> KeyedStage:
+        """The stage of this name. Raises BadInput if the workload has none."""
+        stages = {stage.name: stage for stage in self.make_workload().stages}
+        if self.stage not in stages:
+            raise unknown("stage", self.stage, list(stages))
+        return stages[self.stage]
+
+    def open_store(self, slot: int, schema: pa.Schema) -> Store:
+        """The store of a slot, in the job's backend. ``schema``: of a value."""
+        backend = backends.get(self.backend)
+        name = f"{self.job}/{self.attempt}/{self.stage}/{slot}"
+        return backend.open(name, schema, backend.settings(**self.backend_settings).with_secret(self.backend_secret))
+
+
+def slot_schema(stage: KeyedStage, first: bool = True) -> pa.Schema:
+    """Columns of the events a slot gets. ``first``: no stage is before this one, and a row says what frame it is of."""
+    return pa.schema([*stage.events, *(ORIGIN[-1:] if first else ORIGIN), UNIT])
+
+
+def result_schema(stage: KeyedStage) -> pa.Schema:
+    """Columns of a result frame."""
+    return pa.schema([*RESULT_FIELDS, *stage.result_fields])
+
+
+def topics_of(job: str) -> tuple[str, str]:
+    """The Kafka topics of the input and of the output of a job."""
+    return f"{job}-events", f"{job}-results"

@@ -1,0 +1,64 @@
+"""Who drives a job: one process at a time, the one that has claimed it last.
+
+A claim is one write of the node ``driver`` of the job, and the version of that node is the driver's *epoch*. What a
+driver writes in ZooKeeper is one transaction with a check of that version, so a driver that was paused, and whose job
+another one has claimed meanwhile, is told so at its next write. When a job is over its driver deletes the node: then
+nobody can claim it any more, and all that is left of the job may go.
+"""
+
+from typing import NamedTuple
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import BadVersionError, NoNodeError
+
+from keyshift.model.errors import Deposed, NotThere
+
+
+class Epoch(NamedTuple):
+    """That of one driver."""
+
+    job: str
+    number: int
+
+    def also(self, transaction: TransactionRequest) -> None:
+        """What is in ``transaction`` is done only if nobody else has claimed the job."""
+        transaction.check(_node(self.job), self.number)
+
+    def require(self, client: KazooClient) -> None:
+        """Raises Deposed if another driver has claimed the job, or has ended it. What is read next is not older."""
+        client.retry(client.sync, _node(self.job))  # another server may be behind
+        found = client.retry(client.exists, _node(self.job))
+        if found is None:
+            raise Deposed(f"job {self.job} was ended by another process; this one ends and deletes nothing")
+        if found.version != self.number:
+            raise Deposed(
+                f"job {self.job} runs in another process now (epoch {found.version}, ours was {self.number}); "
+                "this one ends and leaves everything to it"
+            )
+
+    def end(self, client: KazooClient) -> None:
+        """The job is over: nobody can claim it any more. Raises Deposed if it is another's."""
+        try:
+            client.retry(client.delete, _node(self.job), self.number)
+        except NoNodeError:
+            pass  # it was over, or is: an answer that was lost
+        except BadVersionError:
+            self.require(client)
+
+
+def claimed(client: KazooClient, job: str) -> Epoch:
+    """That of a new driver. Raises NotThere if there is no such job, or it is over."""
+    try:
+        return Epoch(job, client.retry(client.set, _node(job), b"").version)
+    except NoNodeError:
+        raise NotThere(f"ZooKeeper has nothing of job {job}: it is over, or never was, and cannot be resumed") from None
+
+
+def begun(client: KazooClient, job: str) -> Epoch:
+    """That of the first driver of a job."""
+    client.retry(client.ensure_path, _node(job))
+    return claimed(client, job)
+
+
+def _node(job: str) -> str:
+    return f"/keyshift/{job}/driver"

@@ -1,0 +1,218 @@
+"""Deliberate faults around a job, to see what becomes of it. Part of a scenario."""
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.keys import Step
+
+MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
+BESIDE = ("snapshot", "batch")  # phases of no migration
+AROUND = (*MOVING, *BESIDE)
+SERVICES = ("zookeeper", "kafka", "minio")
+PROCESSES = ("daemon", "executor")  # those in which the first slot runs
+# Who may be hit when. A source and a destination are those of the first step: of several the one with the least number.
+PHASES = {
+    "source": ("prepare", "align", "transfer"),
+    "destination": ("prepare", "install", "drain"),
+    "slot": BESIDE,  # the first one
+    "flight": ("transfer",),  # the connections of a source
+    **dict.fromkeys(("coordinator", *PROCESSES, *SERVICES), AROUND),
+}
+AT_REST = ("slot", "coordinator", *PROCESSES, *SERVICES)  # who may be hit at a time, too
+ACTIONS = {
+    "kill": ("source", "destination", "slot", "coordinator", *PROCESSES),
+    "stop": ("source", "destination", "slot", "coordinator", *SERVICES),
+    "restart": SERVICES,
+    "cut": ("flight",),
+    "slow": ("flight",),
+}
+DURATIONS = {  # what one means; of a restart there may be none
+    "stop": "how long it is stopped, as in stop:source@align:3s",
+    "slow": "how much longer a unit takes, as in slow:flight@transfer:0.2s",
+    "restart": "how long it is away at least, as in restart:minio@snapshot:3s, or nothing",
+}
+FORMS = "kill:source@transfer, stop:destination@install:3s, restart:zookeeper@switch or kill:slot@12"
+FORMS_NOW = "kill:slot, stop:coordinator:3s or restart:kafka"
+# The slot that tells of a phase when no slot is hit; of other phases the coordinator does.
+TELLS = {
+    **dict.fromkeys(("align", "transfer"), "source"),
+    **dict.fromkeys(("install", "drain"), "destination"),
+    **dict.fromkeys(BESIDE, "slot"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``action`` hits ``who``, for ``seconds`` if it is one that lasts: in a ``phase``, or at a moment of measured
+    time. One without either happens when it is asked for.
+    """
+
+    action: str
+    who: str
+    phase: str
+    at_s: float | None
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        when = self.phase if self.at_s is None else f"{self.at_s:g}"
+        lasts = f":{self.seconds:g}s" if self.seconds else ""
+        return f"{self.action}:{self.who}{when and f'@{when}'}{lasts}"
+
+    @property
+    def ends_query(self) -> bool:
+        """Whether a query that it hits dies."""
+        return self.action == "kill" and self.who not in ("coordinator", "daemon")
+
+    @property
+    def of_migration(self) -> bool:
+        """Whether it is in a phase that only a migration has."""
+        return self.phase in MOVING
+
+    @property
+    def local(self) -> bool:
+        """Whether the slot that comes to the phase is hit, by itself; all else is for the driver."""
+        return self.who in ("source", "destination", "slot", "flight")
+
+    def strike(self) -> None:
+        """Hit the process that calls, or one above it. A daemon that was killed before is left at that.
+
+        Raises KeyshiftError if there is no executor above it.
+        """
+        pid = _process_of(self.who)
+        if pid is None:
+            if self.who != "daemon":
+                raise KeyshiftError(f"process {os.getpid()} has no {self.who} above it")
+        elif self.action == "stop":
+            stop(pid, self.seconds)
+        else:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _process_of(who: str) -> int | None:
+    """Ours, that of the daemon that has forked it, or that of the executor that has started the daemon; None if there
+    is no such process any more.
+    """
+    process = psutil.Process()
+    if who not in PROCESSES:
+        return process.pid
+    above = zip(PROCESSES, process.parents(), ("daemon", "ExecutorBackend"), strict=False)
+    for name, parent, sign in above:
+        if not any(sign in part for part in parent.cmdline()):  # it has died before; then somebody else is above us
+            return None
+        if name == who:
+            return parent.pid
+    return None
+
+
+def stop(pid: int, seconds: float) -> None:
+    """Stop a process, our own perhaps, for so long."""
+    wake = f"sleep {seconds:f}; kill -CONT {pid}"  # somebody else has to wake it up
+    subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
+    os.kill(pid, signal.SIGSTOP)
+
+
+def parse(text: str) -> list[Fault]:
+    """What ``text`` says, with commas between. Raises BadInput that names what is wrong and what there is."""
+    return [_parse(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def parse_now(text: str) -> Fault:
+    """One fault, as in ``parse`` but without a phase or a time: it is to happen now. Raises BadInput as ``parse``."""
+    action, _, rest = text.partition(":")
+    who, _, duration = rest.partition(":")
+    if "@" in text:
+        raise BadInput(f"fault = {text!r}: one that is asked for happens now, without @; for example {FORMS_NOW}")
+    seconds = _checked(text, action, who, duration, FORMS_NOW)
+    if who not in AT_REST:
+        able = f"now can be hit {', '.join(AT_REST)}; for example {FORMS_NOW}"
+        raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}")
+    return Fault(action, who, "", None, seconds)
+
+
+def _parse(text: str) -> Fault:
+    action, _, rest = text.partition(":")
+    who, _, when = rest.partition("@")
+    phase, _, duration = when.partition(":")
+    seconds = _checked(text, action, who, duration, FORMS)
+    at_s = _seconds(phase)
+    if phase not in PHASES[who] and (at_s is None or who not in AT_REST):
+        also = ", or seconds of measured time" if who in AT_REST else ""
+        raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {FORMS}")
+    return Fault(action, who, "" if at_s is not None else phase, at_s, seconds)
+
+
+def _checked(text: str, action: str, who: str, duration: str, forms: str) -> float:
+    """Seconds of ``duration``, if this can happen to ``who``."""
+    if action not in ACTIONS:
+        raise BadInput(f"fault = {text!r}: {action!r} is none of {', '.join(ACTIONS)}; for example {forms}")
+    if who not in PHASES:
+        raise BadInput(f"fault = {text!r}: {who!r} is none of {', '.join(PHASES)}; for example {forms}")
+    if who not in ACTIONS[action]:
+        able = ", ".join(each for each, whom in ACTIONS.items() if who in whom)
+        raise BadInput(f"fault = {text!r}: what can happen to {who} is {able}; for example {forms}")
+    seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
+    if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
+        raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
+    return seconds
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < math.inf else None
+
+
+class FaultPoints:
+    """Where a slot may be hit, or tells that others may: once for each fault in a process, in the first attempt of its
+    job. ``tell(number)``: that of a fault whose phase is there.
+    """
+
+    def __init__(
+        self, faults: Sequence[Fault], slot: int, attempt: int, tell: Callable[[int], None] = lambda number: None
+    ) -> None:
+        self._left = {n: fault for n, fault in enumerate(faults) if fault.phase and attempt == 0}
+        self._slot, self._tell = slot, tell
+        self._steps: dict[int, Step] = {}  # by version
+        self._of_flight: list[Fault] = []  # that wait for state on its way
+
+    def published(self, steps: list[tuple[int, Step]]) -> None:
+        """What is under way."""
+        self._steps |= dict(steps)
+
+    def reached(self, phase: str, version: int = 0) -> None:
+        """The slot is in ``phase``, of the step of ``version`` if it belongs to one."""
+        for number, fault in list(self._left.items()):
+            role = fault.who if fault.who in ("source", "destination", "slot") else TELLS.get(phase, "")
+            if fault.phase == phase and role and self._meant(role, self._steps.get(version)):
+                del self._left[number]
+                self._tell(number)
+                if fault.who == "flight":
+                    self._of_flight.append(fault)
+                elif fault.local:
+                    fault.strike()
+
+    def sending(self, cut: Callable[[], None]) -> None:
+        """A unit is on its way, but for its end. ``cut()`` ends all connections."""
+        for fault in list(self._of_flight):
+            if fault.action == "slow":
+                time.sleep(fault.seconds)
+            else:
+                self._of_flight.remove(fault)
+                cut()
+
+    def _meant(self, who: str, step: Step | None) -> bool:
+        if who == "slot":
+            return self._slot == 0
+        if step is None or not step.moves:
+            return False
+        return self._slot == min(move.source if who == "source" else move.destination for move in step.moves)

@@ -1,0 +1,62 @@
+"""How protocol logs travel: to the job when it asks, through ZooKeeper, and unasked when a task fails."""
+
+import contextlib
+import secrets
+import sys
+from collections.abc import Iterable
+
+from keyshift.clock import now_us
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.records import StepRecord
+from keyshift.runtime.protocol_log import Event, ProtocolLog, event_of, in_order, to_lines
+from keyshift.waiting import wait_until
+from keyshift.wire.coordination import Coordination
+
+ANSWER_S = 2.0  # for all slots and routers, which have it in memory
+SHOWN = 100  # events, in the log of a worker
+
+
+def answer(coordination: Coordination, request: str, log: ProtocolLog) -> None:
+    """Give the job what ``log`` remembers. One that is empty has no place yet."""
+    if log.events:
+        coordination.acknowledge(f"logs/{request}/{log.place}", list(log.events))
+
+
+def keep(coordination: Coordination, log: ProtocolLog) -> None:
+    """The task ends and hands nothing over: the job finds its log when it looks. Does not wait, and may be repeated."""
+    if log.events:
+        with contextlib.suppress(ServiceUnavailable):
+            coordination.acknowledge(f"logs/ended/{log.events[0].at_us}-{log.place}", list(log.events))
+
+
+def report(coordination: Coordination, log: ProtocolLog) -> None:
+    """The task fails: what led to that goes into the log of its worker, and to the job."""
+    log.stamp(now_us())
+    sys.stderr.write(f"{log.place} fails; its last protocol events:\n{to_lines(list(log.events)[-SHOWN:])}")
+    keep(coordination, log)
+
+
+def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord], alive: bool) -> list[Event]:
+    """The events of all slots and routers (``places`` of them), as far as they answer, and of the coordinator.
+
+    If the query is not ``alive``, only those are known of tasks that have ended. Raises ServiceUnavailable.
+    """
+    request = secrets.token_hex(3)
+    if alive:
+        coordination.publish("log", {"id": request})
+        wait_until(lambda: len(coordination.children(f"logs/{request}")) >= places, ANSWER_S)
+    ended = sorted(coordination.read_below("logs/ended").items())
+    logs: dict[str, list[Event]] = {"coordinator": _of_coordinator(steps)}
+    for _, rows in [*ended, *coordination.read_below(f"logs/{request}").items()]:
+        events = [event_of(row) for row in rows]
+        logs.setdefault(events[0].place, []).extend(events)
+    return in_order(logs.values())
+
+
+def _of_coordinator(steps: Iterable[StepRecord]) -> list[Event]:
+    events = []
+    for step in steps:
+        moments = ("publish", step.published_us), ("switched", step.switched_us), (step.outcome, step.completed_us)
+        units = tuple(move.unit for move in step.step.moves)
+        events += [Event(us, "coordinator", event, units, step.version) for event, us in moments if us is not None]
+    return sorted(events)

@@ -1,0 +1,327 @@
+"""Savepoints and snapshots in MinIO: segments of state written by the slots, a manifest written last by the job.
+
+A segment holds parts of many units, one after the other. A part is three Arrow IPC streams, each behind its length: the
+unit's timers, the keys that were deleted since the part before, the values that were set (nothing at all where there
+are none). The slot's index has beginning, length and CRC of each part, so that the slots of a query with another number
+of slots read just the units they own. In a savepoint a unit is one part; in a snapshot it may be several, the first of
+which is the whole, and those of earlier snapshots are not written again. Each part names the one that it follows, as
+the slot knew it when it took the part out of its state: a snapshot in which one is missing is not committed.
+"""
+
+import json
+import secrets
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyshift.endpoints import Endpoints
+from keyshift.model import frames
+from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
+from keyshift.model.keys import Assignment
+from keyshift.objects import Bucket, Progress
+from keyshift.runtime.snapshots import Part
+from keyshift.state import UnitState, rows
+from keyshift.state.timers import TIMER_SCHEMA
+from keyshift.wire.config import JobConfig
+from keyshift.workloads import Workload
+
+FORMAT = 2  # of manifests and segments; another one is not read
+SEGMENT_BYTES = 64 << 20
+_LENGTH_BYTES = 8
+_MANIFEST = "manifest.json"
+_DELETED = pa.schema([pa.field("key", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where one part of a unit's state is: a stretch of a segment. ``number``, ``follows``: see ``snapshots.Part``."""
+
+    unit: int
+    segment: str
+    offset: int
+    length: int
+    crc: int
+    number: int = 1
+    follows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a slot says now and then of what it writes down: ``bytes`` that were made or sent so far, and whether it is
+    over.
+    """
+
+    name: str
+    bytes: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What a slot says of a savepoint or snapshot that is not there as it was written, in one line."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A committed savepoint: where each router continues, and how much state it holds, by stage and unit."""
+
+    name: str
+    offsets: dict[int, int]
+    unit_bytes: dict[str, dict[int, int]]
+
+
+class Manifest:
+    """What is in a savepoint or a snapshot, of one stage after the other. ``offsets``: where routers continue."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, int] = {}
+        self.stages: dict[str, dict[str, Any]] = {}
+
+    def add(self, stage: str, said: dict[str, Any], assignment: Assignment) -> None:
+        """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
+        are. ``assignment``: that the parts belong to.
+        """
+        places: dict[int, Any] = {}
+        for who, answer in said.items():
+            kind, number = who.split("-")
+            if kind == "router":
+                self.offsets[int(number)] = int(answer["offset"])
+            else:
+                places[int(number)] = answer["places"]
+        self.stages[stage] = {"assignment": assignment.to_json(), "places": dict(sorted(places.items()))}
+
+    @property
+    def unit_bytes(self) -> dict[str, dict[int, int]]:
+        """By stage and unit, of all its parts."""
+        found: dict[str, Counter[int]] = {}
+        for stage, content in self.stages.items():
+            found[stage] = Counter()
+            for rows_ in content["places"].values():
+                for row in rows_:
+                    found[stage][row[0]] += row[3]
+        return {stage: dict(sizes) for stage, sizes in found.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is written down."""
+        return {"offsets": dict(sorted(self.offsets.items())), "stages": self.stages}
+
+
+class SavepointStore:
+    """The savepoints and snapshots of one job, below ``savepoints/JOB/`` in the bucket."""
+
+    def __init__(self, endpoints: Endpoints, job: str) -> None:
+        self._bucket = Bucket(endpoints, f"savepoints/{job}/")
+
+    def write(
+        self,
+        savepoint: str,
+        slot: str,
+        states: Iterable[tuple[int, UnitState]],
+        chunk_bytes: int,
+        progress: Progress = lambda more: None,
+    ) -> list[Location]:
+        """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable.
+
+        ``slot``: its stage and number. ``progress`` hears of bytes that were made, and of bytes that were sent.
+
+        A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
+        is written has names of its own each time.
+        """
+        parts = (
+            ((unit, 1, 0), _joined(state.timers.export(), [], state.export(chunk_bytes))) for unit, state in states
+        )
+        return self._write(savepoint, slot, parts, progress)
+
+    def write_parts(
+        self,
+        snapshot: str,
+        slot: str,
+        parts: Iterable[Part],
+        schema: pa.Schema,
+        chunk_bytes: int,
+        progress: Progress = lambda more: None,
+    ) -> list[Location]:
+        """Write the parts of a slot's units, values with their keys in columns of ``schema``; see ``write``."""
+
+        def values(part: Part) -> Iterable[pa.RecordBatch]:
+            if part.whole is not None:
+                return part.whole.export(chunk_bytes)
+            return [rows.pack(schema, part.changed)] if part.changed else []
+
+        made = (
+            ((part.unit, part.number, part.follows), _joined(part.timers.export(), part.deleted, values(part)))
+            for part in parts
+        )
+        return self._write(snapshot, slot, made, progress)
+
+    def _write(
+        self, name: str, slot: str, parts: Iterable[tuple[tuple[int, int, int], bytes]], progress: Progress
+    ) -> list[Location]:
+        places: list[Location] = []
+        segment = bytearray()
+        prefix = f"{name}/{slot}-{secrets.token_hex(4)}"
+        segment_name = f"{prefix}-0"
+        for (unit, number, follows), data in parts:
+            if len(segment) > SEGMENT_BYTES:
+                self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
+                segment, segment_name = bytearray(), f"{prefix}-{len(places)}"
+            where = segment_name, len(segment), len(data), zlib.crc32(data)
+            places.append(Location(unit, *where, number, follows))
+            segment += data
+            progress(len(data))
+        if segment:
+            self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
+        return places
+
+    def read(self, *places: Location) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
+        """The values and the timers of one unit, from all its parts in their order.
+
+        Raises NotThere if one is not there, Damaged if it is not as it was written, and else ServiceUnavailable.
+        """
+        parts = [self._read(place) for place in places]
+        *_, (timers, _, _) = parts
+        seen = pa.array([], pa.int64())  # keys of which a later part has told
+        batches: list[pa.RecordBatch] = []
+        for _, deleted, values in reversed(parts):
+            batches += (_without(batch, seen) for batch in values)
+            seen = pa.concat_arrays([seen, *(batch["key"] for batch in [*deleted, *values])]) if parts[1:] else seen
+        return [batch for batch in batches if batch.num_rows], timers
+
+    def _read(self, place: Location) -> tuple[pa.RecordBatch, list[pa.RecordBatch], list[pa.RecordBatch]]:
+        data = self._bucket.get(place.segment, place.offset, place.length)
+        if zlib.crc32(data) != place.crc:
+            raise Damaged(f"savepoint segment {place.segment}: unit {place.unit} does not have its checksum")
+        streams, begin = [], 0
+        for _ in range(3):
+            begin, length = begin + _LENGTH_BYTES, int.from_bytes(data[begin : begin + _LENGTH_BYTES], "big")
+            streams.append(data[begin : begin + length])
+            begin += length
+        timers, _ = frames.decode(streams[0], TIMER_SCHEMA)
+        return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
+
+    def commit(self, savepoint: str, manifest: Manifest, **made_by: Any) -> None:
+        """Write the manifest, and what the savepoint is ``made_by``: only now does the savepoint exist.
+
+        Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot, and each part of
+        it follows the one before.
+        """
+        for stage, content in manifest.stages.items():
+            for rows_ in content["places"].values():
+                _require_chains(f"savepoint {savepoint}", stage, rows_)
+            written = Counter(unit for rows_ in content["places"].values() for unit in {row[0] for row in rows_})
+            units = Counter(range(len(content["assignment"]["owner"])))
+            if wrong := sorted((written - units) + (units - written)):
+                what = f"units {wrong[:5]} of {stage} are missing, or in it more than once"
+                raise ProtocolViolation(f"savepoint {savepoint}: {what}")
+        told = {"format": FORMAT, **manifest.to_json(), **made_by}
+        self._bucket.put(f"{savepoint}/{_MANIFEST}", json.dumps(told).encode())
+
+    def manifest(self, savepoint: str) -> dict[str, Any]:
+        """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
+        another keyshift has written it.
+        """
+        raw = self._bucket.get(f"{savepoint}/{_MANIFEST}")
+        try:
+            found: dict[str, Any] = dict(json.loads(raw))
+        except (ValueError, TypeError):
+            raise Damaged(f"savepoint {savepoint}: its {_MANIFEST} is damaged, it is no JSON") from None
+        if (written := found.get("format")) != FORMAT:
+            raise BadInput(
+                f"savepoint {savepoint}: format = {written}, and this keyshift reads {FORMAT}; use the one that made it"
+            )
+        return found
+
+    def require_of(self, savepoint: str, workload: Workload) -> None:
+        """Raises what ``manifest`` does, and BadInput if the savepoint is of other state than that of ``workload``."""
+        found = self.manifest(savepoint)
+        stages = {name: len(stage["assignment"]["owner"]) for name, stage in found["stages"].items()}
+        units = workload.key_groups * workload.bins
+        said = f"{found.get('workload')} with {_units(stages)}"
+        wanted = f"{workload.name} with {_units({stage.name: units for stage in workload.stages})}"
+        if said != wanted:
+            raise BadInput(f"savepoint {savepoint}: it is of {said}, and this job is of {wanted}")
+
+    def places(self, savepoint: str, stage: str) -> dict[int, list[Location]]:
+        """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
+        there is no such stage.
+        """
+        found: dict[int, list[Location]] = {}
+        stages = self.manifest(savepoint)["stages"]
+        if stage not in stages:
+            raise BadInput(f"savepoint {savepoint}: it has no stage {stage}, but {', '.join(stages)}")
+        for slot_rows in stages[stage]["places"].values():
+            for row in slot_rows:
+                found.setdefault(row[0], []).append(Location(*row))
+        return found
+
+    def committed(self, of: str) -> list[str]:
+        """Names of what was committed and is there, if they begin with ``of``; ascending. Raises ServiceUnavailable."""
+        names = (name.partition("/") for name in self._bucket.names(of))
+        return sorted(name for name, _, rest in names if rest == _MANIFEST)
+
+    def keep_only(self, snapshots: Sequence[str], of: str) -> None:
+        """Remove snapshots whose names begin with ``of``, but these, what they refer to, and all newer ones.
+
+        ``snapshots``: names, oldest first; names are ascending. Raises ServiceUnavailable.
+        """
+        manifests = [self.manifest(name)["stages"].values() for name in snapshots]
+        slots = (rows_ for stages in manifests for stage in stages for rows_ in stage["places"].values())
+        needed = {Location(*row).segment for rows_ in slots for row in rows_}
+        old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
+        self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
+
+    def delete_all(self) -> None:
+        """Remove every savepoint of the job. Raises ServiceUnavailable."""
+        self._bucket.remove(self._bucket.names())
+
+
+def participants(config: JobConfig) -> set[str]:
+    """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
+    routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
+    return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(config.slots)}
+
+
+def _require_chains(what: str, stage: str, rows_: Iterable[Sequence[Any]]) -> None:
+    """Raises ProtocolViolation unless the first part of each unit is a whole and each one follows the one before."""
+    last: dict[int, int] = {}  # by unit
+    for place in (Location(*row) for row in rows_):
+        if place.follows != (before := last.get(place.unit, 0)):
+            wanted, found = (f"part {number}" if number else "nothing" for number in (place.follows, before))
+            raise ProtocolViolation(
+                f"{what}: part {place.number} of unit {place.unit} of {stage} follows {wanted}, not {found}"
+            )
+        last[place.unit] = place.number
+
+
+def _units(stages: Mapping[str, int]) -> str:
+    return ", ".join(f"{units} units of {stage}" for stage, units in stages.items())
+
+
+def _joined(timers: pa.RecordBatch, deleted: Sequence[int], values: Iterable[pa.RecordBatch]) -> bytes:
+    """One part."""
+    keys = [pa.RecordBatch.from_arrays([pa.array(deleted, pa.int64())], schema=_DELETED)] if deleted else []
+    streams = frames.encode(timers), _stream(keys), _stream(values)
+    return b"".join(piece for data in streams for piece in (len(data).to_bytes(_LENGTH_BYTES, "big"), data))
+
+
+def _stream(batches: Iterable[pa.RecordBatch]) -> bytes:
+    """One Arrow IPC stream; nothing at all if there is no batch."""
+    sink, writer = pa.BufferOutputStream(), None
+    for batch in batches:
+        writer = writer or pa.ipc.new_stream(sink, batch.schema)
+        writer.write_batch(batch)
+    if writer is not None:
+        writer.close()
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _without(batch: pa.RecordBatch, keys: pa.Array) -> pa.RecordBatch:
+    return batch.filter(pc.invert(pc.is_in(batch["key"], keys))) if len(keys) else batch

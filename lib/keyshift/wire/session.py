@@ -1,0 +1,140 @@
+"""A session with ZooKeeper, through kazoo, that survives lost connections and its own expiry."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import KazooException
+
+from keyshift.model.errors import ServiceUnavailable, service_errors
+from keyshift.wire.client import ANSWER_S, GIVE_UP_S, begin, end
+
+Begun = tuple[KazooClient, threading.Event]  # a session, and what is set while it has a connection
+
+
+class _Ahead:
+    """At most one session that was begun before anybody needs it, for one ``hosts`` and ``secret``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: tuple[str, str] | None = None
+        self._begun: Begun | None = None
+
+    def begin(self, hosts: str, secret: str) -> None:
+        """Does not wait for the session. One for another job ends."""
+        with self._lock:
+            if self._of == (hosts, secret):
+                return
+            other, self._of, self._begun = self._begun, (hosts, secret), begin(hosts, secret)
+        if other is not None:
+            end(other[0])
+
+    def take(self, hosts: str, secret: str) -> Begun | None:
+        """The session, if there is one; it is the caller's now."""
+        with self._lock:
+            if self._of != (hosts, secret):
+                return None
+            begun, self._of, self._begun = self._begun, None, None
+        return begun
+
+
+_ahead = _Ahead()
+
+
+class Session:
+    """A lost connection passes unnoticed: calls wait, each for a bounded time. ``_renewed`` and ``_lost`` are called
+    by other threads, ``_renewed`` by one at a time.
+
+    Every method raises ServiceUnavailable if ZooKeeper is not there, refuses, or was away for ``GIVE_UP_S``; then for
+    good.
+    """
+
+    def __init__(self, hosts: str, secret: str) -> None:
+        ahead = _ahead.take(hosts, secret)
+        self._client, self._there = ahead or begin(hosts, secret)
+        self._hosts, self._secret = hosts, secret
+        self._first = ahead is None
+        self._timer: threading.Timer | None = None
+        self._expired = False  # the session, and there is no other one yet
+        self._failure: str | None = None
+        self._renewing = threading.Lock()  # guards the two below
+        self._to_renew: bool | None = None  # whether in another session; None: nothing is to be renewed
+        self._renews = False  # a thread does
+
+    def _start(self) -> None:
+        if not self._there.wait(ANSWER_S):
+            end(self._client)
+            raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {ANSWER_S:g} s: is it running?")
+        self._client.add_listener(self._connection_changed)
+
+    def _renewed(self, expired: bool) -> None:
+        """There is a connection again. ``expired``: in another session."""
+
+    def _lost(self) -> None:
+        """There will be none any more."""
+
+    def check(self) -> None:
+        """Raises ServiceUnavailable if ZooKeeper is gone for good. Watching and acknowledging do not tell."""
+        if self._failure:
+            raise ServiceUnavailable(self._failure)
+
+    def _connection_changed(self, state: str) -> None:
+        """From kazoo's thread, which must not wait."""
+        if state == KazooState.CONNECTED:
+            if self._timer is not None:
+                self._timer.cancel()
+            expired, self._timer, self._expired = self._expired, None, False
+            with self._renewing:
+                self._to_renew = expired or bool(self._to_renew)
+                begins, self._renews = not self._renews, True
+            if begins:
+                self._client.handler.spawn(self._renew)
+            return
+        self._expired |= state == KazooState.LOST
+        if self._timer is None:
+            self._timer = threading.Timer(GIVE_UP_S, self._give_up)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _renew(self) -> None:
+        """In a thread of its own, one at a time: what comes while it is at work is renewed in one go, behind that."""
+        while True:
+            with self._renewing:
+                expired, self._to_renew = self._to_renew, None
+                if expired is None:
+                    self._renews = False
+                    return
+            self._renewed(expired)
+
+    def _give_up(self) -> None:
+        self._client.remove_listener(self._connection_changed)
+        self._fail(f"ZooKeeper at {self._hosts} was away for {GIVE_UP_S:g} s: see `keyshift status`")
+        end(self._client)  # fails whatever waits for an answer
+
+    def _fail(self, failure: str) -> None:
+        self._failure = self._failure or failure
+        self._lost()
+
+    def _refused(self, node: str, error: Exception) -> None:
+        self._fail(f"ZooKeeper at {self._hosts} refused {node} ({type(error).__name__})")
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[None]:
+        self.check()
+        with service_errors(KazooException, self._explained):
+            yield
+
+    def _explained(self, error: KazooException) -> str:
+        said = f"ZooKeeper at {self._hosts} refused or was lost ({type(error).__name__}): see `keyshift status`"
+        return self._failure or said
+
+    def _begin_next(self) -> None:
+        """That of the next participant in this process begins now."""
+        _ahead.begin(self._hosts, self._secret)
+
+    def _end(self) -> None:
+        self._client.remove_listener(self._connection_changed)
+        if self._timer is not None:
+            self._timer.cancel()
+        end(self._client)

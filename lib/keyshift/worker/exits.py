@@ -1,0 +1,224 @@
+"""Where the results of a slot go: out to Kafka, or on to the next stage, of which the slot is a router."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keyshift.model import frames
+from keyshift.runtime.row import Row
+from keyshift.runtime.slot import Cut, Mark, Moved
+from keyshift.wire import channel
+from keyshift.wire.config import JobConfig, result_schema
+from keyshift.worker.router import Routed, Routing
+from keyshift.workloads import ORIGIN
+
+Results = Sequence[pa.RecordBatch | Mark]
+Marker = dict[str, Any]  # what a slot says to the job, among its results
+CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
+
+
+class Exit(Protocol):
+    """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
+
+    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Any]:
+        """Rows to emit now. ``watermark``: of the results that come later; see ``SlotCore.watermark``."""
+
+    def rest(self) -> list[Any]:
+        """Rows to emit at the end of the batch, when nothing more comes."""
+
+    def promise(self, results: Results) -> int:
+        """A unit leaves: the newest version under which results of it go on from here. Under the slot's lock.
+
+        ``results``: that were not given yet.
+        """
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits here than should: nothing is to be computed meanwhile."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether something waits here that has to go out in this batch, and cannot yet."""
+
+    def batch(self, rows: list[Any]) -> pa.RecordBatch:
+        """Rows as Spark takes them."""
+
+    def report(self) -> None:
+        """The task fails."""
+
+    def close(self) -> None:
+        """Nothing goes out any more."""
+
+
+class Sink:
+    """Behind the last stage: result frames and markers, for the partition of the slot."""
+
+    full = holds = False
+
+    def __init__(self, config: JobConfig) -> None:
+        self._schema = result_schema(config.make_stage())
+
+    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
+        values: list[bytes] = []
+        if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
+            merged = some[0] if len(some) == 1 else pa.concat_batches(some)
+            values += map(frames.encode, frames.cut(merged))
+        return [*values, *(frames.encode(frames.empty(self._schema), marker) for marker in markers)]
+
+    def rest(self) -> list[bytes]:  # noqa: D102
+        return []
+
+    def promise(self, results: Results) -> int:  # noqa: D102
+        return 0
+
+    def batch(self, rows: list[bytes]) -> pa.RecordBatch:  # noqa: D102
+        return channel.answered(rows)
+
+    def report(self) -> None:  # noqa: D102
+        pass
+
+    def close(self) -> None:  # noqa: D102
+        pass
+
+
+class Onward(Routing):
+    """To the stage of ``config``. Results are gathered for ``hop_us``: each row between stages costs more than its
+    bytes do.
+
+    A snapshot's barrier may leave only where the slot's own results are cut. So an assignment that begins a snapshot
+    counts from there; it is published before the stage of the slot begins the same one.
+
+    Results of a unit that moves keep their order. Where they end, and where they begin, is told to all slots of the
+    next stage. And the new slot sends none on under an older assignment of that stage than the old one did, which may
+    therefore not switch to one that the new one was not told of.
+    """
+
+    def __init__(self, config: JobConfig, slot: int) -> None:
+        self._armed: dict[str, dict[str, Any]] = {}  # by snapshot: assignments that count from its cut
+        self._promised = 0  # no result of a unit that has left goes on under a later version; 0: of none has to
+        self._later: dict[str, Any] | None = None  # an assignment that comes behind what was promised
+        super().__init__(config)
+        self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
+        self._pending: list[pa.RecordBatch | Mark] = []
+        self._waits_since = 0.0  # for the assignment that the mark which is pending first needs
+        self._frames = 0
+        self._given_us = 0
+        self._nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
+
+    def _announced(self, raw: dict[str, Any]) -> None:
+        with self._lock:
+            if raw["snapshot"] and raw["version"] > self._begin["version"]:
+                self._armed = {raw["snapshot"]: raw}
+                self._core.machine.release()  # this may be all that is ever heard of the end of the step before
+            elif self._promised and raw["version"] > self._promised:
+                self._later = raw
+            else:
+                self._announce(raw)
+
+    def promise(self, results: Results) -> int:  # noqa: D102
+        with self._lock:
+            wanted = (each.routed for each in (*self._pending, *results) if isinstance(each, Moved))
+            self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
+            return self._promised
+
+    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
+        self._pending += results
+        rows = [(self._slot % self._slots, channel.packed(_said(marker))) for marker in markers]
+        marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
+        if marked or now_us - self._given_us >= self._hop_us:
+            self._given_us = now_us
+            rows += self._up_to_date(watermark, now_us)
+        return rows
+
+    def _up_to_date(self, watermark: int, now_us: int) -> list[Routed]:
+        rows: list[Routed] = []
+        while marks := [n for n, each in enumerate(self._pending) if not isinstance(each, pa.RecordBatch)]:
+            first = marks[0]
+            if first:
+                rows += self._frame(self._pending[:first], 0, now_us)
+                self._pending = self._pending[first:]
+            if not self._may_say(self._pending[0]):
+                return rows
+            rows += self._frame([], 0, now_us)  # barriers, and what is behind them; its time is said later
+            rows += self._moved()
+        rows += self._frame(self._pending, watermark, now_us)
+        self._pending = []
+        self._keep_no_promise()
+        return rows
+
+    def _moved(self) -> list[Routed]:
+        """One row for the mark that is pending first and those of units right behind it; none if it is a cut."""
+        changes: list[tuple[int, int, int, bool]] = []
+        mark = self._pending.pop(0)
+        while isinstance(mark, Moved):
+            changes.append((mark.unit, mark.version, mark.hop, mark.left))
+            if not self._pending or not isinstance(self._pending[0], Moved) or not self._may_say(self._pending[0]):
+                break
+            mark = self._pending.pop(0)
+        return self.moved(self._slot, self._frames, changes) if changes else []
+
+    def _keep_no_promise(self) -> None:
+        """All results of units that have left are on their way."""
+        with self._lock:
+            self._promised, later, self._later = 0, self._later, None
+            if later is not None:
+                self._announce(later)
+
+    def _may_say(self, mark: Mark) -> bool:
+        """Whether what ``mark`` needs is known here; then the next frame is the first behind it."""
+        if isinstance(mark, Cut) and not mark.snapshot:
+            self.request_savepoint(mark.name)
+            return True
+        with self._lock:
+            if isinstance(mark, Moved):
+                # What was promised of units that have left before this one came is kept: their results are out.
+                if self._later is not None and self._later["version"] <= mark.routed:
+                    self._announce(self._later)
+                    self._later = None
+                known = self._core.machine.newest >= mark.routed
+            elif known := mark.name in self._armed:
+                self._announce(self._armed.pop(mark.name))
+        self._waits_since = 0.0 if known else self._waits_since or time.monotonic()
+        if known or isinstance(mark, Moved):
+            return known
+        given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin["snapshot"]
+        if given_up:  # the next stage does not take part in it any more
+            self._waits_since = 0.0
+        return given_up
+
+    def _frame(self, results: list[pa.RecordBatch], watermark: int, now_us: int) -> list[Routed]:
+        self._frames += 1
+        events = self._events(results) if results else self._nothing
+        rows, _ = self.routed(self._slot, self._frames, events, watermark, now_us)
+        return rows
+
+    def _events(self, results: list[pa.RecordBatch]) -> pa.RecordBatch:
+        return self.stage.from_results(results[0] if len(results) == 1 else pa.concat_batches(results))
+
+    def rest(self) -> list[Routed]:  # noqa: D102
+        rows = self._up_to_date(0, self._given_us)
+        return rows + self.resume()
+
+    @property
+    def full(self) -> bool:  # noqa: D102
+        return self.stalled()
+
+    @property
+    def holds(self) -> bool:  # noqa: D102
+        return bool(self._waits_since)
+
+    def batch(self, rows: list[Routed]) -> pa.RecordBatch:  # noqa: D102
+        return channel.routed(rows)
+
+
+def make_exit(config: JobConfig, slot: int) -> Exit:
+    """Of a slot of the stage of ``config``."""
+    following = config.next
+    return Onward(following, slot) if following else Sink(config)
+
+
+def _said(marker: Marker) -> Row:
+    return Row(channel.MARKER, 0, 0, 0, 0, json.dumps(marker).encode())

@@ -1,0 +1,292 @@
+"""The end of Flight that calls: sends, fetches and asks."""
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import psutil
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from keyshift.model.errors import ServiceUnavailable, service_errors
+from keyshift.runtime.key_access import Stay, Written
+from keyshift.state import rows
+from keyshift.wire.config import Certificate
+from keyshift.worker.flight import messages
+from keyshift.worker.flight.messages import Acknowledged, CopyPart, KeysOf, Parcel
+from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
+
+
+class Answer(NamedTuple):
+    """The rows found for each request, their bytes, and the bytes that were written."""
+
+    found: list[list[rows.Row]]
+    nbytes: int
+    written_bytes: int
+
+
+def _options(token: str, timeout_s: float | None = None) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
+
+
+class StateClients:
+    """Connections to the other slots, kept open. One user thread at a time per address and kind of call.
+
+    Every method raises ServiceUnavailable if the other side is not there or refuses, or if nothing moves for
+    ``deadline_s``; it may be called again then, and goes on where it broke.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        deadline_s: float,
+        schema: pa.Schema,
+        chunk_bytes: int,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._token, self._deadline_s, self._certificate = token, deadline_s, certificate
+        self._schema, self._chunk_bytes = schema, chunk_bytes
+        self._clients: dict[str, flight.FlightClient] = {}
+        self._streams: set[Stream] = set()
+        self._questions: dict[str, Stream] = {}  # a call of its own for each request would cost four times as much
+        self._numbers = itertools.count(1)  # of requests for keys
+        self._begun: dict[
+            tuple[str, int], messages.Begun
+        ] = {}  # address, slot -> what has come of units that are pulled
+        self.moved_at = 0.0  # when the other side of any stream was heard last; by the monotonic clock
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._watch, name="keyshift-silence", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._deadline_s / 4):
+            for stream in self._all_streams():
+                stream.end_if_silent(self._deadline_s)
+
+    def _all_streams(self) -> list[Stream]:
+        with self._lock:
+            return list(self._streams)
+
+    def _to(self, address: str) -> flight.FlightClient:
+        with self._lock:
+            if self._closed.is_set():
+                raise ServiceUnavailable(f"{address} is not called any more")
+            if address not in self._clients:
+                self._clients[address] = self._connected(address)
+            return self._clients[address]
+
+    def _connected(self, address: str) -> flight.FlightClient:
+        certificate = self._certificate
+        if certificate is None:
+            return flight.FlightClient(f"grpc://{address}")
+        return flight.FlightClient(
+            f"grpc+tls://{address}", tls_root_certs=certificate.chain, override_hostname=certificate.NAME
+        )
+
+    def _open(self, address: str, request: dict[str, Any]) -> Stream:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())
+        with service_errors(AWAY, lambda error: f"{address} cannot be called: {error}"):
+            ends = self._to(address).do_exchange(descriptor, _options(self._token))
+        stream = Stream(request["kind"], address, *ends)
+        with self._lock:
+            self._streams.add(stream)
+        if self._closed.is_set():  # meanwhile
+            stream.end()
+        stream.begin(self._schema)
+        return stream
+
+    def _close(self, stream: Stream) -> None:
+        stream.close()
+        with self._lock:
+            self._streams.discard(stream)
+
+    @contextlib.contextmanager
+    def _stream(self, address: str, request: dict[str, Any]) -> Iterator[Stream]:
+        stream = self._open(address, request)
+        try:
+            yield stream
+        finally:
+            self._close(stream)
+
+    def push(
+        self,
+        address: str,
+        slot: int,
+        home: str,
+        parcels: Iterable[Parcel],
+        sent: Callable[[Parcel, int], None],
+        acknowledged: Callable[[Acknowledged], None],
+    ) -> None:
+        """Send units to ``slot`` at ``address``: calls ``sent(parcel, bytes)`` before the last of each is written and
+        ``acknowledged`` as they are installed there (or refused, if it was a delta over nothing).
+        """
+
+        def parts(parcel: Parcel) -> Iterator[messages.Part]:
+            assert parcel.state is not None
+            values, deleted = parcel.values(self._schema, self._chunk_bytes)
+            about, size = parcel.about(home) | {"deleted": deleted}, 0
+            for part in messages.parts(about, values, self._schema, parcel.state.timers.export()):
+                size += part.nbytes
+                if part.last:
+                    sent(parcel, size)  # now: the acknowledgement may be very quick
+                yield part
+
+        self._put(address, {"kind": "units", "slot": slot}, map(parts, parcels), acknowledged)
+
+    def copy(
+        self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
+    ) -> None:
+        """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
+        about = {"unit": unit, "part": part, "deleted": deleted}
+        parts = messages.parts(about, batches, self._schema)
+        self._put(address, {"kind": "copies", "slot": slot}, [parts], lambda _: None)
+
+    def _put(
+        self,
+        address: str,
+        request: dict[str, Any],
+        units: Iterable[Iterator[messages.Part]],
+        acknowledged: Callable[[Acknowledged], None],
+    ) -> None:
+        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of parts
+        greeted = threading.Event()
+        trouble: list[BaseException] = []
+
+        def parts() -> Iterator[messages.Part]:
+            for unit in units:
+                come = 0
+                for part in unit:
+                    if part.number == 0 and not part.last:
+                        greeted.wait()
+                        come = begun.get(messages.journey(part.about), 0)
+                    if part.number >= come:
+                        yield part
+
+        with self._stream(address, request) as stream:
+
+            def listen() -> None:
+                try:
+                    answers = stream.answers()
+                    begun.update(next(answers, {}))
+                    greeted.set()
+                    for answer in answers:
+                        self.moved_at = time.monotonic()
+                        acknowledged(answer)
+                except BaseException as error:
+                    trouble.append(error)
+                    stream.end()
+                finally:
+                    greeted.set()
+
+            listener = threading.Thread(target=listen, name="keyshift-acks", daemon=True)
+            listener.start()
+            try:
+                went = all(stream.write(*chunk) for chunk in messages.chunks(parts(), self._chunk_bytes))
+                stream.done_writing()
+            except BaseException:
+                stream.end()
+                raise
+            finally:
+                listener.join()  # nothing is acknowledged once this has returned
+        if trouble:
+            raise trouble[0]
+        if not went:
+            raise ServiceUnavailable(f"{address} takes no more")
+
+    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
+        """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
+        begun = self._begun.setdefault((address, slot), {})
+        wanted = [(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units]
+        for some in messages.units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
+            if some:
+                arrived([Parcel(batches=batches, timers=timers, **about) for about, batches, timers in some])
+
+    def keys(
+        self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()
+    ) -> Answer:
+        """Request single keys: those of ``stays`` that exist at ``address``. They stay there until a later call names
+        them as ``moved``. The values in ``written`` are stored there before the answer is made. If the call fails, a
+        later one has to write these keys again, with the same values or newer ones.
+        """
+        given, sizes = rows.join(self._schema, [part for *_, part in written])
+        about = [(*stay, deleted) for stay, deleted, _ in written]
+        request = {"number": next(self._numbers), "stays": stays, "moved": moved, "written": about, "sizes": sizes}
+        with self._lock:
+            stream = self._questions.pop(address, None)
+        stream = stream or self._open(address, {"kind": "keys"})
+        try:
+            stream.write(given, json.dumps(request).encode())
+            chunk = stream.read()
+            if chunk is None:
+                raise ServiceUnavailable(f"{address} answers no more")
+        except BaseException:
+            self._close(stream)
+            raise
+        stream.moved_at = None
+        with self._lock:
+            self._questions[address] = stream
+        self.moved_at = time.monotonic()
+        counts = json.loads(chunk.app_metadata.to_pybytes())
+        return Answer(rows.split(chunk.data, counts), chunk.data.nbytes, given.nbytes)
+
+    def rest(
+        self,
+        address: str,
+        stays: Iterable[tuple[Stay, int | None]],
+        arrived: Callable[[Stay, pa.RecordBatch, bool], None],
+    ) -> None:
+        """Request all keys of these units that are still there, ascending, each unit from behind the given key on.
+        Calls ``arrived(stay, rows, whether these are the last)`` as they come.
+        """
+        request = {"kind": "rest", "stays": [(*stay, after) for stay, after in stays]}
+        for chunk in self._get(address, request):
+            for part in messages.unpack(chunk):
+                arrived((part.about["unit"], part.about["version"]), part.batch, part.last)
+
+    def _get(self, address: str, request: dict[str, Any]) -> Iterator[Any]:
+        with self._stream(address, request) as stream:
+            stream.done_writing()
+            while (chunk := stream.read()) is not None:
+                self.moved_at, stream.moved_at = time.monotonic(), None  # what is done with it now may take its time
+                yield chunk
+
+    def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
+        """A short message: ``units`` (slot; wanted: rows of unit, version, router, hop; opened: rows of unit, version),
+        ``taken`` (slot, units: what it had left there has come), ``copies`` (slot, units: of which it needs none) or
+        ``drop`` (stays: rows of unit, version; nobody will ask for their keys any more).
+        """
+        action = flight.Action(kind, json.dumps(body).encode())
+        with service_errors(BROKEN, lambda error: f"a message could not be sent to {address}: {error}"):
+            list(self._to(address).do_action(action, _options(self._token, self._deadline_s)))
+
+    def cut(self, server: str) -> None:
+        """A deliberate fault: the network ends all connections of this process with other slots, whether they were
+        begun here or by them at our own ``server``.
+        """
+        with self._lock:
+            ports = {int(address.rpartition(":")[2]) for address in (*self._clients, server)}
+        for each in psutil.Process().net_connections("tcp"):
+            if each.raddr and ports & {each.laddr.port, each.raddr.port}:
+                with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)  # of the connection, whoever else has a number for it
+
+    def close(self) -> None:
+        """Close all connections, and end what is under way."""
+        self._closed.set()
+        for stream in self._all_streams():
+            stream.end()
+        with self._lock:
+            idle = list(self._questions.values())
+            self._questions.clear()
+        for stream in idle:
+            self._close(stream)
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()

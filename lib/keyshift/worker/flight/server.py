@@ -1,0 +1,159 @@
+"""The end of Flight that is called: gives and takes the state of the slots that live in this process."""
+
+import hmac
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from keyshift.runtime.key_access import Stay
+from keyshift.state import UnitState, rows
+from keyshift.wire.config import Certificate
+from keyshift.worker.flight import messages
+from keyshift.worker.flight.messages import CopyPart, Parcel
+
+
+class Holder(Protocol):
+    """The process that holds slots, as the server needs it. Every method is called from Flight's threads."""
+
+    state_schema: pa.Schema  # with the key
+
+    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
+        """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
+
+    def sealed(self, slot: int, unit: int) -> UnitState:
+        """State that ``slot`` left here at the end of a batch. Raises KeyError if it is not here."""
+
+    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:
+        """Those of ``keys`` that are here, of a unit whose ownership has left."""
+
+    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:
+        """All keys that are still here, of a unit whose ownership has left, ascending: those behind ``after``."""
+
+    def forget(self, stay: Stay, keys: list[int]) -> None:
+        """These keys have come to live elsewhere."""
+
+    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:
+        """Keys that were used elsewhere come back with new values, or are nowhere any more. Does nothing if a greater
+        number has come: this one was given up, and repeated with what is newer.
+        """
+
+    def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
+        """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
+
+    def message(self, kind: str, body: dict[str, Any]) -> None:
+        """A short message; see ``StateClients.tell``."""
+
+
+class _TokenFactory(flight.ServerMiddlewareFactory):
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._token = token
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        given = (headers.get("authorization") or [""])[0]
+        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            raise flight.FlightUnauthenticatedError("the job's token is missing or wrong")
+
+
+class StateServer(flight.FlightServerBase):
+    """Serves and accepts the state of the slots that live in this process."""
+
+    def __init__(
+        self, holder: Holder, host: str, token: str, chunk_bytes: int, certificate: Certificate | None = None
+    ) -> None:
+        scheme, proof = "grpc", []
+        if certificate is not None:
+            scheme, proof = "grpc+tls", [(certificate.chain, certificate.key)]
+        middleware = {"token": _TokenFactory(token)}
+        super().__init__(f"{scheme}://{host}:0", tls_certificates=proof, middleware=middleware)
+        self.address = f"{host}:{self.port}"
+        self._holder = holder
+        self._chunk_bytes = chunk_bytes
+        self._begun: dict[int, messages.Begun] = {}  # by slot
+        self.moved_at = 0.0  # when state came last; by the monotonic clock
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Any stream; the first message names its kind."""
+        request = json.loads(descriptor.command)
+        if not reader.schema.equals(self._holder.state_schema):
+            raise flight.FlightServerError(f"state has columns {reader.schema.names}, not those of this job")
+        match request["kind"]:
+            case "units" | "copies":
+                self._take(request, reader, writer)
+            case "sealed":
+                self._give(self._sealed(request), writer)
+            case "rest":
+                self._give(self._rest(request), writer)
+            case "keys":
+                self._answer(reader, writer)
+
+    def _take(self, request: dict[str, Any], reader: Any, writer: Any) -> None:
+        """Units for one slot, or parts of copies for it; each is acknowledged when it is there. The first answer says
+        how many parts of incomplete units are here (of copies none: they may have changed since).
+        """
+        slot = request["slot"]
+        begun = self._begun.setdefault(slot, {}) if request["kind"] == "units" else {}
+        writer.write_metadata(json.dumps({name: len(parts) for name, parts in list(begun.values())}).encode())
+        # Each chunk is answered: it tells that somebody is there.
+        for units in messages.units(self._moving(reader), begun):
+            taken = [True] * len(units)
+            match request["kind"]:
+                case "units" if units:
+                    taken = self._holder.receive(slot, [Parcel.arrived(*unit) for unit in units])
+                case "copies":
+                    for about, batches, _ in units:
+                        self._holder.copy(slot, about["unit"], about["part"], batches, about["deleted"])
+            answers = [[about["unit"], each] for (about, *_), each in zip(units, taken, strict=True)]
+            writer.write_metadata(json.dumps(answers).encode())
+
+    def _moving(self, chunks: Iterable[Any]) -> Iterator[Any]:
+        for chunk in chunks:
+            self.moved_at = time.monotonic()
+            yield chunk
+
+    def _give(self, parts: Iterable[messages.Part], writer: Any) -> None:
+        writer.begin(self._holder.state_schema)
+        for batch, metadata in messages.chunks(parts, self._chunk_bytes):
+            writer.write_with_metadata(batch, metadata)
+
+    def _answer(self, reader: Any, writer: Any) -> None:
+        """Keys of units whose ownership has left: see ``StateClients.keys``. A batch to and fro for each request."""
+        schema, holder = self._holder.state_schema, self._holder
+        writer.begin(schema)
+        for chunk in reader:
+            request = json.loads(chunk.app_metadata.to_pybytes())
+            for unit, version, keys in request["moved"]:
+                holder.forget((unit, version), keys)
+            written = rows.split(chunk.data, request["sizes"])
+            for (unit, version, deleted), part in zip(request["written"], written, strict=True):
+                holder.write((unit, version), request["number"], part, deleted)
+            answer, sizes = rows.join(schema, [holder.keys((unit, v), keys) for unit, v, keys in request["stays"]])
+            writer.write_with_metadata(answer, json.dumps(sizes).encode())
+
+    def _sealed(self, request: dict[str, Any]) -> Iterator[messages.Part]:
+        """Units that a slot left here at the end of a batch, without the parts that have come."""
+        slot, units = request["slot"], request["units"]
+        for unit, come in units:
+            try:
+                state = self._holder.sealed(slot, unit)
+            except KeyError:
+                raise flight.FlightServerError(f"unit {unit} of slot {slot} is not here") from None
+            values = () if state.shared else state.export(self._chunk_bytes)
+            about = {"unit": unit, "reference": state.hand_over() or ""}
+            parts = messages.parts(about, values, self._holder.state_schema, state.timers.export())
+            yield from (part for part in parts if part.number >= come)
+
+    def _rest(self, request: dict[str, Any]) -> Iterator[messages.Part]:
+        """All keys that are still here of units whose ownership has left."""
+        for unit, version, after in request["stays"]:
+            values = self._holder.rest((unit, version), after)
+            yield from messages.parts({"unit": unit, "version": version}, values, self._holder.state_schema)
+
+    def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
+        """A short message."""
+        self._holder.message(action.type, json.loads(action.body.to_pybytes()))
+        return iter(())

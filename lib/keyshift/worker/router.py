@@ -1,0 +1,115 @@
+"""A router in Spark: gives its core frames and published assignments, and carries out what follows.
+
+A task of the query routes what it reads from Kafka (``tasks``), and a slot what it gives to the next stage (``exits``).
+"""
+
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.clock import now_us
+from keyshift.model.keys import Assignment
+from keyshift.protocol import RouterMachine
+from keyshift.runtime.arrow import ArrowSplit
+from keyshift.runtime.router import RouterCore
+from keyshift.runtime.row import Row
+from keyshift.wire import channel, protocol_logs
+from keyshift.wire.config import JobConfig, slot_schema
+from keyshift.wire.coordination import Coordination
+
+Routed = tuple[int, bytes]  # a row, and the slot it goes to
+
+
+class Routing:
+    """One router of the stage of ``config`` during one batch.
+
+    What is published comes from ZooKeeper's thread and counts between two frames.
+    """
+
+    def __init__(self, config: JobConfig) -> None:
+        self.stage = config.make_stage()
+        self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
+        self._lock = threading.Lock()
+        self._begin = self.coordination.require("assignment")
+        machine = RouterMachine(*assignment_of(self._begin))
+        first = config.number == 0
+        schema = slot_schema(self.stage, first)
+        split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
+        self._core: RouterCore[pa.RecordBatch] = RouterCore(machine, config.slots, config.queue_bytes, split)
+        self._primers = [(slot, Row(channel.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
+        self.coordination.watch("assignment", self._announced)
+        self.coordination.watch("log", self._log_wanted)
+
+    def _announced(self, raw: dict[str, Any]) -> None:
+        with self._lock:
+            self._announce(raw)
+
+    def _announce(self, raw: dict[str, Any]) -> None:
+        """Under the lock."""
+        self._core.machine.announce(*assignment_of(raw), raw["snapshot"])
+
+    def _log_wanted(self, raw: dict[str, Any]) -> None:
+        with self._lock:
+            protocol_logs.answer(self.coordination, raw["id"], self._core.log)
+
+    def request_savepoint(self, savepoint: str) -> None:
+        """Its barrier goes out with the next frame, and nothing after it."""
+        with self._lock:
+            self._core.machine.request_savepoint(savepoint)
+
+    def report(self) -> None:
+        """The task fails: what led to that goes into the log of its worker, and to the job."""
+        with self._lock:
+            protocol_logs.report(self.coordination, self._core.log)
+
+    @property
+    def watermark(self) -> int:
+        """Of the last frame."""
+        return self._core.watermark
+
+    def routed(
+        self, router: int, offset: int, events: pa.RecordBatch, watermark: int, time_us: int | None = None
+    ) -> tuple[list[Routed], list[str]]:
+        """Rows for all slots, and savepoints whose barriers are among them; see ``RouterCore.frame``.
+
+        Raises ServiceUnavailable if ZooKeeper has been away for so long that nobody would hear of a switch.
+        """
+        self.coordination.check()
+        with self._lock:
+            rows, savepoints = self._core.frame(router, offset, events, watermark, time_us)
+            if self._core.log.new:
+                self._core.log.stamp(now_us())
+        if router == 0 and self._primers:
+            rows, self._primers = self._primers + rows, []
+        return _packed(rows), savepoints
+
+    def moved(self, router: int, offset: int, changes: Sequence[tuple[int, int, int, bool]]) -> list[Routed]:
+        """Rows for all slots about units that move in the stage before: unit, version, hop, and whether it has left."""
+        with self._lock:
+            return _packed(self._core.moved(router, offset, json.dumps(changes).encode()))
+
+    def resume(self) -> list[Routed]:
+        """What was kept back, in its order."""
+        return _packed(self._core.resume())
+
+    def stalled(self) -> bool:
+        """Whether more is kept back than should be: no further frame is to be taken, they wait where they come from."""
+        with self._lock:
+            return self._core.full
+
+    def close(self) -> None:
+        """End the session. The task, and with it the batch, does not wait for that."""
+        protocol_logs.keep(self.coordination, self._core.log)
+        threading.Thread(target=self.coordination.close, args=(True,), name="keyshift-router-end", daemon=True).start()
+
+
+def assignment_of(raw: dict[str, Any]) -> tuple[Assignment, frozenset[int]]:
+    """The assignment that was published, and the slots that are paused under it."""
+    return Assignment.from_json(raw), frozenset(raw["paused"])
+
+
+def _packed(rows: list[tuple[int, Row]]) -> list[Routed]:
+    return [(slot, channel.packed(row)) for slot, row in rows]

@@ -1,0 +1,1 @@
+"""A slot in Spark: it drives ``runtime.slot`` from several threads."""

@@ -1,0 +1,48 @@
+"""The core of a slot in a job, over Arrow frames."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from keyshift.protocol import slot as protocol
+from keyshift.runtime.arrow import ArrowOperator
+from keyshift.runtime.computation import Computation
+from keyshift.runtime.key_access import KeyAccess
+from keyshift.runtime.slot import SlotCore
+from keyshift.state import Store, UnitState
+from keyshift.wire.config import result_schema, slot_schema
+from keyshift.workloads import KeyedStage
+
+ArrowCore = SlotCore[pa.RecordBatch, pa.RecordBatch]
+
+
+class Shape(NamedTuple):
+    """What a slot has to know of its job. ``queue_bytes``: records that wait in the slot, at the most. ``first``: no
+    stage is before its own.
+    """
+
+    routers: int
+    units: int
+    queue_bytes: int
+    first: bool = True
+
+
+def make_core(
+    slot: int,
+    stage: KeyedStage,
+    store: Store,
+    shape: Shape,
+    states: dict[int, UnitState],
+    fresh: Sequence[int],
+    expected: Sequence[int],
+    version: int,
+) -> ArrowCore:
+    """Of a slot with ``states``, units that begin ``fresh``, and ``expected`` ones, whose state is elsewhere."""
+    operator = ArrowOperator(stage, slot_schema(stage, shape.first), result_schema(stage), placed=not shape.first)
+    machine: protocol.SlotMachine[Any] = protocol.SlotMachine(slot, shape.routers, {*states, *fresh}, expected, version)
+    keys = KeyAccess(operator, states)
+    computation = Computation(operator, machine, keys, store, states, shape.units)
+    for unit in fresh:
+        computation.begin(unit)
+    return SlotCore(machine, operator, keys, computation, states, shape.queue_bytes, [0] * shape.routers)

@@ -1,0 +1,118 @@
+"""Carries out what a slot's core decides: units, messages, errands and acknowledgements leave the slot."""
+
+from collections.abc import Callable
+from typing import Any
+
+from keyshift.clock import now_us
+from keyshift.protocol import slot as protocol
+from keyshift.runtime.key_access import Errand
+from keyshift.runtime.slot import Captured, Leave
+from keyshift.worker.exits import Results
+from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot.shared import Shared
+from keyshift.worker.slot.snapshots import SlotSnapshots
+from keyshift.worker.state.addresses import Addresses
+from keyshift.worker.state.departures import Departures, Message
+from keyshift.worker.state.key_couriers import KeyCouriers
+from keyshift.worker.state.replicator import Replicator
+
+
+class SlotEffects:
+    """With a courier for each kind of thing that leaves. ``freeze(savepoint)`` begins to write all state down.
+    ``promise(results)``: see ``Exit.promise``.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        addresses: Addresses,
+        freeze: Callable[[str], None],
+        snapshots: SlotSnapshots,
+        promise: Callable[[Results], int],
+    ) -> None:
+        self._shared, self._freeze, self._snapshots, self._promise = shared, freeze, snapshots, promise
+        core, host, clients, turn, failed = shared.core, shared.host, shared.clients, shared.turn, shared.failed
+        self._aligned_us: dict[int, int] = {}
+        self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
+        self.incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
+        self.couriers = KeyCouriers(clients, core.keys, turn, failed)
+        at = host.server.address
+        self.departures = Departures(shared.slot, at, clients, addresses, turn, self._sent, failed)
+        self.replicator = Replicator(
+            host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
+        )
+
+    def close(self) -> None:
+        """Send no more, but for copies: their thread ends with ``replicator.close()``, when no call is open."""
+        self.departures.close()
+        self.couriers.close()
+
+    def carry_out(self) -> None:
+        """What follows from the turn that ends; under the slot's lock."""
+        core, faults = self._shared.core, self._shared.faults
+        if core.log.new:
+            core.log.stamp(now_us())
+        leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
+        messages: dict[int, list[Message]] = {}
+        for effect in core.take_effects():
+            match effect:
+                case Leave():
+                    faults.reached("transfer", effect.send.version)
+                    leaving.setdefault(effect.send.destination, []).append(self._parcel(effect))
+                case Errand():
+                    self.couriers.send(effect)
+                case protocol.Prepared(version):
+                    faults.reached("prepare", version)
+                    self._acknowledge(version, "prepared", {})
+                case protocol.Open():
+                    messages.setdefault(effect.destination, []).append(effect)
+                case protocol.Request():
+                    messages.setdefault(effect.slot, []).append(effect)
+                case protocol.Hurry(unit):
+                    self.departures.hurry(unit)
+                case protocol.Installed(version, units):
+                    times = [[unit, *self.incoming.pop(unit)] for unit in sorted(units)]
+                    self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
+                case protocol.Released(version, units):
+                    times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
+                    self._acknowledge(version, "released", {"units": times})
+                case protocol.Freeze(savepoint):
+                    self._freeze(savepoint)
+                case Captured(snapshot, version):
+                    faults.reached("snapshot")
+                    self._acknowledge(version, "captured", {})
+                    self._snapshots.captured(effect)
+                case protocol.Skip(snapshot, version):
+                    self._acknowledge(version, "captured", {})
+                    self._snapshots.skipped(snapshot)
+        for slot, parcels in leaving.items():
+            self.departures.send(slot, parcels)
+        for slot, some in messages.items():
+            self.departures.tell(slot, some, core.modes[some[0].version])
+
+    def _parcel(self, leave: Leave) -> Parcel:
+        send = leave.send
+        self._aligned_us[send.unit] = now_us()
+        routed = self._promise(self._shared.core.results)
+        parcel = Parcel(
+            send.unit, send.version, send.hop, send.routers, leave.keys_stay, routed=routed, state=leave.state
+        )
+        if leave.keys_stay:  # for whoever asks
+            self._shared.host.lent[send.unit, send.version] = leave.state
+        return self.replicator.shrink(parcel, send.destination)
+
+    def _sent(self, unit: int, size: int) -> None:
+        self._outgoing[unit] = [size, self._aligned_us[unit], now_us()]
+        self._shared.faults.sending(self._cut)
+
+    def _cut(self) -> None:
+        self._shared.clients.cut(self._shared.host.server.address)
+
+    def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
+        self._answer(f"acks/{version}/{phase}-{self._shared.slot}", value)
+
+    def _acknowledge_copies(self, request: str, answer: dict[str, Any]) -> None:
+        self._answer(f"copied/{request}/{self._shared.slot}", answer)
+
+    def _answer(self, path: str, value: dict[str, Any]) -> None:
+        self._shared.coordination.acknowledge(path, value | {"at_us": now_us()})

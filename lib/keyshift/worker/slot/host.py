@@ -1,0 +1,221 @@
+"""The part of a Python worker that outlives a batch: its Flight server, and the state that others fetch from here."""
+
+import os
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from keyshift.model.errors import KeyshiftError
+from keyshift.runtime.key_access import SLICE_KEYS, Stay
+from keyshift.runtime.snapshots import Snapshots
+from keyshift.state import Store, UnitState, rows
+from keyshift.wire.config import JobConfig
+from keyshift.wire.savepoint import Location
+from keyshift.worker.flight.messages import CopyPart, Parcel
+from keyshift.worker.flight.server import StateServer
+
+POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
+
+
+class Tenant(Protocol):
+    """The slot that works in this process during a batch, or did so in the batch before."""
+
+    slot: int
+
+    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
+        """See ``flight.server.Holder.receive``."""
+
+    def message(self, body: dict[str, Any]) -> None:
+        """See ``StateClients.tell``, kind ``units``."""
+
+
+class Sealed:
+    """A slot whose batch is over: it acknowledges again what arrived before, as an acknowledgement may have been lost.
+
+    Newer messages are for the next holder of the slot, who may be in another process: they are refused here, and
+    repeated there.
+    """
+
+    def __init__(self, slot: int, version: int) -> None:
+        self.slot, self._version = slot, version
+
+    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
+        self._refuse_newer(parcel.version for parcel in parcels)
+        return [True] * len(parcels)
+
+    def message(self, body: dict[str, Any]) -> None:  # noqa: D102
+        self._refuse_newer(version for _, version, *_ in [*body["wanted"], *body["opened"]])
+
+    def _refuse_newer(self, versions: Iterable[int]) -> None:
+        if (newest := max(versions, default=0)) > self._version:
+            raise KeyshiftError(f"slot {self.slot} ended its batch at version {self._version}, this is of {newest}")
+
+
+class Copies:
+    """Copies of units that other slots own, kept here for a slot that may get them. Parts come in order, or anew."""
+
+    def __init__(self, make: Callable[[int, int], UnitState]) -> None:
+        self._make = make  # from slot and unit, a state without keys
+        self._lock = threading.Lock()
+        self._copies: dict[tuple[int, int], tuple[CopyPart, UnitState]] = {}
+
+    def add(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:
+        """See ``flight.server.Holder.copy``. Raises KeyshiftError for a part that does not follow the one before."""
+        epoch, number = part
+        with self._lock:
+            if number:
+                (begun, last), copy = self._copies.get((slot, unit), ((epoch, -1), None))
+                if copy is None or (begun, last + 1) != (epoch, number):
+                    other = "" if begun == epoch else " of another one"
+                    raise KeyshiftError(f"part {number} of the copy of unit {unit} came after part {last}{other}")
+                del self._copies[slot, unit]  # nobody may take it half done
+            else:
+                copy = self._make(slot, unit)
+        copy.install(batches)
+        for key in deleted:
+            copy.delete(key)
+        with self._lock:
+            self._copies[slot, unit] = (epoch, number), copy
+
+    def take(self, slot: int, unit: int, part: CopyPart) -> UnitState | None:
+        """The copy, if it is here and has all parts up to ``part``, perhaps more; it is not kept."""
+        epoch, number = part
+        with self._lock:
+            (begun, last), copy = self._copies.pop((slot, unit), ((epoch, -1), None))
+        return copy if begun == epoch and last >= number else None
+
+    def drop(self, slot: int, units: Container[int] | None = None) -> None:
+        """The copies of ``units`` (None: of all) are not needed for ``slot``."""
+        with self._lock:
+            for of in [of for of in self._copies if of[0] == slot and (units is None or of[1] in units)]:
+                del self._copies[of]
+
+
+class SlotHost:
+    """One per worker process, attempt of a job, and stage; see ``flight.server.Holder`` for most methods."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self.key = (config.job, config.attempt)
+        operator = config.make_stage().operator()
+        self.uses_time = operator.uses_time
+        self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
+        self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
+        self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
+        self._written: dict[Stay, int] = {}  # number of the last values that came back
+        self._open_store = partial(config.open_store, schema=operator.state_schema)
+        self._stores: dict[int, Store] = {}
+        self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
+        self.snapshots: dict[
+            int, tuple[Snapshots, dict[int, list[Location]]]
+        ] = {}  # slot -> what of its state was written down, and where
+        self.warm = False  # whether what is slow the first time was done
+        self.tenants: dict[int, Tenant] = {}
+        self._lock = threading.Lock()  # of what is lent
+        host = os.environ.get(POD_ADDRESS) or config.host
+        self.server = StateServer(self, host, config.token, config.chunk_bytes, config.certificate)
+
+    def store(self, slot: int) -> Store:
+        """That of ``slot`` in this process: what it leaves here, and copies for it, outlast its batch."""
+        if slot not in self._stores:
+            self._stores[slot] = self._open_store(slot)
+        return self._stores[slot]
+
+    def close(self) -> None:
+        """The process works for another job now. Waits until the last of those who still ask here has given up."""
+        self.server.shutdown()
+        for store in self._stores.values():
+            store.close()
+
+    def open(self, tenant: Tenant) -> None:
+        """A slot begins a batch here. Earlier batches are over: nobody needs the keys of units that left in them."""
+        self.tenants[tenant.slot] = tenant
+        with self._lock:
+            self.lent.clear()
+            self._written.clear()
+
+    def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
+        """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
+        self.left[slot] = dict(states)
+        self.tenants[slot] = Sealed(slot, version)
+        self.copies.drop(slot)
+
+    def left_behind(self) -> list[int]:
+        """Units of other slots of which keys are here."""
+        with self._lock:
+            return sorted({unit for unit, _ in self.lent})
+
+    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
+        return self._tenant(slot).parcels_arrived(parcels)
+
+    def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
+        return self.left[slot][unit]
+
+    def keys(self, stay: Stay, keys: list[int]) -> list[rows.Row]:  # noqa: D102
+        with self._lock:
+            state = self.lent.get(stay)
+            return state.take(keys) if state is not None else []
+
+    def rest(self, stay: Stay, after: int | None) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        with self._lock:
+            state = self.lent.get(stay)
+            keys = state.keys() if state is not None else []
+        keys = sorted(key for key in keys if after is None or key > after)
+        for begin in range(0, len(keys), SLICE_KEYS):
+            yield rows.pack(self.state_schema, self.keys(stay, keys[begin : begin + SLICE_KEYS]))
+
+    def forget(self, stay: Stay, keys: list[int]) -> None:  # noqa: D102
+        with self._lock:
+            if (state := self.lent.get(stay)) is not None:
+                for key in keys:
+                    state.delete(key)
+
+    def write(self, stay: Stay, number: int, written: list[rows.Row], deleted: list[int]) -> None:  # noqa: D102
+        with self._lock:
+            if (state := self.lent.get(stay)) is not None and number > self._written.get(stay, 0):
+                self._written[stay] = number
+                for key, value in written:
+                    state.values[key] = value
+                for key in deleted:
+                    state.delete(key)
+
+    def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
+        if isinstance(self._tenant(slot), Sealed):
+            raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
+        self.copies.add(slot, unit, part, batches, deleted)
+
+    def message(self, kind: str, body: dict[str, Any]) -> None:  # noqa: D102
+        match kind:
+            case "units":
+                self._tenant(body["slot"]).message(body)
+            case "copies":
+                self.copies.drop(body["slot"], body["units"])
+            case "taken":
+                for unit in body["units"]:
+                    self.left.get(body["slot"], {}).pop(unit, None)
+            case "drop":
+                with self._lock:
+                    for unit, version in body["stays"]:
+                        self.lent.pop((unit, version), None)
+                        self._written.pop((unit, version), None)
+
+    def _tenant(self, slot: int) -> Tenant:
+        tenant = self.tenants.get(slot)
+        if tenant is None:
+            raise KeyshiftError(f"slot {slot} is not in this process")
+        return tenant
+
+
+_hosts: dict[str, SlotHost] = {}  # by stage
+
+
+def host_for(config: JobConfig) -> SlotHost:
+    """The host of this process for slots of a stage; a worker that is reused for another job starts afresh."""
+    key = (config.job, config.attempt)
+    for stage in [stage for stage, host in _hosts.items() if host.key != key]:
+        threading.Thread(target=_hosts.pop(stage).close, name="keyshift-old-host", daemon=True).start()
+    if config.stage not in _hosts:
+        _hosts[config.stage] = SlotHost(config)
+    return _hosts[config.stage]

@@ -1,0 +1,120 @@
+"""Writes down what a slot's core has captured for snapshots, and its state for savepoints, beside everything else."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, astuple
+from typing import Any
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.objects import Progress
+from keyshift.runtime.slot import Captured
+from keyshift.state import UnitState
+from keyshift.wire.savepoint import Location, SavepointStore, Writing
+from keyshift.worker.slot.shared import Shared
+
+Places = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
+SAY_S = 1.0  # between two words about what is being written
+
+
+class SlotSnapshots:
+    """``places`` outlives the batch. ``say(marker)``: into the results, behind all that came out before.
+
+    One thing is written at a time. A snapshot that comes while another one is being written fails, as one does that
+    cannot be written; the slot goes on, and the next one has the whole of all units that were in it. Whatever else goes
+    wrong is the task's.
+    """
+
+    def __init__(
+        self, shared: Shared, store: Callable[[], SavepointStore], places: Places, say: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._shared, self._store, self._places, self._say = shared, store, places, say
+        self._writing = threading.Lock()
+        self.busy = False  # a snapshot is being written; under the slot's lock
+
+    def captured(self, effect: Captured) -> None:
+        """Write it, in a thread of its own; under the slot's lock."""
+        if self.busy:
+            self._shared.core.snapshots.forget(effect.parts)
+            self._answer(effect.snapshot, {"failed": "the one before is still being written"})
+            return
+        self.busy = True
+        threading.Thread(target=self._write, args=(effect,), name="keyshift-snapshot", daemon=True).start()
+
+    def skipped(self, snapshot: str) -> None:
+        """It does not happen here."""
+        self._answer(snapshot, {"failed": "it did not come to all routers in one batch, or too much waited for it"})
+
+    def save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
+        """Write a savepoint. Raises ServiceUnavailable."""
+        with self._told(savepoint) as progress:
+            places = self._store().write(savepoint, self._name, states, self._shared.config.chunk_bytes, progress)
+            self._answer(savepoint, {"places": _rows(places)})
+
+    @property
+    def _name(self) -> str:
+        return f"{self._shared.config.stage}-{self._shared.slot}"
+
+    def _write(self, effect: Captured) -> None:
+        complete = False
+        try:
+            with self._told(effect.snapshot) as progress:
+                answer = self._written(effect, progress)
+                self._answer(effect.snapshot, answer)
+            complete = "failed" not in answer
+        except BaseException as error:
+            self._shared.failed(error)
+        finally:
+            with self._shared.lock:
+                self.busy = False
+                if complete:
+                    self._say({"marker": "sealed", "savepoint": effect.snapshot})
+
+    def _written(self, effect: Captured, progress: Progress) -> dict[str, Any]:
+        """What there is to answer."""
+        shared, schema, chunk_bytes = self._shared, self._shared.host.state_schema, self._shared.config.chunk_bytes
+        try:
+            given = effect.snapshot, self._name, effect.parts, schema, chunk_bytes, progress
+            places = self._store().write_parts(*given)
+        except ServiceUnavailable as error:
+            with shared.lock:
+                shared.core.snapshots.forget(effect.parts)
+            return {"failed": str(error)}
+        with shared.lock:
+            for place in places:
+                before = self._places.get(place.unit, []) if place.follows else []
+                self._places[place.unit] = [*before, place]
+            for unit in self._places.keys() - set(effect.units):
+                del self._places[unit]
+            rows = [row for unit in effect.units for row in _rows(self._places.get(unit, []))]
+        return {"places": rows, "bytes": sum(place.length for place in places)}
+
+    @contextmanager
+    def _told(self, name: str) -> Iterator[Progress]:
+        """Inside, what is written of ``name`` is told to whoever waits for it; its end, too, behind the answer."""
+        node, size, said_at = f"writing/{self._shared.slot}", 0, time.monotonic()
+
+        def say(over: bool = False) -> None:
+            self._shared.coordination.publish(node, asdict(Writing(name, size, over)))
+
+        def progress(more: int) -> None:
+            nonlocal size, said_at
+            size += more
+            if time.monotonic() - said_at >= SAY_S:
+                said_at = time.monotonic()
+                say()
+
+        with self._writing:
+            say()
+            try:
+                yield progress
+            finally:
+                say(over=True)
+
+    def _answer(self, snapshot: str, value: dict[str, Any]) -> None:
+        self._shared.coordination.acknowledge(f"savepoints/{snapshot}/slot-{self._shared.slot}", value)
+
+
+def _rows(places: Sequence[Location]) -> list[list[Any]]:
+    return [list(astuple(place)) for place in places]

@@ -1,0 +1,95 @@
+"""Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from keyshift.clock import now_us
+from keyshift.model.errors import Damaged, NotThere
+from keyshift.state import UnitState
+from keyshift.wire.savepoint import SavepointStore, Unreadable
+from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot.shared import Shared
+from keyshift.worker.state.expected_units import ExpectedUnits
+
+PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
+
+
+class Arrivals:
+    """``times``: unit -> received_us, installed_us, written down here. ``in_time()`` begins a slice of queued work."""
+
+    def __init__(self, shared: Shared, times: dict[int, list[int]], in_time: Callable[[], Callable[[], bool]]) -> None:
+        self._shared, self._times, self._in_time = shared, times, in_time
+
+    def take(self, parcels: list[Parcel]) -> list[bool]:
+        """Builds the states, then hands them to the core.
+
+        False for a delta over a copy that is not here. What is not awaited (any more) came twice.
+        """
+        received = now_us()
+        with self._shared.lock:
+            awaited = [parcel for parcel in parcels if self._awaits(parcel)]
+        states = {parcel.unit: self._built(parcel) for parcel in awaited}
+        try:
+            with self._shared.turn() as core:
+                for parcel in awaited:
+                    self._shared.faults.reached("install", parcel.version)
+                    if (state := states[parcel.unit]) is not None and self._awaits(parcel):
+                        home = parcel.home if parcel.partial else None
+                        about = parcel.unit, parcel.version, parcel.hop, parcel.routers
+                        core.arrived(*about, state, home, parcel.routed)
+                        self._times[parcel.unit] = [received, now_us()]
+                for parcel in awaited:
+                    self._shared.faults.reached("drain", parcel.version)
+                core.drain(now_us(), self._in_time())  # now: the step that ends with it does not wait for a row
+        except BaseException as error:
+            self._shared.failed(error)  # what has arrived would not be taken again
+            raise
+        return [states.get(parcel.unit, True) is not None for parcel in parcels]
+
+    def _awaits(self, parcel: Parcel) -> bool:
+        return self._shared.core.machine.awaits(parcel.unit, parcel.version, parcel.hop)
+
+    def _built(self, parcel: Parcel) -> UnitState | None:
+        """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
+        state: UnitState | None
+        if parcel.reference:
+            state = self._shared.store.adopt(parcel.unit, parcel.reference)
+        elif parcel.delta_of is None:
+            state = self._shared.store.unit(parcel.unit)
+        else:
+            state = self._shared.host.copies.take(self._shared.slot, parcel.unit, parcel.delta_of)
+            if state is None:
+                return None
+        if not parcel.reference:
+            state.install(parcel.batches)
+        for key in parcel.deleted:
+            state.delete(key)
+        if parcel.timers is not None:
+            state.timers.install(parcel.timers)
+        return state
+
+    def pull(self, units: Sequence[int], address: str) -> None:
+        """From the process at ``address``, which held the slot in the batch before."""
+        self._expected(units).pull(self._shared.clients, address)
+
+    def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
+        """From a savepoint, and say so; also that it is not there as it was written."""
+        begin_us = now_us()
+        shared = self._shared
+        try:
+            self._expected(units).restore(store, savepoint, shared.config.stage)
+        except (Damaged, NotThere) as error:
+            shared.coordination.publish(f"unreadable/{shared.slot}", asdict(Unreadable(savepoint, str(error))))
+            raise
+        with shared.lock:
+            times = [[unit, *self._times[unit]] for unit in units if unit in self._times]
+        shared.coordination.acknowledge(f"restored/{shared.slot}", {"units": times, "begin_us": begin_us})
+
+    def _expected(self, units: Sequence[int]) -> ExpectedUnits:
+        def wanted() -> list[int]:
+            with self._shared.lock:
+                return self._shared.core.machine.wanted
+
+        shared, config = self._shared, self._shared.config
+        most = PULL_GROUPS * config.bins
+        return ExpectedUnits(shared.slot, units, wanted, self.take, shared.closed, most, config.deadline_s)

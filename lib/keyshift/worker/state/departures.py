@@ -1,0 +1,103 @@
+"""What leaves a slot for other slots: units in an outbox for each of them, and messages with a courier for each."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+
+from keyshift.model.errors import KeyshiftError
+from keyshift.model.keys import Mode, Step
+from keyshift.protocol.slot import Open, Request
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import Acknowledged, Parcel
+from keyshift.worker.slot.cores import ArrowCore
+from keyshift.worker.state.addresses import Addresses
+from keyshift.worker.state.outbox import Courier, Outbox
+
+Message = Request | Open
+Turn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
+
+
+class Departures:
+    """Of ``slot``, which is ``at`` an address. ``sent(unit, size)``: some state of this unit is on its way."""
+
+    def __init__(
+        self,
+        slot: int,
+        at: str,
+        clients: StateClients,
+        addresses: Addresses,
+        turn: Turn,
+        sent: Callable[[int, int], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._slot, self._at, self._clients, self._addresses = slot, at, clients, addresses
+        self._turn, self._sent, self._failed = turn, sent, failed
+        self._outboxes: dict[int, Outbox] = {}
+        self._messengers: dict[int, Courier[Message]] = {}
+        self._greeted: set[str] = set()  # addresses
+
+    def greet(self, step: Step) -> None:
+        """Connect with those that units go to or come from, before anything waits for it."""
+        pairs = {(move.source, move.destination) for move in step.moves}
+        for slot in {slot for pair in pairs if self._slot in pair for slot in pair} - {self._slot}:
+            with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
+                if (address := self._addresses.of(slot, within_s=0)) not in self._greeted:
+                    self._clients.tell(address, "drop", {"stays": []})
+                    self._greeted.add(address)
+
+    def send(self, destination: int, parcels: list[Parcel]) -> None:
+        """Send these units."""
+        if destination not in self._outboxes:
+            name, push = f"slot {self._slot} to {destination}", partial(self._push, destination)
+            self._outboxes[destination] = Outbox(name, push, self._failed)
+        self._outboxes[destination].put(*parcels)
+
+    def hurry(self, unit: int) -> None:
+        """Send this unit before all others, if it still waits."""
+        for outbox in self._outboxes.values():
+            outbox.hurry(unit)
+
+    def tell(self, slot: int, messages: list[Message], mode: Mode) -> None:
+        """Deliver messages of a step of this mode."""
+        if slot not in self._messengers:
+            deliver, pause_s = partial(self._deliver, slot), mode.fetch_interval_ms / 1000
+            self._messengers[slot] = Courier(f"slot {self._slot} to {slot}", deliver, self._failed, pause_s)
+        self._messengers[slot].send(*messages)
+
+    def close(self) -> None:
+        """Send no more."""
+        for outbox in self._outboxes.values():
+            outbox.close()
+        for messenger in self._messengers.values():
+            messenger.close()
+
+    # -- couriers' threads --------------------------------------------------------------------------------------------
+
+    def _push(self, destination: int, parcels: Iterator[Parcel]) -> None:
+        outbox = self._outboxes[destination]
+
+        def sent(parcel: Parcel, size: int) -> None:
+            self._sent(parcel.unit, size)
+
+        def acknowledged(answers: Acknowledged) -> None:
+            known = [(unit, taken, outbox.acknowledged(unit)) for unit, taken in answers]
+            refused = [parcel for _, taken, parcel in known if parcel is not None and not taken]
+            if refused:  # the copies they were to be added to are gone: the whole, then
+                outbox.put(*(replace(parcel, delta_of=None) for parcel in refused))
+            with self._turn() as core:
+                for unit, taken, parcel in known:
+                    if parcel is not None and taken:
+                        core.acknowledged(unit)
+
+        self._clients.push(self._addresses.of(destination), destination, self._at, parcels, sent, acknowledged)
+
+    def _deliver(self, slot: int, messages: list[Message]) -> None:
+        wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, Request)]
+        opened = [[m.unit, m.version] for m in messages if isinstance(m, Open)]
+        body = {"slot": slot, "wanted": wanted, "opened": opened}
+        self._clients.tell(self._addresses.of(slot), "units", body)
+        with self._turn() as core:
+            for unit, _ in opened:
+                core.acknowledged(unit)

@@ -1,0 +1,149 @@
+"""Sends units, keys and messages of a slot in the background: urgent units first, keys and messages in batches.
+
+Each place (another slot, or the address where keys stayed) has a thread of its own. It sleeps until there is something
+to send, takes all of it at once, and tries again for as long as the other side does not answer.
+"""
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+)
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.worker.flight.messages import Parcel
+
+Item = TypeVar("Item")
+RETRY_MOST_S = 2.0
+
+
+class Courier(Generic[Item]):
+    """Collects items and delivers them in batches, in order, from its own thread.
+
+    ``deliver(items)`` is tried again while it raises ServiceUnavailable; ``failed(error)`` hears of anything else.
+    ``pause_s`` lies between two deliveries.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        deliver: Callable[[list[Item]], None],
+        failed: Callable[[BaseException], None],
+        pause_s: float = 0.0,
+    ) -> None:
+        self._deliver, self._failed, self._name, self._pause_s = deliver, failed, name, pause_s
+        self._items: list[Item] = []
+        self._there = threading.Condition()
+        self._closed = threading.Event()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def send(self, *items: Item) -> None:
+        """Deliver these, soon."""
+        with self._there:
+            self._items += items
+            self._there.notify()
+
+    def close(self) -> None:
+        """Deliver no more."""
+        self._closed.set()
+        with self._there:
+            self._there.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._there:
+                self._there.wait_for(lambda: self._items or self._closed.is_set())
+                items, self._items = self._items, []
+            if self._closed.is_set():
+                return
+            try:
+                again(self._name, self._closed, lambda items=items: self._deliver(items))  # type: ignore[misc]
+            except BaseException as error:
+                if not self._closed.is_set():
+                    self._failed(error)
+                return
+            if self._pause_s:
+                self._closed.wait(self._pause_s)
+
+
+def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:
+    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds.
+
+    Messages of a step need no such bound: the coordinator's deadline says when it is too late.
+    """
+
+    def complain(state: RetryCallState) -> None:
+        sys.stderr.write(f"{name}, attempt {state.attempt_number}: {state.outcome and state.outcome.exception()}\n")
+
+    for attempt in Retrying(
+        retry=retry_if_exception_type(ServiceUnavailable),
+        wait=wait_exponential(multiplier=0.1, max=RETRY_MOST_S),
+        stop=stop_when_event_set(closed) | stop_after_delay(within_s),
+        before_sleep=complain,
+        reraise=True,
+    ):
+        with attempt:
+            act()
+
+
+class Outbox:
+    """The units on their way to one slot: units that somebody waits for go first.
+
+    ``push(parcels)`` sends what the iterator gives until it ends, and returns when all of it is acknowledged.
+    """
+
+    def __init__(
+        self, name: str, push: Callable[[Iterator[Parcel]], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._push = push
+        self._waiting: dict[int, Parcel] = {}
+        self._underway: dict[int, Parcel] = {}
+        self._lock = threading.Lock()
+        self._courier: Courier[None] = Courier(name, self._send, failed)
+
+    def put(self, *parcels: Parcel) -> None:
+        """Send these units after those that wait already."""
+        with self._lock:
+            self._waiting |= {parcel.unit: parcel for parcel in parcels}
+        self._courier.send(None)
+
+    def hurry(self, unit: int) -> None:
+        """Send this unit before all others, if it still waits."""
+        with self._lock:
+            if parcel := self._waiting.pop(unit, None):
+                self._waiting = {unit: parcel} | self._waiting
+
+    def acknowledged(self, unit: int) -> Parcel | None:
+        """``unit`` has arrived. Returns what was sent; None if that was known already."""
+        with self._lock:
+            return self._underway.pop(unit, None)
+
+    def close(self) -> None:
+        """Send no more."""
+        self._courier.close()
+
+    def _send(self, _: list[None]) -> None:
+        with self._lock:  # what was not acknowledged goes again
+            self._waiting = self._underway | self._waiting
+            self._underway = {}
+            if not self._waiting:
+                return
+        self._push(self._next())
+
+    def _next(self) -> Iterator[Parcel]:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                unit = next(iter(self._waiting))
+                parcel = self._underway[unit] = self._waiting.pop(unit)
+            yield parcel

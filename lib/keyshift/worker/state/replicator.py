@@ -1,0 +1,171 @@
+"""Copies of units, made before they move: the whole once, then what changed, off the processing thread.
+
+When the unit moves to where its copy is, only what changed since has to travel (Rhino; Spacker resends the whole unit
+if anything in it has changed).
+"""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from keyshift.clock import now_us
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.runtime.key_access import SLICE_KEYS
+from keyshift.state import UnitState, rows
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import Parcel
+
+COPIES = "copies"  # of whom the changes are tracked for
+
+
+@dataclass(slots=True)
+class _Copy:
+    holder: int
+    epoch: int = 0  # of this beginning: a part of an earlier one, also of a batch before, may still be on its way
+    number: int = -1  # of the last part that is there
+    pending: set[int] = field(default_factory=set)  # keys of the part that is on its way, perhaps
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    id: str
+    every_s: float
+    lag_keys: int
+    whole: bool
+
+
+class Replicator:
+    """The copies of the units of one slot. ``acknowledge(name, measures)`` is called once for each order, when all are
+    close.
+    """
+
+    def __init__(
+        self,
+        state_schema: pa.Schema,
+        clients: StateClients,
+        states: dict[int, UnitState],
+        lock: threading.Lock,
+        address_of: Callable[[int], str],
+        acknowledge: Callable[[str, dict[str, Any]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._schema = state_schema  # with the key
+        self._clients, self._states, self._lock = clients, states, lock
+        self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
+        self._copies: dict[int, _Copy] = {}
+        self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
+        self._order: _Order | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._bytes = 0
+
+    def start(self, name: str, units: list[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
+        """The order ``name``: keep a copy of each unit at its holder from now on; under the slot's lock.
+
+        It is close when a round over all of them had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
+        """
+        if self._closed.is_set() or (self._order is not None and self._order.id == name):
+            return
+        self._order = _Order(name, every_s, lag_keys, whole)
+        before = {(copy.holder, unit) for unit, copy in self._copies.items()}
+        own = self._states  # no copies of what others reach anyway
+        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in own and not own[unit].shared}
+        self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
+        for unit in self._copies:
+            self._states[unit].track(COPIES)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
+            self._thread.start()
+
+    def shrink(self, parcel: Parcel, destination: int) -> Parcel:
+        """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
+        copy = self._copies.pop(parcel.unit, None)
+        if copy is None:
+            return parcel
+        if copy.holder == destination and copy.number >= 0 and parcel.routers is None and not parcel.partial:
+            assert parcel.state is not None and self._order is not None
+            changed = parcel.state.changes(COPIES) | copy.pending
+            if not (changed and self._order.whole):
+                return replace(parcel, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
+        self._useless.append((copy.holder, parcel.unit))
+        return parcel
+
+    def stop(self) -> None:
+        """Look at no state from now on, it is to be another one's; under the slot's lock."""
+        self._closed.set()
+
+    def close(self) -> None:
+        """Stop, and wait for what is on its way."""
+        with self._lock:
+            self.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        told, current, rounds, began = "", "", 0, now_us()
+        try:
+            while not self._closed.is_set():
+                order = self._order
+                assert order is not None
+                if order.id != current:
+                    current, rounds, began, self._bytes = order.id, 0, now_us(), 0
+                rounds += 1
+                self._drop_useless()
+                changed = sum(self._round(unit) for unit in list(self._copies))
+                if self._closed.is_set():  # nothing is known of the units whose turn did not come
+                    return
+                if told != order.id and changed <= order.lag_keys and rounds > 1:
+                    told = order.id
+                    answer = {"began_us": began, "rounds": rounds, "bytes": self._bytes, "units": len(self._copies)}
+                    self._acknowledge(order.id, answer)
+                self._closed.wait(0.0 if told != order.id and rounds == 1 else order.every_s)
+        except BaseException as error:
+            if not self._closed.is_set():
+                self._failed(error)
+
+    def _drop_useless(self) -> None:
+        with self._lock:
+            useless, self._useless = self._useless, []
+        for holder, unit in useless:
+            with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
+                self._clients.tell(self._address_of(holder), "copies", {"slot": holder, "units": [unit]})
+
+    def _round(self, unit: int) -> int:
+        """Bring one copy up to date; how many keys that took."""
+        with self._lock:
+            copy, state = self._copies.get(unit), self._states.get(unit)
+            if self._closed.is_set() or copy is None or state is None:
+                return 0
+            first = copy.number < 0
+            if first:
+                copy.epoch = secrets.randbits(48)
+            changes = state.changes(COPIES) | copy.pending
+            keys = state.keys() if first else sorted(changes)
+            copy.pending = changes
+        if not keys and not first:
+            return 0
+        batches, gone = [], []
+        for begin in range(0, len(keys), SLICE_KEYS):
+            with self._lock:  # what leaves meanwhile is not ours to read any more
+                if self._closed.is_set() or self._states.get(unit) is not state:
+                    return 0
+                some = keys[begin : begin + SLICE_KEYS]
+                found = state.take(some)
+            batches.append(rows.pack(self._schema, found))
+            gone += sorted(set(some) - {key for key, _ in found})
+        part = copy.epoch, copy.number + 1
+        try:
+            self._clients.copy(self._address_of(copy.holder), copy.holder, unit, part, batches, gone)
+        except ServiceUnavailable:  # the holder is gone or has begun anew: so does the copy
+            with self._lock:
+                copy.number, copy.pending = -1, set()
+            return len(keys)
+        with self._lock:
+            copy.number, copy.pending = copy.number + 1, set()
+            self._bytes += sum(batch.nbytes for batch in batches)
+        return len(keys)

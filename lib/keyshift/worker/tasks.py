@@ -1,0 +1,123 @@
+"""What runs inside Spark's tasks: the router and the entry of the slot. Both are functions for ``mapInArrow``."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from keyshift.clock import now_us
+from keyshift.model import frames
+from keyshift.runtime.row import DATA
+from keyshift.trace import Trace
+from keyshift.wire import channel
+from keyshift.wire.config import JobConfig
+from keyshift.worker.router import Routed, Routing
+from keyshift.worker.slot.task import SlotTask
+
+STALL_S = 0.005
+
+Batches = Iterator[pa.RecordBatch]
+Task = Callable[[Batches], Batches]  # what runs in one task of a stage, for ``mapInArrow``
+
+
+def router(config: JobConfig, batch_s: float) -> Task:
+    """The router's task, in batches of ``batch_s``: rows of partition, offset, value in; rows ``channel.ROUTED`` out.
+
+    Here and in a slot, rows without a value have only pushed others.
+    """
+
+    def run(batches: Batches) -> Batches:
+        task = RouterTask(config)
+        # Then little comes any more. A router that waited for room would keep the batch from ending, and wait for ever
+        # if another one has ended its own without switching: slots take the end of all for its barrier.
+        over = time.monotonic() + batch_s
+        columns = ["router", "offset", "frame_us", "came_us", "went_us"]
+        trace = Trace(config.trace, "router", columns) if config.trace else None
+        try:
+            for batch in batches:
+                for partition, offset, value in zip(*batch.columns, strict=True):
+                    if not value.is_valid:
+                        continue
+                    came_us = now_us()
+                    rows = task.frame(partition.as_py(), offset.as_py(), value.as_buffer())
+                    if trace:
+                        trace.add(partition.as_py(), offset.as_py(), task.watermark, came_us, now_us())
+                    if rows:
+                        yield channel.routed(rows)
+                    while task.stalled() and time.monotonic() < over:
+                        time.sleep(STALL_S)
+            if rest := task.resume():
+                yield channel.routed(rest)
+        except Exception:  # not if Spark only needs the task no more
+            task.report()
+            raise
+        finally:
+            task.close()
+
+    return run
+
+
+def slot(config: JobConfig, batch_s: float) -> Task:
+    """The slot's task, in batches of ``batch_s``: values of rows in, as routers made them. Out go rows
+    ``channel.ANSWERED`` or, if a stage is behind this one, ``channel.ROUTED``.
+    """
+
+    def run(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None  # there is one in every task
+        number = context.partitionId()
+        task = SlotTask(config, number, batch_id=context.getLocalProperty("streaming.sql.batchId") or "?")
+        over = time.monotonic() + batch_s  # as for a router, which a slot is of the next stage
+        columns = ["slot", "router", "offset", "came_us", "went_us"]
+        trace = Trace(config.trace, "slot", columns) if config.trace else None
+        try:
+            task.open()
+            for batch in batches:
+                came_us = now_us()
+                rows = list(channel.received(batch))
+                emitted = task.on_rows(rows)
+                if trace:
+                    for row in rows:
+                        if row.kind == DATA:
+                            trace.add(number, row.router, row.offset, came_us, now_us())
+                if emitted:
+                    yield task.exit.batch(emitted)
+                while task.stalled(time.monotonic() < over):
+                    if emitted := task.wait():
+                        yield task.exit.batch(emitted)
+            while not task.settled():
+                if emitted := task.wait():
+                    yield task.exit.batch(emitted)
+            if emitted := task.rest():
+                yield task.exit.batch(emitted)
+            task.seal()
+        except Exception:
+            task.report()
+            raise
+        finally:
+            task.close()
+
+    return run
+
+
+class RouterTask(Routing):
+    """A router of the first stage during one batch: frames of the source come in."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self._event_schema, self._epochs = config.make_source().schema, config.epochs
+        super().__init__(config)
+        self.coordination.watch("savepoint", lambda raw: self.request_savepoint(raw["id"]))
+
+    def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
+        """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
+        events, meta = frames.decode(value, self._event_schema)
+        if self._epochs and frames.epoch_of(meta) < max(
+            (epoch for begin, epoch in self._epochs[router] if begin <= offset), default=frames.FIRST_EPOCH
+        ):
+            return []
+        rows, savepoints = self.routed(router, offset, self.stage.mapped(events), meta.get("watermark", 0))
+        for savepoint in savepoints:
+            self.coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})
+        return rows

@@ -1,0 +1,84 @@
+"""What was seen of a job, on made-up statuses with known answers."""
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from keyshift.analysis.plots.live import History, LiveFigure, exploration, exploration_sentences, owned
+
+
+def status(at_s, owners, p99_ms=10.0, waiting=0, provisioned=3):
+    of_slot = {slot: {"queue_bytes": waiting} if waiting else {} for slot in range(provisioned)}
+    return {
+        "stages": {"counter": {"owners": owners, "provisioned": provisioned, "of_slot": of_slot}},
+        "running_s": at_s,
+        "p50_ms": None if p99_ms is None else p99_ms / 2,
+        "p99_ms": p99_ms,
+        "rate": 100.0,
+        "results_per_s": 99,
+    }
+
+
+@pytest.fixture
+def history():
+    """Unit 1 leaves slot 0 after 3 s, unit 0 a second later; then nothing more."""
+    history = History()
+    history.add(status(1.0, [0, 0, 1], None))
+    history.add(status(2.0, [0, 0, 1]))
+    history.mark("scale 3")
+    history.add(status(3.0, [0, 2, 1], 40.0, waiting=1 << 20))
+    history.add(status(4.0, [2, 2, 1], 20.0))
+    history.mark("kill")
+    history.add(status(5.0, [2, 2, 1], 30.0))
+    return history
+
+
+def test_a_row_for_each_look_and_how_many_units_have_moved_since_the_one_before(history):
+    table = history.table()
+    assert table["moved"].tolist() == [0, 0, 1, 1, 0]
+    assert table["queue_mib"].tolist() == [0, 0, 3, 0, 0]
+    assert math.isnan(table["p99_ms"][0]) and table["p99_ms"].tolist()[1:] == [10, 40, 20, 30]
+    assert history.looks[3].owners["counter"] is history.looks[4].owners["counter"], "kept once while nothing moves"
+
+
+def test_what_was_asked_and_what_came_of_it_is_said(history):
+    begin, scale, kill = exploration_sentences(history)
+    assert begin == "**the beginning** at 1 s: no unit moved; median of the P99 10 ms, at most 10 ms"
+    words = "2 units moved, the last seen 2.0 s later; median of the P99 30 ms, at most 40 ms"
+    assert scale == f"**scale 3** at 2 s: {words}"
+    assert kill.startswith("**kill** at 4 s: no unit moved; median of the P99 30 ms")
+    assert exploration_sentences(History()) == ["nothing was seen of the job"]
+
+
+def test_the_map_has_a_row_per_slot_of_each_stage():
+    owners = {"first": (0, 1), "second": (1, 1)}
+    assert owned(owners, {"first": 2, "second": 3}).tolist() == [[1, 0], [0, 1], [0, 0], [1, 1], [0, 0]]
+
+
+def test_the_live_picture_changes_with_the_owners_and_fades_what_has_left(history):
+    figure = LiveFigure(history)
+    before = figure.png()
+    assert before.startswith(b"\x89PNG")
+    assert figure._held[0].tolist() == [0, 0, 0]
+    history.add(status(6.0, [0, 2, 1]))
+    assert figure.png() != before
+    assert np.allclose(figure._held[:, 0], [1, 0, 0.8])
+    history.add(status(7.0, [0, 2, 1], provisioned=4))
+    figure.png()
+    assert figure._held.shape == (4, 3)
+
+
+def test_nothing_to_see_is_a_picture_too():
+    assert LiveFigure(History()).png().startswith(b"\x89PNG")
+
+
+def test_the_last_figure_has_the_slot_of_each_unit_over_time_and_what_was_asked(history):
+    figure = exploration(history)
+    *times, owners, _ = figure.axes
+    assert [ax.get_title(loc="left") for ax in times] == ["Latency", "Rate", "Records that wait in slots"]
+    assert [text.get_text() for text in owners.texts] == ["scale 3", "kill"]
+    [mesh] = owners.collections
+    assert mesh.get_array().reshape(3, 5).tolist() == [[0, 0, 0, 2, 2], [0, 0, 2, 2, 2], [1] * 5]
+    plt.close(figure)

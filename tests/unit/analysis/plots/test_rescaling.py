@@ -1,0 +1,79 @@
+"""Several migrations of one run: who belongs to which, and what each cost."""
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from keyshift.analysis import metrics
+from keyshift.analysis.plots import strategies as figures
+from keyshift.analysis.plots import style
+from keyshift.analysis.plots.rescaling import rescaling_figure, rescalings
+from keyshift.model.errors import BadInput
+
+matplotlib.use("Agg")
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def run():
+    """Unit 1 moves twice, 2 only in the second migration, which begins while the third is requested already."""
+    created = np.arange(-5, 30, 0.01)
+    slow = np.select([(created >= 1) & (created < 2), (created >= 12) & (created < 13)], [300.0, 900.0], 20.0)
+    seconds = metrics.per_second(pd.DataFrame({"created_s": created, "latency_ms": slow}))
+    migration = pd.DataFrame(
+        {
+            "step": [0, 1, 2, 2, 3],
+            "unit": [0, 1, 1, 2, 0],
+            "bytes": [MIB, MIB, 2 * MIB, MIB, 0],
+            "switched_s": [0.5, 1.0, 12.5, 12.5, 21.0],
+            "installed_s": [0.75, 1.5, 12.6, 13.5, np.nan],
+        }
+    )
+    decisions = pd.DataFrame({"migration": [0, 0, 0, 1, 1, 2], "unit": [0, 1, 7, 1, 2, 0], "step": [0, 1, -1, 0, 0, 0]})
+    return seconds, migration.assign(stage=0, source=0, destination=1), decisions.assign(stage=0)
+
+
+def test_units_belong_to_the_migration_that_was_to_move_them(run):
+    table = rescalings(*run, [0.0, 12.0, 20.0])
+    assert table["number"].tolist() == [0, 1, 2]
+    assert table["units"].tolist() == [2, 2, 0]
+    assert table["moved_mib"].tolist() == [2.0, 3.0, 0.0]
+    assert table["completion_s"].tolist()[:2] == [1.0, 1.0]
+    assert np.isnan(table["completion_s"][2]), "a unit was never installed"
+    assert table["spike_ms"].tolist() == [300.0, 900.0, 20.0]
+
+
+def test_a_migration_that_did_not_come_about_is_not_known(run):
+    seconds, migration, decisions = run
+    table = rescalings(seconds, migration[:0], decisions[:0], [0.0, 40.0])
+    assert table["units"].tolist() == [0, 0]
+    assert table[["completion_s", "spike_ms"]].isna().to_numpy().tolist() == [[True, False], [True, True]]
+
+
+def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
+    table = rescalings(*run, [0.0, 12.0, 20.0])
+    figure = rescaling_figure({"fluid": table, "meces": table}, ["4 → 1", "1 → 3", "3 → 2"])
+    completion, spike = figure.axes
+    assert [line.get_marker() for line in spike.lines] == [style.look(name).marker for name in ("fluid", "meces")]
+    assert spike.lines[0].get_ydata().tolist() == [300.0, 900.0, 20.0]
+    assert all(a < b for a, b in zip(*(line.get_xdata() for line in spike.lines), strict=True)), "side by side"
+    assert (completion.get_ylabel(), spike.get_ylabel()) == ("completion (s)", "P99 spike (ms)")
+    assert [text.get_text() for text in completion.get_xticklabels()] == ["4 → 1", "1 → 3", "3 → 2"]
+    with pytest.raises(BadInput, match="no run given"):
+        rescaling_figure({}, [])
+
+
+def test_each_migration_has_a_shade_of_its_own(run):
+    seconds, migration, _ = run
+    ax = figures.latency_timeline(seconds, migration)
+    shades = [patch.get_x() for patch in ax.patches]
+    assert shades == [0.5, 12.5]
+    assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]

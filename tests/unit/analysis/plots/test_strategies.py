@@ -1,0 +1,274 @@
+"""Figures draw what they are given, in the looks of the strategies, and nothing covers anything else."""
+
+import io
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import colors
+from matplotlib import pyplot as plt
+
+from keyshift.analysis import metrics, tables
+from keyshift.analysis.plots import strategies as figures
+from keyshift.analysis.plots import style
+from keyshift.model.errors import BadInput
+
+matplotlib.use("Agg")
+
+PRESETS = [
+    "stop_restart",
+    "pause_resume",
+    "order_unaware",
+    "all_at_once",
+    "fluid",
+    "fluid_per_source",
+    "matched",
+    "chunked",
+    "hot_first",
+    "replicated",
+    "rhino",
+    "meces",
+    "lazy",
+    "hybrid",
+    "spacker_dynamic",
+    "drrs",
+]
+MOMENTS = ["prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s"]
+# Linear-RGB simulation of a reader without green cones. Source: Machado, Oliveira, Fernandes 2009, severity 1.
+DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def seconds():
+    created = np.arange(-10, 20, 0.05)
+    slow = np.where((created >= 0) & (created < 3), 2000.0, 20.0)
+    return metrics.per_second(pd.DataFrame({"created_s": created, "latency_ms": slow}))
+
+
+@pytest.fixture
+def migration():
+    frame = pd.DataFrame({"step": [0, 0, 1], "unit": [4, 5, 6], "source": 0, "destination": 1, "bytes": 10})
+    for number, moment in enumerate(MOMENTS):
+        frame[moment] = frame["step"] + number * 0.1 + 0.5
+    return frame
+
+
+def test_a_point_of_a_strategy_looks_like_the_strategy():
+    point, plain = style.look("q5, fluid"), style.look("fluid")
+    assert point[:3] == plain[:3] and point.label == "q5, fluid"
+    assert style.look("fluid, q5") == style.look("fluid, q5") != plain
+
+
+def test_every_preset_has_a_look_of_its_own():
+    looks = [style.look(name) for name in PRESETS]
+    assert len({look.marker for look in looks}) == len({look.label for look in looks}) == len(PRESETS)
+    assert len({(look.colour, look.line) for look in looks}) == len(PRESETS)
+
+
+def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_green():
+    def seen(name: str) -> np.ndarray:
+        rgb = np.array(colors.to_rgb(style.look(name).colour))
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        red, green, blue = np.clip(DEUTERANOPIA @ linear, 0, 1)
+        # To CIELAB, in which distance is about what the eye sees; 2.3 is just noticeable.
+        x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505
+        y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089
+        fx, fy, fz = (v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+        return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
+
+    for one, other in combinations(PRESETS, 2):
+        if style.look(one).line == style.look(other).line:
+            assert np.linalg.norm(seen(one) - seen(other)) > 15, (one, other)
+
+
+def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_preset():
+    mine = style.look("my_own")
+    assert mine == style.look("my_own")
+    assert mine.label == "my_own"
+    assert mine.line not in {style.look(name).line for name in PRESETS}
+
+
+def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
+    ax = figures.latency_timeline(seconds, migration, strategy="fluid", objective_ms=70)
+    p50, p99, trigger, objective = ax.lines
+    assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
+    assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
+    assert p99.get_xdata().tolist() == (seconds["second"] + 0.5).tolist()
+    assert p99.get_color() == style.look("fluid").colour
+    assert (trigger.get_xdata()[0], objective.get_ydata()[0]) == (0, 70)
+    (shade,) = ax.patches
+    assert (shade.get_x(), shade.get_width()) == pytest.approx((0.6, 1.3))
+    assert ax.get_yscale() == "log"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
+
+
+def test_faults_are_marked_in_timelines_and_panels(seconds, migration):
+    ax = figures.latency_timeline(seconds, migration, faults=[1.5])
+    assert 1.5 in [line.get_xdata()[0] for line in ax.lines]
+    assert "fault" in [text.get_text() for text in ax.get_legend().get_texts()]
+    runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
+    figure = figures.panels(runs, faults={"lazy": [2.5]})
+    marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
+    assert marked == [0, 1]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][-3:] == ["trigger", "migration", "fault"]
+
+
+def test_a_second_without_results_breaks_the_line(seconds):
+    ax = figures.latency_timeline(seconds[seconds["second"] != 1])
+    assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
+
+
+def test_repetitions_show_their_range(seconds):
+    other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
+    ax = figures.latency_timeline(metrics.over_repetitions([seconds, other]))
+    assert len(ax.collections) == 1
+    assert "P99, range of repetitions" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_a_function_draws_into_the_axes_it_is_given_and_nowhere_else(seconds, migration):
+    _, (left, right) = plt.subplots(1, 2)
+    assert figures.latency_timeline(seconds, migration, ax=left) is left
+    assert not right.lines and not right.patches
+    assert figures.steps_gantt(migration, ax=right) is right
+    assert len(plt.get_fignums()) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migration, count):
+    names = PRESETS[:count]
+    flat, higher = seconds.assign(p99_ms=30.0, p50_ms=20.0), seconds.assign(p99_ms=seconds["p99_ms"] * 50)
+    runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
+    figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    assert [ax.get_title(loc="left") for ax in shown] == [style.look(name).label for name in names]
+    assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
+    assert shown[0].get_ylim()[1] > 100_000
+    assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
+
+
+def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
+    runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
+    figure = figures.panels(
+        runs, notes=dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok"), objective_ms=9
+    )
+    figure.canvas.draw()
+    shown = [ax for ax in figure.axes if ax.get_visible()]
+    boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
+    boxes += [text.get_window_extent() for ax in shown for text in (ax._left_title, ax.xaxis.label, *ax.texts)]
+    boxes = [box for box in boxes if box.width > 1]
+    assert not [(one, other) for one, other in combinations(boxes, 2) if one.overlaps(other)]
+    assert not [box for box in boxes for ax in shown if box.overlaps(ax.get_window_extent().shrunk(0.98, 0.98))]
+
+
+def test_the_ccdf_marks_the_slowest_result_of_each_strategy():
+    curves = {
+        name: metrics.ccdf(pd.DataFrame({"latency_ms": np.arange(1, n)})) for name, n in [("lazy", 9), ("mine", 99)]
+    }
+    ax = figures.ccdf_figure(curves)
+    lines = [line for line in ax.lines if line.get_label() in ("lazy", "mine")]
+    assert [line.get_xdata()[-1] for line in lines] == [8, 98]
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_xlabel()) == ("log", "log", "latency (ms)")
+
+
+def test_the_gantt_has_a_bar_for_each_known_phase_of_each_unit(migration):
+    migration.loc[1, "received_s"] = float("nan")
+    ax = figures.steps_gantt(migration)
+    bars = [(bar.get_y() + bar.get_height() / 2, bar.get_x(), bar.get_width()) for bar in ax.patches]
+    assert len(bars) == 3 * 5 - 2
+    assert min(bars, key=lambda bar: bar[1]) == pytest.approx((0, 0.5, 0.1))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["4  (0 → 1)", "5  (0 → 1)", "6  (0 → 1)"]
+
+
+def costs(*rows: dict[str, object]) -> pd.DataFrame:
+    usual = {"workload": "keycount", "verdict": "ok", "p99_ms": 20.0, "floor_s": 0.2, "parameters": {}}
+    usual |= {"bytes_moved": 100, "bytes_minimum": 100} | dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    return tables.tradeoffs([usual | {"run_id": str(number)} | row for number, row in enumerate(rows)])
+
+
+def legend_of(ax) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and_the_p99_before():
+    fluid = [
+        {"strategy": "fluid", "spike_ms": s, "completion_s": c} for s, c in [(30.0, 4.0), (90.0, 5.0), (40.0, 3.0)]
+    ]
+    ax = figures.pareto(costs(*fluid, {"strategy": "all_at_once", "spike_ms": 600.0, "completion_s": 0.5}))
+    points = {
+        (*line.get_xdata(), *line.get_ydata()): line.get_color() for line in ax.lines if len(line.get_xdata()) == 1
+    }
+    assert points[4.0, 40.0] == style.look("fluid").colour
+    assert points[0.5, 600.0] == style.look("all_at_once").colour
+    bars = [segment.tolist() for part in ax.collections for segment in part.get_segments()]
+    assert [[3.0, 40.0], [5.0, 40.0]] in bars and [[4.0, 30.0], [4.0, 90.0]] in bars
+    before, floor = (line for line in ax.lines if line.get_linestyle() in (":", "--"))
+    assert (before.get_ydata()[0], floor.get_xdata()[0]) == (20.0, 0.2)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert ax.get_xlim()[0] < 0.2 and ax.get_ylim()[0] < 20 < 600 < ax.get_ylim()[1]
+    assert legend_of(ax)[:2] == ["all at once", "fluid"]
+    assert "nobody is better in both" in legend_of(ax)
+
+
+def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
+    ax = figures.pareto(
+        costs(
+            {"strategy": "lazy", "spike_ms": 30.0, "completion_s": 0.1, "bytes_moved": 0},
+            {"strategy": "meces", "spike_ms": 1.0, "completion_s": 0.1, "verdict": "bad", "lost": 3},
+            {"strategy": "drrs", "spike_ms": 1.0, "completion_s": None},
+        )
+    )
+    assert legend_of(ax)[0] == "lazy *"
+    assert {"* part of the state stays behind", "Meces: not correct"} <= set(legend_of(ax))
+    assert "DRRS: spike or completion not known" in legend_of(ax)
+    assert len([line for line in ax.lines if len(line.get_xdata()) == 1]) == 1
+
+
+def test_points_of_one_strategy_are_told_apart_by_their_parameters():
+    ax = figures.pareto(
+        costs(*({"strategy": "fluid", "spike_ms": 9.0, "completion_s": s, "parameters": {"size": s}} for s in (1, 2)))
+    )
+    assert legend_of(ax)[:2] == ["fluid (size=1)", "fluid (size=2)"]
+
+
+def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
+    assert len(figures.steps_gantt(migration.iloc[:0]).patches) == 0
+    assert len(figures.latency_timeline(seconds.iloc[:0], migration.iloc[:0]).patches) == 0
+    assert len(figures.pareto(costs()).collections) == 0
+    with pytest.raises(BadInput, match="no run"):
+        figures.panels({})
+    with pytest.raises(BadInput, match="no curve"):
+        figures.ccdf_figure({})
+
+
+def test_a_missing_column_is_named(seconds, migration):
+    with pytest.raises(BadInput, match="latency_timeline: no column p99_ms"):
+        figures.latency_timeline(seconds.drop(columns="p99_ms"))
+    with pytest.raises(BadInput, match="steps_gantt: no column drained_s"):
+        figures.steps_gantt(migration.drop(columns="drained_s"))
+
+
+def test_a_figure_is_saved_with_its_data_and_the_same_one_gives_the_same_bytes(seconds):
+    def saved() -> dict[str, bytes]:
+        return style.save(figures.latency_timeline(seconds).figure, "latency", seconds, svg=True)
+
+    files = saved()
+    assert set(files) == {"latency.png", "latency.svg", "latency.csv"}
+    assert files["latency.png"].startswith(b"\x89PNG") and b"<svg" in files["latency.svg"]
+    pd.testing.assert_frame_equal(pd.read_csv(io.BytesIO(files["latency.csv"])), seconds)
+    assert saved() == files
+
+
+def test_the_theme_leaves_other_figures_alone():
+    before = dict(matplotlib.rcParams)
+    with style.theme():
+        assert dict(matplotlib.rcParams) != before
+    assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,632 @@
+"""A job whose coordinator, ZooKeeper and query are stand-ins: what it asks of them, and what it writes down."""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from small_bucket import Bucket
+from small_job import CONFIG
+
+from keyshift import objects
+from keyshift.driver import job as module
+from keyshift.driver import stage as led_stage
+from keyshift.driver.job import Job
+from keyshift.driver.snapshotter import MARK, Snapshot
+from keyshift.model.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
+from keyshift.model.records import StepRecord
+from keyshift.waiting import wait_until
+from keyshift.wire.epoch import Epoch
+from keyshift.wire.faults import Fault, parse
+from keyshift.wire.savepoint import SavepointStore
+
+START = Assignment.contiguous(4, 2)
+
+
+class Output:
+    """Every slot says at once what it is asked to say; all calls are kept."""
+
+    def __init__(self):
+        self.received, self.calls, self.gone = 0, [], False
+
+    def await_slots(self, slots, said, check):
+        check()
+        self.calls.append((said["marker"], sorted(slots)))
+
+    def said(self, what):
+        return set(range(9))
+
+    def revoke(self, versions):
+        self.calls.append(("revoke", sorted(versions)))
+
+    def require_input(self, offsets):
+        if self.gone:
+            raise NotThere("gone")
+
+
+class Query:
+    """Lives until it is stopped."""
+
+    def __init__(self):
+        self.isActive = True
+
+    def exception(self):
+        return None
+
+    def stop(self):
+        self.isActive = False
+
+
+class Nodes:
+    """One participant, and slots that answer each question at once; ``all_of`` is shared by all participants."""
+
+    def __init__(self, all_of, root, epoch):
+        self._all, self.root, self._epoch, self.watches = all_of, root, epoch, {}
+
+    def claim(self, job, first=False):
+        if not first and not self._all.epoch:
+            raise NotThere("it is over")
+        self._all.epoch += 1
+        return Epoch(job, self._all.epoch)
+
+    def require_epoch(self):
+        if self._epoch is not None and self._epoch.number != self._all.epoch:
+            raise Deposed("another one drives")
+
+    def end_epoch(self):
+        self.require_epoch()
+        self._all.epoch = 0
+
+    def begin(self):
+        pass
+
+    def publish(self, path, value):
+        self.require_epoch()
+        self._all.published.append((path, value))
+        if path in ("steps", "plan", "assignment"):
+            self._all.nodes[self.root, path] = value
+        if path == "savepoint":
+            name = value["id"]
+            self._all.below[f"savepoints/{name}"] = {"router-0": {"offset": 10}} | {
+                f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit, 0] for unit in units]}
+                for slot, units in ((0, (0, 1)), (1, (2, 3)))
+            }
+        if path == "log":
+            self._all.below[f"logs/{value['id']}"] = {
+                place: [[1, place, "begin", [0], 3, 0, ""]] for place in ("slot-0", "slot-1", "router-0")
+            }
+        if path == "measure":
+            self._all.below[f"measured/{value['id']}"] = {
+                "0": {"left_behind": self._all.left.pop() if self._all.left else []},
+                "1": {"left_behind": []},
+            }
+
+    def withdraw(self, path):
+        self._all.below.pop(path, None)
+
+    def lead(self, name, act):
+        act()
+
+    def check(self):
+        if self._all.lost:
+            raise ServiceUnavailable("away")
+
+    def read(self, path):
+        return self._all.nodes.get((self.root, path)) or self._all.below.get(path)
+
+    def require(self, path):
+        return self._all.nodes.get((self.root, path)) or self._all.below[path]
+
+    def watch_children(self, path, call):
+        call(sorted(self._all.below.get(path, ())))
+
+    def children(self, path):
+        return sorted(self._all.below.get(path, ()))
+
+    def read_below(self, path):
+        return self._all.below.get(path, {})
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
+    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0)
+    all_of.below["restored"] = {"0": {"units": [[0, 5_000_000, 6_000_000]]}} | {
+        "1": {"units": [[1, 5_500_000, 7_000_000], [2, 5_500_000, 7_500_000], [3, 5_500_000, 8_000_000]]}
+    }
+    queries = []
+    bucket = Bucket()
+    monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
+    for each in (module, led_stage):
+        monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Nodes(all_of, root, epoch))
+    offsets = []
+
+    def start_query(*arguments):
+        offsets.append(arguments[-1])
+        queries.append(Query())
+        return queries[-1]
+
+    monkeypatch.setattr(module, "start_query", start_query)
+    made = Job(None, replace(CONFIG, deadline_s=60.0), Path("nowhere"), 1.0, Output())
+    made.all_of, made.queries, made.offsets = all_of, queries, offsets
+    made.start([START])
+    (made.counter,) = made.stages
+    yield made
+    made.stop()
+
+
+def test_a_job_that_cannot_reach_its_tasks_any_more_ends(job):
+    job.check()
+    job.all_of.lost = True
+    with pytest.raises(ServiceUnavailable):
+        job.check()
+
+
+def test_a_query_that_has_ended_is_seen(job):
+    job.queries[-1].stop()
+    with pytest.raises(QueryDied, match="the Spark query has ended"):
+        job.check()
+
+
+def test_what_ends_the_coordinator_is_the_controlling_threads(job):
+    planned = threading.Event()
+
+    def impossible(current):
+        planned.set()
+        raise RuntimeError("no such plan")
+
+    job.counter.request(impossible)
+    assert planned.wait(60)
+    with pytest.raises(RuntimeError, match="no such plan"):
+        wait_until(job.check, 60, 0.01)
+    assert job.counter.busy
+
+
+def test_a_job_is_busy_until_what_was_requested_is_over(job):
+    goes_on = threading.Event()
+    job.counter.request(lambda current: () if goes_on.wait(60) else None)
+    assert job.counter.busy
+    goes_on.set()
+    assert wait_until(lambda: not job.counter.busy, 60, 0.01)
+    job.check()
+
+
+def test_a_job_that_has_stopped_takes_no_request(job):
+    job.stop()
+    with pytest.raises(ServiceUnavailable, match="is not running"):
+        job.counter.request(lambda current: ())
+    with pytest.raises(ServiceUnavailable, match="is not running"):
+        job.counter.cancel()
+
+
+def test_a_plan_that_waits_ends_with_the_query(job):
+    """Otherwise it would go on with the next attempt."""
+    said, waiting = [], threading.Event()
+
+    def waits(current):
+        waiting.set()
+        try:
+            while True:
+                job.check()
+                threading.Event().wait(0.01)
+        except QueryDied as death:
+            said.append(str(death))
+            raise
+
+    job.counter.request(waits)
+    assert waiting.wait(60)
+    job.stop()
+    assert said == ["the Spark query has ended: stopped"]
+
+
+def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(job):
+    target = Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1)))
+    job.restart("counter", target)
+    assert job.config.attempt == 1 and job.config.slots == 2
+    assert job.counter.assignment == Assignment(START.version + 1, target.owner)
+    (record,) = job.counter.records
+    assert record.step.moves == tuple(
+        Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
+    )
+    assert record.step.mode.gate == "query" and record.outcome == "complete"
+    released = {row[0]: row for slot in (0, 1) for row in record.acknowledgements["released", slot]["units"]}
+    assert {unit: row[1] for unit, row in released.items()} == {unit: 100 + unit for unit in range(4)}
+    assert all(record.published_us <= row[2] <= row[3] for row in released.values())
+    installed = {slot: record.acknowledgements["installed", slot] for slot in (0, 1)}
+    assert {row[0] for said in installed.values() for row in said["units"]} == set(range(4))
+    assert {said["drained_us"] for said in installed.values()} == {8_000_000}
+    assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
+
+
+def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_while_it_began(job):
+    """Results of both would have that version, and the owners of one of them."""
+    savepoint = job.savepoint
+
+    def with_a_snapshot():
+        switch_to(job, START.version + 1)
+        return savepoint()
+
+    job.savepoint = with_a_snapshot
+    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    assert job.counter.begins == [START.version, START.version + 2]
+    (record,) = job.counter.records
+    assert record.version == START.version + 2
+
+
+def test_a_switch_while_a_dead_query_is_cleared_away_keeps_its_version(job):
+    stop = job.queries[-1].stop
+
+    def with_a_switch():
+        switch_to(job, START.version + 1)
+        stop()
+
+    job._snapshotter = SimpleNamespace(end=with_a_switch)
+    job.recover()
+    assert job.counter.begins == [START.version, START.version + 2]
+
+
+def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
+    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    job.queries[-1].stop()
+    job.recover()
+    assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
+    assert job.revoked == {START.version + 1}
+    assert job.counter.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
+    assert job.counter.begins == [START.version, START.version + 1, START.version + 2]
+    assert job._output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
+    job.check()
+
+
+def snapshot(version, offset):
+    return Snapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
+
+
+def switch_to(job, *versions):
+    job.counter._coordinator.history += Assignments(Assignment(version, START.owner) for version in versions)
+    job.counter._coordinator._machine.assignment = job.counter._coordinator.history[-1]
+
+
+def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
+    first, version = START.version, START.version + 4
+    switch_to(job, first + 2, version, first + 5)
+    job.snapshots += [snapshot(first + 2, 5), snapshot(version, 9)]
+    job.recover()
+    assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
+    assert job.revoked == {version, first + 5}, "what came out before it counts"
+    assert job._output.calls[-2] == ("revoke", [version, first + 5])
+
+
+def unreadable(job, version):
+    """A slot has said so of the snapshot of ``version``."""
+    job.all_of.below["unreadable"] = {"1": {"name": f"{MARK}{version}", "why": "no checksum"}}
+
+
+def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
+    first = START.version
+    switch_to(job, first + 2, first + 4)
+    job.snapshots += [snapshot(first + 2, 5), snapshot(first + 4, 9)]
+    job.recover()
+    unreadable(job, first + 4)
+    job.recover()
+    assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
+    assert job.revoked == set(range(first + 2, job.counter.begins[1] + 1))
+    assert f"{MARK}{first + 4} counts no more: no checksum" in job.troubles[-1]
+    unreadable(job, first + 2)
+    job.recover()
+    assert job.config.restore is None and job.offsets[-1] is None
+    assert {first, first + 2} < job.revoked
+
+
+def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
+    """Killed workers, or a store that is away, say nothing about it."""
+    switch_to(job, START.version + 2, START.version + 4)
+    job.snapshots += [snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)]
+    job.all_of.below["restored"] = {"0": {"units": []}}
+    for _ in range(3):
+        job.recover()
+        assert job.offsets[-1] == {0: 9}
+    assert len(job.snapshots) == 2
+
+
+def test_a_job_whose_input_is_gone_does_not_begin_later_in_it(job):
+    job._output.gone = True
+    with pytest.raises(NotThere, match="gone"):
+        job.recover()
+    assert len(job.queries) == 1 and not job.revoked
+
+
+def steps_of(job, attempt):
+    """What was published in an attempt: moves of its steps that were under way, and of the plan."""
+    root = f"/keyshift/job/{attempt}/{CONFIG.stage}"
+    steps, plan = (job.all_of.nodes.get((root, path), {"steps": []}) for path in ("steps", "plan"))
+    return [[step["moves"] for step in each["steps"]] for each in (steps, plan)]
+
+
+MOVES = [[[0, 0, 1]], [[1, 0, 1]], [[2, 1, 0]]]
+
+
+def plan_of(current):
+    return tuple(Step((Move(UnitId(unit), SlotId(here), SlotId(there)),)) for [[unit, here, there]] in MOVES)
+
+
+def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attempt(job):
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0) == [MOVES[:1], MOVES], 10, 0.01)
+    job.recover()
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert job.counter.busy
+    assert [record.outcome for record in job.counter.records] == ["cancelled"], "there is another one of it"
+
+
+def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
+    """Whether the routers were told or not: its units begin where it has brought them."""
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    switched = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (1, 0, 1, 1)))
+    job.counter._coordinator._machine.assignment = switched
+    job.recover()
+    assert job.counter.assignment.owner == switched.owner
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[1:2], MOVES[1:]], 10, 0.01)
+
+
+def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_attempt(job):
+    planned, dead = [], threading.Event()
+
+    def plan(current):
+        planned.append(current.version)
+        while not dead.is_set():
+            job.check()
+            dead.wait(0.01)
+        return plan_of(current)
+
+    job.counter.request(plan)
+    job.counter.request(lambda current: ())
+    assert wait_until(lambda: planned, 10, 0.01)
+    job.queries[-1].stop()
+    threading.Timer(0.2, dead.set).start()
+    job.recover()
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    assert len(planned) == 2 and len(job.counter.led()._machine.unbegun) == 1, "the second one waits"
+
+
+def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
+    job.counter.request(plan_of)
+    assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
+    past = job.past()
+    job.stop()
+    nodes, root = job.all_of, f"0/{CONFIG.stage}"
+    nodes.below[""] = ["0"]
+    for path in ("steps", "plan", "assignment"):
+        nodes.below[f"{root}/{path}"] = nodes.nodes[f"/keyshift/job/{root}", path]
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
+    other.stop()
+
+
+def test_what_a_journal_on_disk_may_have_is_not_removed(job):
+    job.snapshots += [snapshot(START.version + 2, 5)]
+    first = job.past()
+    assert job._journaled == {first.snapshots[0].name}
+    job.kept(first)
+    job.snapshots += [snapshot(START.version + 4, 9)]
+    del job.snapshots[0]
+    second = job.past()
+    names = [past.snapshots[0].name for past in (first, second)]
+    assert job._journaled == set(names), "the second one is not on disk yet"
+    job.kept(second)
+    assert job._journaled == {names[1]}
+
+
+def test_what_ends_the_snapshots_is_the_controlling_threads(job):
+    def broken():
+        raise RuntimeError("no snapshot any more")
+
+    job._snapshotter = SimpleNamespace(check=broken, end=lambda: None)
+    with pytest.raises(RuntimeError, match="no snapshot any more"):
+        job.check()
+
+
+def test_what_a_snapshot_still_writes_when_the_job_stops_is_removed_with_the_rest(job):
+    bucket, written = SavepointStore(job.config.endpoints, job.config.job)._bucket, []
+
+    def join(within_s):
+        bucket.put(f"{MARK}late/manifest.json", b"{}")
+        written.extend(bucket.names())
+
+    job._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join)
+    job.stop()
+    job.clean()
+    assert written and not list(bucket.names())
+
+
+def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
+    switch_to(job, START.version + 2)
+    job.snapshots.append(snapshot(START.version + 2, 5))
+    for _ in range(3):
+        job.recover()
+        assert job.offsets[-1] == {0: 5}
+
+
+def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
+    """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
+    nodes = job.all_of
+    snapshots = [Snapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
+    past = job.past()
+    counter = replace(past.stages["counter"], records=[StepRecord(START.version + 1, Step(()), 5)])
+    past = replace(past, snapshots=snapshots, stages={"counter": counter})
+    job.stop()
+    newest = Assignment(START.version + 6, (SlotId(1),) * 4)
+    nodes.below[""] = ["0", "1", "other"]
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
+    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": {"units": [], "drained_us": 3}}
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
+    counter = other.stage("counter")
+    assert counter.assignment == Assignment(START.version + 7, newest.owner)
+    assert other.revoked == {START.version + n for n in range(2, 7)}
+    assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
+    assert job.offsets[-1] == {0: 40}
+    assert counter.records[0].acknowledgements == {("installed", 1): {"units": [], "drained_us": 3}}
+    assert counter.begins == [START.version, START.version + 7]
+    other.stop()
+    del nodes.below[""]
+    with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
+        Job(None, job.config, Path("nowhere"), 1.0, job._output).resume(past)
+
+
+def test_a_job_whose_driver_died_in_a_restart_goes_on_with_the_slots_that_it_led_to(job):
+    nodes, past = job.all_of, job.past()
+    job.stop()
+    nodes.below[""] = ["0", "1"]
+    newest = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (0, 1, 2, 3)))
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.slots, other.config.attempt) == (4, 2)
+    assert other.stage("counter").assignment.owner == newest.owner
+    other.stop()
+
+
+def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_the_one_before(job):
+    nodes, past = job.all_of, job.past()
+    job.stop()
+    nodes.below[""] = ["0", "1"]  # and no stage has an assignment in the second one
+    newest = Assignment(START.version + 4, (SlotId(1),) * 4)
+    nodes.below[f"0/{CONFIG.stage}/assignment"] = newest.to_json()
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.resume(past)
+    assert (other.config.attempt, other.stage("counter").assignment.owner) == (2, newest.owner)
+    assert other.revoked == set(range(newest.version + 1))
+    other.stop()
+
+
+def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
+    job.all_of.below["logs/ended"] = {"5-slot-1": [[5, "slot-1", "begin", [], 3, 0, ""]]}
+    job.queries[-1].stop()
+    job.recover()
+    assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"
+    del job.all_of.below["logs/ended"]
+    job.read_log()
+    assert [event.place for event in job.log[1:]] == ["slot-0", "slot-1", "router-0"]
+    job.stop()
+    job.read_log()
+    assert len(job.log) == 4
+
+
+def test_a_job_asks_one_slot_to_die(job):
+    job.hit(Fault("stop", "slot", "", 4.0, 2.0))
+    path, told = job.all_of.published[-1]
+    assert path == "fault" and (told["slot"], told["action"], told["seconds"]) == (0, "stop", 2.0)
+
+
+def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
+    first, planned = job.counter.led(), []
+    job.hit(*parse("kill:coordinator@4"))
+    job.counter.request(lambda current: planned.append(current.version) or ())
+    assert wait_until(lambda: job.counter.led() is not first and not job.counter.busy, 60)
+    assert planned == [START.version]
+    job.check()
+    assert [str(fault) for fault in job.strikes.done] == ["kill:coordinator@4"]
+
+
+def test_copies_do_not_outlive_an_attempt(job):
+    job.counter.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
+    name = job.all_of.published[-1][1]["id"]
+    job.all_of.below[f"copied/{name}"] = {"0": {"bytes": 7}}
+    assert job.counter.await_copies() == {0: {"bytes": 7}}
+    job.recover()
+    assert job.counter.await_copies() is None
+
+
+def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):
+    job.all_of.left = [[], [3], [3]]
+    assert job.counter.left_behind() == set()
+    assert Counter(path for path, _ in job.all_of.published)["measure"] == 3
+    job.all_of.left = [[3]] * 1000
+    monkeypatch.setattr(led_stage, "SETTLE_S", 0.5)
+    assert job.counter.left_behind() == {(3, 0)}
+
+
+def test_steps_are_led_as_long_as_the_job_runs(job):
+    """A request of another thread is planned from the assignment as it is then."""
+    seen = []
+
+    def plan(current):
+        seen.append(current)
+        return (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),)
+
+    threading.Thread(target=job.counter.request, args=(plan,)).start()
+    assert wait_until(lambda: any(path == "steps" for path, _ in job.all_of.published), 60, 0.01)
+    job.stop()
+    assert seen == [START]
+    assert [record.version for record in job.counter.records] == [START.version + 1]
+
+
+def claimed_by_another(job):
+    """Another process goes on with the job, while this one's query, coordinator and threads live."""
+    job.all_of.below |= {"": ["0"], f"0/{CONFIG.stage}/assignment": job.counter.assignment.to_json()}
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.claim()
+    other.resume(job.past())
+    return other
+
+
+def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(job):
+    assert job.config.epoch == job.counter.config.epoch == 1
+    other = claimed_by_another(job)
+    assert other.config.epoch == other.stage("counter").config.epoch == 2
+    other.require_driver()
+    other.stop()
+
+
+def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_nothing(job):
+    other = claimed_by_another(job)
+    published, queries = len(job.all_of.published), len(job.queries)
+    job.queries[0].stop()  # and its query dies, too
+    for act in (job.require_driver, job.recover, job.counter.measure, job.savepoint, job.end):
+        with pytest.raises(Deposed):
+            act()
+    assert (len(job.all_of.published), len(job.queries)) == (published, queries)
+    other.check()
+    other.stop()
+
+
+def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
+    other = claimed_by_another(job)
+    job.counter.request(lambda current: (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),))
+    with pytest.raises(Deposed):
+        for _ in range(1000):
+            job.check()
+            threading.Event().wait(0.01)
+    other.stop()
+
+
+def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
+    """Slots of the old query may go on under that one, and what they say under it is revoked."""
+    job.counter._coordinator._coordination.publish("assignment", {"version": START.version + 3})
+    job.all_of.below[f"0/{CONFIG.stage}/assignment"] = Assignment(START.version + 3, START.owner).to_json()
+    job.all_of.below[""] = ["0"]
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other.claim()
+    with pytest.raises(Deposed):
+        job.counter._coordinator._coordination.publish("assignment", {"version": START.version + 4})
+    other.resume(job.past())
+    assert other.stage("counter").begins[-1] == START.version + 4
+    assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
+    other.stop()
+
+
+def test_nobody_goes_on_with_a_job_that_has_ended(job):
+    job.stop()
+    job.end()
+    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    with pytest.raises(NotThere):
+        other.claim()

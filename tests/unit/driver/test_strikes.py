@@ -1,0 +1,106 @@
+"""Faults as the driver sees them: each happens once, in the first attempt."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.driver.strikes import Strikes
+from keyshift.model.errors import BadInput
+from keyshift.wire.faults import parse, parse_now
+
+
+class Stage:
+    """Keeps what its tasks are told."""
+
+    def __init__(self, attempt):
+        self.config = SimpleNamespace(attempt=attempt)
+        self.participant = SimpleNamespace(watch_children=self.watch)
+        self.watched, self.told, self.failed = {}, [], []
+
+    def watch(self, path, call):
+        self.watched[path] = call
+
+    def fail(self, fault):
+        self.failed.append(str(fault))
+
+    def tell(self, path, value):
+        self.told.append((path, value["slot"], value["action"]))
+
+
+class Services:
+    away = True
+
+    def __init__(self):
+        self.hits = []
+
+    def require(self, fault):
+        if fault.who == "executor":
+            raise BadInput(f"{fault} cannot happen")
+
+    def hit(self, fault):
+        self.hits.append(str(fault))
+
+
+@pytest.fixture
+def struck():
+    """Strikes on two stages, which listen; with what they did."""
+
+    def make(text, attempt=0):
+        stages, services, phases = [Stage(attempt), Stage(attempt)], Services(), []
+        strikes = Strikes(parse(text), stages, phases.append, services)
+        strikes.listen()
+        return SimpleNamespace(strikes=strikes, stages=stages, services=services, phases=phases)
+
+    return make
+
+
+def test_what_two_stages_come_to_happens_once(struck):
+    made = struck("restart:kafka@transfer, restart:zookeeper@switch, stop:source@align:1s")
+    first, second = made.stages
+    first.watched["faults"]([])
+    first.watched["faults"](["0"])
+    second.watched["faults"](["0", "2"])
+    for stage in made.stages:
+        stage.at_phase(stage, "prepare")
+        stage.at_phase(stage, "switch")
+    assert made.services.hits == ["restart:kafka@transfer", "restart:zookeeper@switch"]
+    assert [str(fault) for fault in made.strikes.done] == [
+        "restart:kafka@transfer",
+        "stop:source@align:1s",  # has hit itself
+        "restart:zookeeper@switch",
+    ]
+    assert made.phases == ["fault: restart kafka", "fault: restart zookeeper"]
+    assert [what for _, what in made.strikes.struck] == [f"{f.action} {f.who}" for f in made.strikes.done]
+    assert made.strikes.busy
+    assert not first.told + second.told
+
+
+def test_a_later_attempt_has_no_faults_in_phases(struck):
+    made = struck("restart:kafka@transfer, restart:zookeeper@switch", attempt=1)
+    made.stages[0].at_phase(made.stages[0], "switch")
+    assert made.stages[0].watched == {}
+    assert made.services.hits == []
+
+
+def test_the_coordinator_that_comes_to_the_phase_is_hit(struck):
+    made = struck("kill:coordinator@switch, stop:coordinator@drain:2s")
+    first, second = made.stages
+    second.at_phase(second, "switch")
+    first.at_phase(first, "switch")
+    first.watched["faults"](["1"])
+    assert (first.failed, second.failed) == (["stop:coordinator@drain:2s"], ["kill:coordinator@switch"])
+
+
+def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
+    made = struck("")
+    for fault in parse("restart:minio@4, kill:slot@5"):
+        made.strikes.hit(fault, made.stages[0])
+    assert made.services.hits == ["restart:minio@4"]
+    assert made.stages[0].told == [("fault", 0, "kill")]
+
+
+def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
+    made = struck("")
+    with pytest.raises(BadInput, match="kill:executor cannot happen"):
+        made.strikes.hit(parse_now("kill:executor"), made.stages[0])
+    assert (made.strikes.done, made.strikes.struck, made.stages[0].told) == ([], [], [])

@@ -1,0 +1,370 @@
+import os
+from collections import Counter
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from pydantic import Field
+
+from keyshift.experiment.live_spec import anywhere, live_spec
+from keyshift.experiment.spec import known_parameters, make_spec
+from keyshift.model.errors import BadInput
+from keyshift.planner import settings, strategies
+from keyshift.registry import named_values
+from keyshift.state import Backend, Settings, backends
+from keyshift.state.memory import MemoryStore
+from keyshift.wire.config import JobConfig
+from keyshift.workloads import workloads
+from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windowcount import WindowCount
+
+
+def test_the_defaults_are_a_possible_run():
+    spec = make_spec({})
+    assert spec.cores == spec.job.routers + max(spec.job.slots, spec.scenario.to_slots)
+    assert spec.start().moves_to(spec.target(spec.start()))
+
+
+def test_a_parameter_goes_to_the_part_that_declares_it():
+    spec = make_spec({"rate": 10.0, "slots": 3, "trigger": "shuffle", "keys": 77, "size": None, "deadline_s": 5})
+    assert (spec.run.rate, spec.job.slots, spec.scenario.trigger) == (10.0, 3, "shuffle")
+    assert (spec.workload.keys, spec.job.deadline_s) == (77, 5)
+    assert make_spec({"workload.keys": 77, "run.rate": 10.0}) == make_spec({"keys": 77, "rate": 10.0})
+
+
+def test_the_settings_of_a_strategy_can_be_changed_one_by_one():
+    assert make_spec({"strategy": "chunked", "size": 3}).point().size == 3
+    assert make_spec({"strategy": "meces", "bins": 4}).workload.model_dump()["bins"] == 4
+    assert make_spec({"strategy": "fluid"}).point() == strategies.get("fluid")
+
+
+def test_a_workload_has_parameters_of_its_own_beside_those_of_all():
+    given = {"window_ms": 250, "delay_ms": 0, "late_share": 0.5, "idle_ms": 100, "keys": 50}
+    workload = make_spec({"workload": "windowcount"} | given).workload
+    assert workload.model_dump().items() >= given.items()
+    assert make_spec({"workload": "windowcount"}).workload.window_ms == 500
+
+
+def test_a_file_that_a_workload_cannot_read_is_refused_before_anything_is_started(tmp_path):
+    bad = tmp_path / "latin.txt"
+    bad.write_bytes("ein Wort, dann\nM\u00fche".encode("latin-1"))
+    with pytest.raises(BadInput, match="line 2, byte 2 is 0xfc, which is not UTF-8"):
+        make_spec({"workload": "wordcount", "text": str(bad)})
+    with pytest.raises(BadInput, match="cannot be read"):
+        make_spec({"workload": "wordcount", "text": str(tmp_path / "none.txt")})
+
+
+@pytest.mark.parametrize(("workload", "name"), [("wordcount", "text"), ("stock", "tape")])
+def test_a_file_is_read_from_where_it_was_when_the_spec_was_made_and_results_do_not_say_where(
+    tmp_path, monkeypatch, workload, name
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("7|A||10.25|0|400|600001|B\n")
+    values = {"workload": workload, name: "in/a.txt"}
+    spec = live_spec(values)
+    assert make_spec(spec.parameters()).workload == spec.workload
+    assert spec.parameters()[name] == os.path.join("in", "a.txt")
+    told = anywhere(values, spec)
+    monkeypatch.chdir("/")
+    [source] = spec.repeated(1).workload.sources
+    assert source.partition(0).take(np.zeros(3, np.int64)).num_rows == 3
+    assert spec.parameters()[name] == "a.txt"
+    assert live_spec(told).workload == spec.workload
+    with pytest.raises(BadInput, match="cannot be read"):
+        live_spec(values)
+
+
+def test_what_a_run_was_made_of_makes_it_again():
+    given = {"workload": "windowcount", "window_ms": 250, "strategy": "meces", "bins": 4, "then_slots": "2", "seed": 9}
+    spec = make_spec(given)
+    flat = spec.parameters()
+    assert flat.items() >= given.items()
+    assert make_spec(flat) == spec
+    assert flat.keys() >= set(settings(strategies.get("meces"))) | {"rate", "slots", "keys", "backend"}
+    assert "window_ms" not in make_spec({}).parameters()
+
+
+def test_a_repetition_has_other_events_and_is_the_same_otherwise():
+    spec = make_spec({"seed": 4, "rate": 10.0})
+    again = spec.repeated(2)
+    assert again.parameters() == spec.parameters() | {"seed": 6}
+    assert spec.repeated(0) == spec
+
+
+def test_targets_are_whole_key_groups_whatever_the_unit():
+    spec = make_spec({"strategy": "meces", "bins": 4, "trigger": "shuffle", "affected": 3, "key_groups": 16})
+    moved = {move.unit for move in spec.start().moves_to(spec.target(spec.start()))}
+    assert len(spec.start().owner) == 64
+    assert moved == {group * 4 + bin_ for group in {unit // 4 for unit in moved} for bin_ in range(4)}
+    assert len(moved) == 12
+
+
+def test_a_map_moves_just_what_it_names():
+    spec = make_spec({"trigger": "map", "moves": "0:1,5:1", "slots": 2, "key_groups": 12})
+    assert [(m.unit, m.destination) for m in spec.start().moves_to(spec.target(spec.start()))] == [(0, 1), (5, 1)]
+
+
+def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
+    measured = make_spec({"trigger": "balance", "slots": 2, "key_groups": 4})
+    assert measured.target(measured.start(), heat=[9, 1, 1, 1]).owner[:2] == (0, 1)
+    zipf = make_spec({"trigger": "zipf", "skew": 2.0, "slots": 2, "key_groups": 8})
+    assert len(zipf.start().moves_to(zipf.target(zipf.start()))) > 0
+
+
+def test_several_reconfigurations_need_room_for_the_largest():
+    spec = make_spec({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2})
+    assert spec.scenario.reconfigurations == [2, 6, 3]
+    assert spec.tasks == {"counter": 6}
+    assert set(spec.target(spec.start(), spec.changes[1]).owner) == set(range(6))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "remedy"),
+    [
+        ("slots=0", "slots = 0", "greater than or equal to 1"),
+        ("rate_steps=10:2000,5:1", "rate_steps = '10:2000,5:1'", "ascending"),
+        ("rate_steps=24:2000", "rate_steps = '24:2000'", "below seconds = 24"),
+        ("rate_steps=1:-2", "rate_steps = '1:-2'", "each with a rate"),
+        ("rate_steps=1:fast", "rate_steps = '1:fast'", "e.g. 0:2000,10:6000"),
+        ("rate_steps=7", "rate_steps = '7'", "e.g. 0:2000,10:6000"),
+        ("rate=-1", "rate = -1", "greater than 0"),
+        ("slots=200", "slots = 200", "raise key_groups"),
+        ("to_slots=129", "to_slots = 129", "raise key_groups"),
+        ("strategy=fluit", "'fluit'", "did you mean 'fluid'"),
+        ("workload=keycont", "'keycont'", "did you mean 'keycount'"),
+        ("backend=memry", "'memry'", "did you mean 'memory'"),
+        ("ratte=1", "'ratte'", "did you mean 'rate'"),
+        ("trigger=later", "'later'", "'scale', 'shuffle'"),
+        ("keys=many", "'many'", "valid integer"),
+        ("trigger_s=60", "trigger_s = 60", "less than seconds"),
+        ("frame_ms=0.1", "frame_ms = 0.1", "raise frame_ms"),
+        ("state_bytes=1", "state_bytes = 1", "greater than or equal to 16"),
+        ("rate", "'rate'", "expected name=value"),
+        ("bins=3", "bins = 3", "power of two"),
+        ("size=0", "size = 0", "at least 1"),
+        ("order=hotest", "'hotest'", "did you mean 'hottest'"),
+        ("unit=bim", "'bim'", "did you mean 'bin'"),
+        ("background=maybe", "'maybe'", "true or false"),
+        ("fetch_back=2", "fetch_back = 2", "transfer = fetch"),
+        ("then_slots=4;8", "'4;8'", "whole numbers"),
+        ("then_slots=4,8,6,4", "seconds = 24", "lower gap_s"),
+        ("fault=burn:slot@4", "'burn' is none of kill, stop, restart", "for example"),
+        ("fault=kill:router@4", "'router' is none of source, destination, slot, flight", "for example"),
+        ("fault=kill:source@install", "source has the phases prepare, align, transfer", "for example"),
+        ("fault=kill:source@4", "source has the phases prepare, align, transfer;", "for example"),
+        ("fault=kill:slot@soon", "snapshot, batch, or seconds of measured time", "for example"),
+        ("fault=stop:source@align", "stop needs how long", "3s"),
+        ("fault=kill:source@align:3s", "kill needs no duration", "fault"),
+        ("fault=kill:slot@24", "24 s is not before the end", "seconds = 24"),
+        ("fault=kill:slot@4,kill:slot@12", "dies 2 times", "raise recoveries"),
+        ("fault=kill:slot@snapshot", "no snapshots are taken", "set snapshot_s"),
+        ("verify=snapshots", "no snapshots are taken", "set snapshot_s"),
+        ("verify=all", "'all'", "'end' or 'snapshots'"),
+        ("fault=kill:source@align,stop:destination@drain:1s", "only one of them", "at a time"),
+        ("fault=restart:zookeeper@drained", "zookeeper has the phases prepare, switch, align", "batch, or seconds"),
+        ("fault=restart:source@align", "what can happen to source is kill, stop", "for example"),
+        ("fault=kill:minio@snapshot", "what can happen to minio is stop, restart", "for example"),
+        ("fault=restart:coordinator@4", "what can happen to coordinator is kill, stop", "for example"),
+        ("fault=cut:flight@install", "flight has the phases transfer;", "for example"),
+        ("fault=cut:flight@transfer:1s", "cut needs no duration", "fault"),
+        ("fault=slow:flight@transfer", "slow needs how much longer a unit takes", "0.2s"),
+        ("fault=cut:source@transfer", "what can happen to source is kill, stop", "for example"),
+        ("fault=stop:kafka@4", "stop needs how long", "3s"),
+        ("fault=restart:kafka@4:long", "restart needs how long it is away at least", "or nothing"),
+        ("fault=restart:minio@snapshot:3s", "no snapshots are taken", "set snapshot_s"),
+        ("fault=kill:slot@batch", "no batch of Spark ends in", "lower batch_s = 300"),
+        ("then_slots=500", "then_slots = 500", "raise key_groups"),
+        ("slots_max=500", "slots_max = 500", "raise key_groups"),
+        ("slots_min=0", "slots_min = 0", "greater than or equal to 1"),
+        ("work_us=-1", "work_us = -1", "greater than or equal to 0"),
+        ("work_by=sleeping", "'sleeping'", "'waiting' or 'spinning'"),
+        ("rate=true", "rate = True", "neither a number"),
+        ("run.window_ms=5", "'run.window_ms'", "this run has workload = keycount"),
+        ("keys=1.5", "keys = 1.5", "valid integer"),
+        ("backend=5", "'5'", "known: memory"),
+        ("workload=null", "'None'", "known: keycount"),
+        ("workload.kyes=5", "'workload.kyes'", "did you mean 'workload.keys'"),
+        ("run.seed=5", "'run.seed'", "seed is a parameter of workload; give workload.seed"),
+        ("idle_ms=5", "'idle_ms'", "a parameter of workload windowcount; this run has workload = keycount"),
+        ("master=local-cluster", "master is no parameter", "--profile local-cluster"),
+    ],
+)
+def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting, value, remedy):
+    with pytest.raises(BadInput) as refused:
+        make_spec(named_values([setting]))
+    assert value in str(refused.value)
+    assert remedy in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_strategy_that_stops_the_query_has_faults_of_no_migration_only():
+    for fault in ("kill:source@transfer", "restart:kafka@switch", "cut:flight@transfer"):
+        with pytest.raises(BadInput, match="stop_restart stops the whole query, it has no phase"):
+            make_spec({"strategy": "stop_restart", "fault": fault})
+    for fault in ("kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"):
+        assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
+
+
+def test_an_autoscaler_has_bounds_and_as_many_tasks_as_it_may_ask_for():
+    spec = make_spec({"trigger": "auto", "slots": 3, "slots_max": 7})
+    assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (
+        7,
+        {"counter": 7},
+        [],
+        [],
+    )
+    assert make_spec({"trigger": "auto", "slots": 3}).tasks == {"counter": 6}
+    assert make_spec({"trigger": "auto", "slots": 3, "key_groups": 4}).tasks == {"counter": 4}
+    assert make_spec({"trigger": "auto", "slots": 2, "slots_min": 2, "slots_max": 2}).tasks == {"counter": 2}
+    for values in ({"slots": 5, "slots_max": 4}, {"slots": 1, "slots_min": 2}):
+        with pytest.raises(BadInput, match=f"slots = {values['slots']}: .*slots_min = .*slots_max"):
+            make_spec({"trigger": "auto"} | values)
+
+
+def test_tasks_beyond_what_the_scenario_needs_are_there_if_asked_for():
+    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 6}).tasks == {"counter": 6}
+    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 3}).tasks == {"counter": 4}
+
+
+def test_a_shuffle_of_more_groups_than_there_are_is_refused():
+    with pytest.raises(BadInput, match="affected = 200"):
+        make_spec({"trigger": "shuffle", "affected": 200})
+
+
+@pytest.mark.parametrize(
+    ("moves", "what"), [("", "moves = ''"), ("0-1", "moves = '0-1'"), ("500:0", "500"), ("0:7", "7")]
+)
+def test_a_map_that_names_what_is_not_there_is_refused(moves, what):
+    with pytest.raises(BadInput, match=what):
+        make_spec({"trigger": "map", "moves": moves, "slots": 2})
+
+
+def test_a_parameter_of_a_workload_has_bounds():
+    with pytest.raises(BadInput, match=r"late_share = 1\.5: .*less than or equal to 1 .*delayed"):
+        make_spec({"workload": "windowcount", "late_share": 1.5})
+
+
+def test_a_parameter_that_is_given_twice_is_refused():
+    with pytest.raises(BadInput, match=r"workload\.keys is given twice"):
+        make_spec({"keys": 5, "workload.keys": 6})
+
+
+def test_settings_are_json_or_text():
+    given = ["rate=5000", "keys=10", "trigger=shuffle", "cache=true", "order=id", "moves=0:1", "then_slots=4,3", "cap="]
+    assert named_values([*given, "size=null"]) == {
+        "rate": 5000,
+        "keys": 10,
+        "trigger": "shuffle",
+        "cache": True,
+        "order": "id",
+        "moves": "0:1",
+        "then_slots": "4,3",
+        "cap": "",
+        "size": None,
+    }
+
+
+def test_every_parameter_says_what_it_means_and_has_one_owner():
+    known = list(known_parameters())
+    assert all(field.description for _, _, field in known)
+    assert [name for name, count in Counter(name for _, name, _ in known).items() if count > 1] == []
+    owners = {name: owner for owner, name, _ in known}
+    wanted = {"rate": "run", "slots": "job", "seed": "workload", "bins": "strategy", "to_slots": "scenario"}
+    assert owners.items() >= (wanted | {"idle_ms": "workload windowcount"}).items()
+
+
+def test_steps_of_the_rate_count_from_the_beginning_of_the_measured_time():
+    plain = make_spec({}).run
+    assert (plain.steps(), plain.events()) == ([], 2000.0 * 28)
+    run = make_spec({"rate": 100, "rate_steps": "0:2000,10:6000,20:0", "warmup_s": 3, "seconds": 24}).run
+    assert run.steps() == [(3.0, 2000.0), (13.0, 6000.0), (23.0, 0.0)]
+    assert run.events() == 3 * 100 + 10 * 2000 + 10 * 6000
+    with pytest.raises(BadInput, match="nothing is offered"):
+        make_spec({"rate_steps": "0:0", "warmup_s": 0})
+
+
+class Rated(KeyCount):
+    """A workload with parameters that others have, too."""
+
+    name: ClassVar[str] = "rated"
+    rate: int = Field(default=3, ge=1, description="of its own")
+    order: str = Field(default="up", description="of its own")
+
+
+@pytest.fixture
+def rated(monkeypatch):
+    monkeypatch.setitem(workloads._entries, "rated", Rated)
+
+
+@pytest.mark.parametrize("name, owners", [("rate", "run.rate and workload.rate"), ("order", "workload.order and str")])
+def test_a_name_with_two_owners_is_refused_and_can_be_given_with_the_owner(rated, name, owners):
+    with pytest.raises(BadInput, match=f"'{name}' has 2 owners: say which, {owners}"):
+        make_spec({"workload": "rated", name: 5})
+    given = {"workload.rate": 7, "run.rate": 5.0, "workload.order": "down", "strategy.order": "reverse"}
+    spec = make_spec({"workload": "rated"} | given)
+    assert (spec.workload.rate, spec.run.rate, spec.workload.order) == (7, 5.0, "down")
+    assert spec.point().order == "reverse"
+    assert spec.parameters().items() >= given.items()
+    assert "rate" not in spec.parameters()
+    assert make_spec(spec.parameters()) == spec
+    assert make_spec({"rate": 5.0}).run.rate == 5.0, "where only one part has it"
+
+
+def test_a_backend_has_settings_of_its_own_which_every_store_gets(monkeypatch):
+    class Shelf(Settings):
+        shelves: int = Field(default=1, ge=1, description="how many")
+
+    made = []
+
+    def shelf(slot, schema, settings):
+        made.append((slot, settings.shelves))
+        return MemoryStore(slot, schema, settings)
+
+    monkeypatch.setitem(backends._entries, "shelf", Backend(shelf, "a shelf", Shelf))
+    spec = make_spec({"backend": "shelf", "shelves": 4})
+    assert spec.parameters().items() >= {"backend": "shelf", "shelves": 4}.items()
+    workload, backend = spec.workload, spec.backend
+    config = JobConfig(
+        "job",
+        0,
+        None,
+        workload.name,
+        workload.model_dump(),
+        "counter",
+        1,
+        1,
+        128,
+        backend=backend.name,
+        backend_settings=backend.settings,
+    )
+    config.open_store(1, config.make_stage().operator().state_schema)
+    assert made == [("job/0/counter/1", 4)]
+    with pytest.raises(BadInput, match="shelves = 0"):
+        make_spec({"backend": "shelf", "shelves": 0})
+    with pytest.raises(BadInput, match="a parameter of backend shelf; this run has backend = memory"):
+        make_spec({"shelves": 4})
+
+
+def test_all_stages_of_a_chain_may_migrate():
+    chain = {"workload": "chain", "chain": "map,counter,counter", "to_slots": 4}
+    assert make_spec(chain).moving == ["counter-2"]
+    everything = make_spec(chain | {"stage": "all"})
+    assert everything.moving == ["map", "counter-1", "counter-2"]
+    assert everything.cores == everything.job.routers + 3 * 4
+    with pytest.raises(BadInput, match=r"unknown stage 'al': .*map, counter-1, counter-2, all"):
+        make_spec(chain | {"stage": "al"})
+
+
+def test_only_one_stage_of_a_chain_may_use_time():
+    class Twice(WindowCount):
+        name: ClassVar[str] = "twice"
+
+        @property
+        def stages(self):
+            (stage,) = super().stages
+            return stage, replace(stage, name="again")
+
+    with pytest.raises(BadInput, match="workload = twice: windows, again use time, and only one stage may yet"):
+        replace(make_spec({}), workload=Twice())

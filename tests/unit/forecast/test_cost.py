@@ -1,0 +1,42 @@
+import pytest
+
+from keyshift.forecast import cost
+from keyshift.forecast.cost import cpu_us_per_event
+from keyshift.workloads import workloads
+from keyshift.workloads.nexmark import Nexmark
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of CPU time that shows 1 ms more whenever it is read."""
+    reads = []
+
+    def read():
+        reads.append(0)
+        return len(reads) * 1_000_000
+
+    monkeypatch.setattr(cost.time, "process_time_ns", read)
+    return reads
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_the_cost_of_an_event_is_the_cpu_time_of_the_second_half_by_its_events(name, clock):
+    assert cpu_us_per_event(workloads.get(name)(key_groups=8), frames=4, events_per_frame=50) == 2 * 1000 / 100
+    assert len(clock) == 2 + 4
+
+
+@pytest.mark.parametrize("query", ["q5", "q4"])
+def test_rows_of_timers_reach_the_last_stage(query, monkeypatch):
+    workload = Nexmark(key_groups=8, query=query, window_ms=40, slide_ms=20, delay_ms=5, auction_ms=20)
+    seen = []
+    process = cost._Stage.process
+
+    def watched(stage, given, watermark):
+        results = process(stage, given, watermark)
+        if stage._stage is workload.stages[-1]:
+            seen.extend(results)
+        return results
+
+    monkeypatch.setattr(cost._Stage, "process", watched)
+    assert cpu_us_per_event(workload, frames=8) > 0
+    assert sum(result["kind"].to_pylist().count(1) for result in seen) > 5

@@ -1,0 +1,153 @@
+"""Migrations that are small enough to follow by hand: one unit over one link, and what each strategy adds to that."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small_cluster import FREE, ONE_LINK, assignment, carried_out, load
+
+from keyshift.forecast import Cluster
+from keyshift.model.errors import BadInput
+
+HERE, THERE = assignment(0, 0), assignment(0, 1)  # unit 1 moves
+PAIR = load([10.0, 10.0])
+
+
+def test_a_unit_takes_its_bytes_by_the_bandwidth():
+    found = carried_out("all_at_once", HERE, THERE, PAIR)
+    assert found.completion_s == pytest.approx(1.0)
+    assert found.completion_s == pytest.approx(found.floor_s)
+    assert (found.bytes_moved, found.bytes_minimum, found.units_moved, found.steps) == (100, 100, 1, 1)
+
+
+def test_and_all_times_of_a_step_before_it():
+    costs = replace(FREE, request_s=5.0, notify_s=0.2, answer_s=0.3, handover_s=0.05)
+    found = carried_out("all_at_once", HERE, THERE, PAIR, costs=costs)
+    # Switched at 5.5 s, heard at 5.7 s, which is when the router has its next frame.
+    assert found.completion_s == pytest.approx(0.2 + 0.05 + 1.0)
+
+
+def test_a_router_switches_between_two_frames():
+    found = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, notify_s=0.03))
+    # Published at 0, prepared and switched at 0.03, heard at 0.06, next frame at 0.1.
+    assert found.completion_s == pytest.approx(0.1 - 0.03 + 1.0)
+
+
+def test_units_to_two_destinations_share_the_link_of_their_source():
+    one, other = assignment(0, 0, 0), assignment(0, 1, 2)
+    three = load([1.0, 1.0, 1.0])
+    assert carried_out("all_at_once", one, other, three).completion_s == pytest.approx(2.0)
+    apart = carried_out("fluid", one, other, three)
+    assert apart.completion_s == pytest.approx(2.0, abs=0.11)  # and the wait for a frame
+    assert (apart.steps, apart.step_s) == (2, pytest.approx(1.0))
+
+
+def test_slots_of_one_host_need_no_link_and_share_its_cores():
+    costs = replace(FREE, byte_s=0.02)  # a core sends 100 bytes/s, another one receives them
+    for cores, seconds in ((2, 1.0), (1, 2.0)):
+        host = Cluster(host_slots=2, cores=cores, link_bytes_per_s=1.0)
+        assert carried_out("all_at_once", HERE, THERE, PAIR, host, costs).completion_s == pytest.approx(seconds)
+
+
+def test_each_unit_costs_its_time_whatever_its_size():
+    costs = replace(FREE, byte_s=0.02, unit_s=0.5)
+    host = Cluster(host_slots=2, cores=2, link_bytes_per_s=1.0)
+    assert carried_out("all_at_once", HERE, THERE, PAIR, host, costs).completion_s == pytest.approx(1.25)
+
+
+def test_a_stream_costs_its_time_whatever_it_sends():
+    costs = replace(FREE, byte_s=0.02, stream_s=0.5)
+    host = Cluster(host_slots=3, cores=3, link_bytes_per_s=1.0)
+    alone = carried_out("all_at_once", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), host, costs)
+    apart = carried_out("all_at_once", assignment(0, 0, 0), assignment(0, 1, 2), load([1.0] * 3), host, costs)
+    assert (alone.completion_s, apart.completion_s) == (pytest.approx(2.25), pytest.approx(2.5))
+
+
+def test_the_coordinator_hears_one_answer_after_the_other():
+    found = carried_out(
+        "fluid", assignment(0, 0, 0), assignment(0, 1, 1), load([1.0] * 3), costs=replace(FREE, ack_s=0.2)
+    )
+    # Two have prepared by 0.4 s; done at 1.4, two have ended and prepared by 2.2; switched then.
+    assert found.completion_s == pytest.approx(3.2 - 0.4)
+
+
+def test_records_of_the_unit_wait_for_it_and_no_others():
+    found = carried_out("all_at_once", HERE, THERE, PAIR)
+    assert found.longest_s == pytest.approx(1.0)
+    # Half of the events, from its first frame on. P99 without a wait is the wait for a frame.
+    assert found.p99_ms == pytest.approx(99, abs=1)
+    assert found.spike_ms == pytest.approx(1000, rel=0.1)
+    assert found.seconds.set_index("second").loc[1, "p99_ms"] == pytest.approx(found.p99_ms, abs=1)
+
+
+def test_a_wait_of_less_than_one_event_in_a_hundred_is_no_spike():
+    found = carried_out("all_at_once", HERE, THERE, load([1000.0, 1.0]))
+    assert found.longest_s == pytest.approx(1.0)
+    assert found.spike_ms == pytest.approx(found.p99_ms, rel=0.02)
+
+
+@pytest.mark.parametrize("strategy", ["order_unaware", "pause_resume"])
+def test_a_gate_makes_all_records_of_its_slots_wait(strategy):
+    quiet = load([100.0, 0.0])  # nobody asks for what moves
+    assert carried_out("all_at_once", HERE, THERE, quiet).spike_ms == pytest.approx(99, abs=1)
+    assert carried_out(strategy, HERE, THERE, quiet).spike_ms == pytest.approx(1000, rel=0.1)
+
+
+def test_what_waited_keeps_the_slot_busy():
+    quick = carried_out("all_at_once", HERE, THERE, PAIR)
+    slow = carried_out("all_at_once", HERE, THERE, PAIR, costs=replace(FREE, event_s=0.04))
+    beyond = quick.seconds["p99_ms"].iloc[1], slow.seconds["p99_ms"].iloc[1]
+    assert beyond[0] < 250 < 400 < beyond[1]
+
+
+def test_what_is_asked_for_comes_first():
+    one, other = assignment(0, 0, 0, 0), assignment(0, 1, 1, 1)
+    asked = load([1.0, 0.0, 0.0, 50.0])
+    pushed = carried_out("drrs", one, other, asked, transfer="push", order="id")
+    fetched = carried_out("drrs", one, other, asked)
+    assert fetched.completion_s == pytest.approx(pushed.completion_s)
+    assert fetched.longest_s < 0.75 * pushed.longest_s
+
+
+def test_a_restart_writes_and_reads_all_state_and_stops_all_records():
+    costs = replace(FREE, restart_s=3.0)
+    found = carried_out("stop_restart", HERE, THERE, PAIR, costs=costs)
+    assert found.completion_s == pytest.approx(3.0 + 2.0 + 1.0)  # two units out of one host, one into each
+    assert found.bytes_moved == 200
+    assert found.spike_ms == pytest.approx(6000, rel=0.05)
+
+
+def test_of_a_copied_unit_only_what_has_changed_travels():
+    found = carried_out("replicated", HERE, THERE, load([10.0, 10.0], copy_every_s=2.0), replicate=1)
+    assert found.bytes_copied == 100
+    assert found.bytes_moved == pytest.approx(100 * (1 - np.exp(-1)))  # ten events on ten keys
+    waiting = carried_out("replicated", HERE, THERE, PAIR, replicate=1, replicas="warm_up")
+    assert waiting.replicate_s == pytest.approx(1.0)
+    assert waiting.completion_s < 1.0
+
+
+def test_nothing_to_move_takes_no_time():
+    found = carried_out("matched", HERE, HERE, PAIR)
+    assert (found.completion_s, found.steps, found.bytes_moved, found.floor_s) == (0.0, 0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "offered", "costs", "words"),
+    [
+        ("lazy", PAIR, FREE, "transfer = access: keys that move one by one"),
+        ("hybrid", PAIR, FREE, "transfer = remote: keys that move one by one"),
+        ("stop_restart", PAIR, replace(FREE, restart_s=np.nan), "no run that restarts was measured"),
+        ("fluid", PAIR, replace(FREE, event_s=0.06), r"rate = 20: slot 0 would be busy for 1\.2 s of each second"),
+        ("fluid", PAIR, replace(FREE, row_s=0.2), "2 s of them with 10 rows; lower rate"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(strategy, offered, costs, words):
+    with pytest.raises(BadInput, match=words):
+        carried_out(strategy, HERE, THERE, offered, costs=costs)
+
+
+def test_hosts_have_cores_slots_and_links():
+    with pytest.raises(BadInput, match="cores = 0"):
+        replace(ONE_LINK, cores=0)
+    with pytest.raises(BadInput, match="link_bytes_per_s = nan"):
+        replace(ONE_LINK, link_bytes_per_s=float("nan"))

@@ -1,0 +1,107 @@
+"""What is asked about a cluster, from names and texts to numbers; and runs, simulated with costs from others."""
+
+import pytest
+import small_store
+from small_cluster import FREE
+
+from keyshift.experiment.spec import make_spec
+from keyshift.forecast.calibration import calibrate, usable
+from keyshift.forecast.simulation import amount, questions, simulate
+from keyshift.model.errors import BadInput
+from keyshift.studies.study import named
+
+SMALL = {"slots": 4, "to_slots": 6, "key_groups": 24, "state": "24GB", "rate": 1000, "host_slots": 1, "routers": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [
+        ("10TB", 1e13),
+        ("64GiB", 2**36),
+        ("10Gbit", 1.25e9),
+        ("1.25GB/s", 1.25e9),
+        (" 5 ", 5.0),
+        (1e13, 1e13),
+        ("1e3 kB", 1e6),
+    ],
+)
+def test_amounts_have_units(text, bytes_):
+    assert amount(text) == bytes_
+
+
+@pytest.mark.parametrize("text", ["", "TB", "10 XB", "-1", "10TBs", "1,5GB"])
+def test_what_is_no_amount_is_refused(text):
+    with pytest.raises(ValueError, match="must be a number with a unit"):
+        amount(text)
+
+
+def test_a_point_is_simulated_with_the_plan_of_the_planner():
+    table = simulate(FREE, named(["all_at_once", "fluid"]), SMALL).set_index("point")
+    assert table["steps"].tolist() == [1, 8]
+    assert table["units_moved"].tolist() == [8, 8]
+    assert table["bytes_moved"].tolist() == [8e9, 8e9]
+    # Four units into each of the two new hosts, over 1.25 GB/s; two out of each of the others.
+    assert table["floor_s"].tolist() == [3.2, 3.2]
+    assert table.loc["all_at_once", "completion_s"] == pytest.approx(
+        3.2 + 0.05
+    )  # the second router switches half a frame later
+    assert table.loc["fluid", "completion_s"] == pytest.approx(8 * 0.8, rel=0.2)
+
+
+def test_settings_of_a_strategy_and_of_the_cluster_are_given_by_name():
+    points = {"two": {"strategy": "chunked", "size": 2}, "slow": {"strategy": "all_at_once", "link": "5Gbit"}}
+    asked = questions(points, SMALL)
+    assert (asked["two"].strategy.size, asked["slow"].cluster.link) == (2, 6.25e8)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"strategy": "fluit"}, "did you mean 'fluid'"),
+        ({"strategy": "hybrid"}, "keys that move one by one are not simulated"),
+        ({"state": "much"}, "state = 'much'"),
+        ({"slot": 3}, "unknown parameter 'slot': did you mean 'slots'"),
+        ({"to_slots": 25}, "slots = 25: more than key groups"),
+        ({"bins": 3, "unit": "bin"}, "bins = 3: must be a power of two"),
+    ],
+)
+def test_what_is_not_possible_is_refused_before_anything_is_simulated(given, words):
+    with pytest.raises(BadInput, match=words):
+        questions({"one": given}, SMALL)
+
+
+# -- runs that were measured -------------------------------------------------------------------------------------------
+
+
+def measured(strategy, number=0, **parameters):
+    """A run in two steps, made up."""
+    spec = make_spec({"strategy": strategy, "keys": 1000, "state_bytes": 1024, "key_groups": 8} | parameters)
+    figures = {"bytes_minimum": 400_000, "completion_s": 1.5 + number, "spike_ms": 60.0}
+    manifest = small_store.run(number, strategy, parameters=spec.parameters(), **figures)
+    tables = {name: table.to_pandas() for name, table in small_store.tables().items()}
+    return manifest, tables | {"migration": small_store.two_steps(1 + number)}
+
+
+def test_each_run_is_simulated_with_costs_from_runs_of_other_strategies():
+    runs = {name: [measured(name, number)] for number, name in enumerate(("fluid", "matched", "all_at_once"))}
+    found = calibrate(runs).validation.set_index("strategy")
+    assert found["held_out"].to_dict() == {name: name for name in runs}
+    assert found["completion_s"].tolist() == [1.5, 2.5, 3.5]
+    assert (found["simulated_completion_s"] > 0).all()
+    assert found["simulated_bytes_moved"].tolist() == pytest.approx([400_000] * 3)
+
+
+def test_without_others_it_says_that_nothing_was_held_out():
+    found = calibrate({"fluid": [measured("fluid")], "stop_restart": [measured("stop_restart", 1)]})
+    assert found.validation["held_out"].tolist() == ["", ""]
+    assert found.validation["simulated_completion_s"].isna().tolist() == [False, True]
+
+
+def test_runs_that_cannot_be_simulated_are_refused_and_those_of_a_store_left_out():
+    lazy = measured("lazy", 1)
+    with pytest.raises(BadInput, match="keys that move one by one"):
+        calibrate({"lazy": [lazy]})
+    store = small_store.result_store()
+    for manifest, _ in (measured("fluid", 0), lazy, measured("fluid", 2, fault="kill:slot@10", snapshot_s=2)):
+        store.put_run(manifest, small_store.tables())
+    assert [(name, len(some)) for name, some in usable(store).items()] == [("fluid", 1)]

@@ -1,0 +1,177 @@
+from dataclasses import astuple, dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from small_bucket import ENDPOINTS, VALUE, state, store_of
+
+from keyshift.lab.judge import final_state
+from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment
+from keyshift.results.verdict import Course, Inventory, Judgement
+from keyshift.runtime.snapshots import Part
+from keyshift.state.timers import EVENT
+from keyshift.wire.savepoint import Manifest, Savepoint
+from keyshift.workloads import workloads
+
+AFTER = Assignment(3, (2, 1, 1))
+
+
+@pytest.fixture
+def final(monkeypatch):
+    """Of a job with two savepoints, of which the last one has values and timers."""
+    store = store_of()
+    monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
+    for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
+        rows = {
+            str(slot): [list(astuple(place)) for place in store.write(name, slot, units, 10_000)]
+            for slot, units in ((1, [(1, state(1)), (2, state(2, keys=0))]), (2, [(0, state(0, timers=1))]))
+        }
+        manifest = Manifest()
+        manifest.add("counter", {f"slot-{slot}": {"places": of} for slot, of in rows.items()}, assignment)
+        store.commit(name, manifest)
+    sizes = {"counter": {0: 10, 1: 20, 2: 0}}
+    job = SimpleNamespace(
+        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False),
+        savepoints=[Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)],
+        stages=[SimpleNamespace(name="counter", assignments=[AFTER], begins=[1], records=[])],
+        revoked={2},
+        troubles=["late"],
+        snapshots_taken=["one that is complete"],
+    )
+    return final_state.of_job(job, {"counter": {"left_behind": {(1, 0)}, "to_move": {1}}}, planned_s=0.5)
+
+
+def test_the_final_state_has_the_values_and_the_timers_of_every_unit_with_the_slot_that_wrote_it(final):
+    timers = []
+    parts = list(final.parts(timers))
+    assert sorted({(int(p["unit"].iloc[0]), int(p["slot"].iloc[0]), len(p)) for p in parts}) == [(0, 2, 3), (1, 1, 3)]
+    found = [(int(t["unit"].iloc[0]), int(t["slot"].iloc[0]), t[t["kind"] == EVENT]["time"].tolist()) for t in timers]
+    assert sorted((unit, slot, sorted(times)) for unit, slot, times in found) == [
+        (0, 2, [0]),
+        (1, 1, [100, 101]),
+        (2, 1, [200, 201]),
+    ]
+
+
+def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the_final_state(final):
+    (counter,) = final.stages
+    first, last = counter.course.savepoints
+    assert (first.name, last.name) == ("savepoint first", "savepoint last")
+    assert (last.assignment, sorted(last.units)) == (AFTER, [(0, 2), (1, 1), (2, 1)])
+    assert final.offsets == {0: 9} and counter.unit_bytes == {0: 10, 1: 20, 2: 0}
+    assert counter.to_move == {1}
+    assert (counter.course.left_behind, final.revoked, final.troubles) == ({(1, 0)}, {2}, ["late"])
+    assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+PARAMETERS = {"key_groups": 8, "keys": 60, "skew": 0.5, "state_bytes": 32, "seed": 3}
+KEYED = pa.schema([pa.field("key", pa.int64()), *VALUE])
+ROUTERS, FRAMES, BEFORE = 2, 10, 4  # frames of each router, and those before the snapshot
+HERE, LATER = Assignment.contiguous(8, 2), Assignment(2, Assignment.contiguous(8, 2).owner)
+
+
+@dataclass
+class Ran:
+    """A run, and its state at a snapshot as a recovery would read it."""
+
+    workload: Any
+    run: SequentialRun
+    state: list[pd.DataFrame]
+
+    def judged(self, **changes: Any) -> Judgement:
+        """The snapshot."""
+        units = [(unit, slot) for unit, slot in enumerate(HERE.owner)]
+        course = Course([HERE, LATER], [Inventory("snapshot-a", LATER, units)])
+        stages = [StageEnd(stage.name, course, [1], {}, []) for stage in self.workload.stages]
+        offsets = dict.fromkeys(range(ROUTERS), BEFORE)
+        cut = FinalState(offsets, lambda timers: iter(self.state), stages, (), (), stopped=False)
+        final = replace(cut, cuts={"snapshot-a": replace(cut, **changes)})
+        run = self.run
+        frames = run.frames.assign(events=len(run.events) // len(run.frames))
+        return final_state.judged_cuts(self.workload, run.events, frames, run.results, final)["snapshot-a"]
+
+
+@pytest.fixture(params=["keycount", "chain"])
+def ran(request):
+    workload = workloads.get(request.param)(**PARAMETERS)
+    both = [HERE] * BEFORE + [LATER] * (FRAMES - BEFORE)
+    whole = run_sequentially(workload, both, routers=ROUTERS, frames=FRAMES)
+    return Ran(workload, whole, run_sequentially(workload, [HERE], routers=ROUTERS, frames=BEFORE).final)
+
+
+def test_a_snapshot_is_right_that_has_what_a_run_up_to_its_offsets_leaves(ran):
+    assert ran.judged().ok, ran.judged().examples
+
+
+def test_the_state_of_another_moment_is_no_snapshot(ran):
+    ran.state = ran.run.final
+    found = ran.judged()
+    assert found.wrong > 10 and found.lost == found.unexpected == 0
+    assert all("final state of key" in line and "expected count" in line for line in found.examples)
+
+
+def test_a_snapshot_is_bad_if_results_are_on_the_wrong_side_of_it(ran):
+    assert ran.judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE + 1)).lost > 0
+    assert ran.judged(offsets=dict.fromkeys(range(ROUTERS), BEFORE - 1)).unexpected > 0
+
+
+def test_a_snapshot_that_cannot_be_read_is_bad(ran):
+    def gone(timers):
+        raise ServiceUnavailable("its segment is not there")
+        yield
+
+    found = ran.judged(parts=gone)
+    assert not found.ok and found.examples == ("wrong: it cannot be read: its segment is not there",)
+
+
+def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypatch):
+    """With what counted then: versions before its own, and results that were not revoked by then."""
+    store = store_of()
+    monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
+    whole, change = state(0, keys=3), Part(0, 2, 1, state(0, timers=1).timers, None, [(1, (9, b"x"))], [2])
+    places = [*store.write("snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
+    places += store.write_parts("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
+    for name, version, offset, some, revoked in (
+        ("snapshot-000-000001-aa", 2, 5, places[:1], []),
+        ("snapshot-001-000002-bb", 5, 8, places, [2, 3]),
+        ("final", 6, 9, places[:1], []),
+    ):
+        manifest = Manifest()
+        manifest.offsets[0] = offset
+        rows = [list(astuple(place)) for place in some]
+        manifest.add("counter", {"slot-0": {"places": rows}}, Assignment(version, (0,)))
+        store.commit(name, manifest, revoked=revoked)
+    job = SimpleNamespace(
+        config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True),
+        savepoints=[Savepoint("final", {0: 9}, {"counter": {}})],
+        stages=[
+            SimpleNamespace(
+                name="counter", assignments=[Assignment(v, (0,)) for v in (1, 2, 3, 4, 5, 6)], begins=[1, 4], records=[]
+            )
+        ],
+        revoked={2, 3},
+        troubles=[],
+        snapshots_taken=[],
+    )
+    final = final_state.of_job(job, {"counter": {"left_behind": set()}})
+    first, second = final.cuts.values()
+    assert list(final.cuts) == ["snapshot-000-000001-aa", "snapshot-001-000002-bb"]
+    assert final.stopped and not first.stopped
+    assert (first.offsets, first.revoked, second.offsets, second.revoked) == ({0: 5}, [], {0: 8}, [2, 3])
+    courses = [(cut.stages[0].course, cut.stages[0].begins) for cut in (first, second)]
+    assert [([each.version for each in course.assignments], begins) for course, begins in courses] == [
+        ([1, 2], [1]),
+        ([1, 2, 3, 4, 5], [1, 4]),
+    ]
+    assert courses[1][0].savepoints[0].units == [(0, 0)], "of two parts"
+    timers = []
+    (found,) = [pd.concat(second.parts(timers))]
+    assert dict(zip(found["key"], found["count"], strict=True)) == {0: 0, 1: 9}
+    assert len(timers) == 1 and timers[0]["kind"].tolist().count(EVENT) == 1

@@ -1,0 +1,108 @@
+"""The experiments with runs that were made up: every set asks for runs that are possible, and every cell runs.
+
+Real ones: tests/notebooks/test_smoke_sets.py.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import nbformat
+import pandas as pd
+import pytest
+import small_store
+import yaml
+from matplotlib import pyplot as plt
+
+from keyshift import suite
+from keyshift.peers import flink_run
+from keyshift.results.tables import TABLES
+from keyshift.studies import notebook
+from keyshift.studies.batch import prepare
+from keyshift.studies.study import Study, specs_of
+
+ROOT = Path(__file__).parents[3]
+STUDIES = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if "study = measure" in p.read_text())
+SETS = sorted(
+    path
+    for path in (ROOT / "data").rglob("*.yaml")
+    if ROOT / "notebooks" / yaml.safe_load(path.read_text())["notebook"] in STUDIES
+)
+
+
+LOOKS = pd.DataFrame(dict.fromkeys(TABLES["scaling"].names, 2.0), index=range(4)).assign(
+    t_s=[0.5, 1.5, 2.5, 3.5], slots=[1, 1, 2, 2], target=[1, 2, 2, 2], migrating=False, reason="as it was", stage=0
+)
+FEW = {"slots": 20, "rate": 1000, "key_groups": 100, "state": "20GB", "clusters": [10], "sizes": ["1GB"]}
+SMALLER = {"04_simulate_clusters": FEW}  # of what takes long
+
+
+class Enough(Exception):
+    """The points are possible; what is drawn of them is tried elsewhere."""
+
+
+def made_up(points, common=None, profile="", one_job=True):
+    """What ``measure`` gives, with two repetitions of each point that nobody has measured."""
+    specs = specs_of(points, common or {})
+    runs = {}
+    for number, (name, spec) in enumerate(specs.items()):
+        told = {"parameters": spec.parameters(), "notes": ["nobody has measured this"]}
+        one, two = (small_store.run(2 * number + each, spec.strategy.name, **told) for each in (0, 1))
+        tables = {table: content.to_pandas() for table, content in small_store.tables().items()} | {"scaling": LOOKS}
+        tables["migration"] = small_store.two_steps(1 + number)
+        runs[name] = [(one, tables), (two, tables)]
+    return Study(runs, specs)
+
+
+def made_up_beside_flink(points, common, profile=""):
+    """What ``measure_beside_flink`` gives."""
+    spec = flink_run.flink_spec(common)
+    ended = small_store.run(99, flink_run.NAME, parameters=spec.parameters())
+    tables = {table: content.to_pandas() for table, content in small_store.tables().items()}
+    return made_up(points, common) | Study({flink_run.NAME: [(ended, tables)] * 2}, {flink_run.NAME: spec})
+
+
+def execute(path, parameters):
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    space = {}
+    for cell in cells:
+        exec(cell.source, space)
+        if "parameters" in cell.metadata.get("tags", []):
+            space |= parameters
+    return space
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch):
+    monkeypatch.setitem(vars(suite), "measure", made_up)
+    monkeypatch.setitem(vars(suite), "measure_beside_flink", made_up_beside_flink)
+    with mpl.rc_context({"backend": "agg"}):
+        yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_cell_runs_with_the_defaults(path, monkeypatch):
+    published = []
+    monkeypatch.setattr(notebook, "display", lambda *told, **how: published.append(told))
+    space = execute(path, SMALLER.get(path.stem, {}))
+    assert len(published) == 1
+    assert len(space["study"].manifests) == 2 * len(space["study"].specs)
+    assert plt.get_fignums() or "figure" in space
+
+
+@pytest.mark.parametrize("file", SETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_set_asks_for_runs_that_are_possible(file, monkeypatch):
+    def possible(points, common=None, profile="", one_job=True):
+        assert specs_of(points, common or {})
+        raise Enough
+
+    def possible_beside_flink(points, common, profile=""):
+        assert flink_run.flink_spec(common)
+        possible(points, common)
+
+    monkeypatch.setitem(vars(suite), "measure", possible)
+    monkeypatch.setitem(vars(suite), "measure_beside_flink", possible_beside_flink)
+    prepared = prepare(file, ROOT / "notebooks")
+    for execution in prepared.executions:
+        with pytest.raises(Enough):
+            execute(prepared.notebook, execution.parameters)

@@ -1,0 +1,65 @@
+"""What a run's verdict says of snapshots that were judged."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift.lab.judge import outcome
+from keyshift.lab.judge.final_state import FinalState, StageEnd
+from keyshift.lab.judge.outcome import Ended, Span
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.keys import Assignment
+from keyshift.model.records import SnapshotRecord
+from keyshift.results.verdict import Course, Judgement
+from keyshift.workloads import workloads
+
+GOOD = Judgement(0, 0, 0, 0, 0, 0, 0)
+BAD = Judgement(0, 0, 0, 2, 0, 0, 0, ("wrong: final state of key 5", "wrong: final state of key 6"))
+TAKEN = [SnapshotRecord(1, 2, {"counter": 3}, {"counter": 4}, name) for name in ("a", "b", "c")]
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """A good run, as its verdict is to be made; gives it what is found at each snapshot, None if none is judged."""
+
+    def make(cuts):
+        monkeypatch.setattr(outcome, "judged_cuts", lambda *given: cuts or {})
+        workload = workloads.get("keycount")(key_groups=8, keys=50, skew=0.5, state_bytes=32, seed=1)
+        run = run_sequentially(workload, [Assignment.contiguous(8, 2)])
+        frames = run.frames.assign(events=len(run.events) // len(run.frames))
+        traffic = SimpleNamespace(offered=lambda before: (run.events, frames), results=lambda: run.results, seconds=[])
+        stage = StageEnd("counter", Course(run.assignments), [1], {}, [])
+        final = FinalState({0: 10, 1: 10}, lambda timers: iter(run.final), [stage], (), (), snapshots=TAKEN, cuts=cuts)
+        return Ended(workload, traffic, SimpleNamespace(offered=len(run.events)), final, [])
+
+    return make
+
+
+def verdicts(ended):
+    return ended.tables(Span(0, 0, 1, 0))["snapshots"]["verdict"].to_pylist()
+
+
+def test_a_bad_snapshot_makes_the_verdict_bad_and_is_named_with_what_is_wrong_in_it(ended):
+    run = ended({"a": GOOD, "b": BAD})
+    found = run.verdict()
+    assert not found.ok and (found.wrong, found.others["snapshots"]) == (0, 1)
+    assert found.examples == ["snapshots: b: wrong: final state of key 5", "snapshots: b: wrong: final state of key 6"]
+    assert verdicts(run) == ["ok", "bad", "not judged"]
+    assert run.notes == ["2 snapshots were judged, each as if the job had ended there: 1 bad"]
+
+
+def test_good_snapshots_change_nothing_but_are_counted(ended):
+    run = ended({"a": GOOD, "b": GOOD, "c": GOOD})
+    assert run.verdict().ok and run.verdict().others["snapshots"] == 0
+    assert verdicts(run) == ["ok"] * 3
+    assert run.notes == ["3 snapshots were judged, each as if the job had ended there: 0 bad"]
+
+
+def test_that_there_was_no_snapshot_to_judge_is_told(ended):
+    assert ended({}).notes == ["0 snapshots were judged, each as if the job had ended there: 0 bad"]
+
+
+def test_nothing_is_said_of_snapshots_that_nobody_judges(ended):
+    run = ended(None)
+    assert run.verdict().ok and "snapshots" not in run.verdict().others
+    assert (verdicts(run), run.notes) == (["not judged"] * 3, [])

@@ -1,0 +1,44 @@
+"""A run in this process drives what a job runs: what is wrong there is wrong here."""
+
+import pytest
+
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.keys import Assignment
+from keyshift.protocol.slot import SlotMachine
+from keyshift.results.verdict import judge
+from keyshift.runtime.computation import Computation
+from keyshift.workloads import workloads
+
+TWO = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, version=2)]
+SMALL = {"key_groups": 8, "keys": 50, "skew": 0.5, "seed": 1}
+WORKLOADS = {
+    "keycount": workloads.get("keycount")(**SMALL),
+    "windowcount": workloads.get("windowcount")(**SMALL, window_ms=20, delay_ms=10),
+}
+
+
+def verdict(name):
+    run = run_sequentially(WORKLOADS[name], TWO, frames=12)
+    return judge(WORKLOADS[name], run.events, run.results, run.final, run.assignments, times=run.times), run
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_units_change_their_slot_between_two_frames_as_in_a_job(name):
+    found, run = verdict(name)
+    assert found.ok, found
+    assert set(run.results["version"]) == {1, 2}
+    owners = {(row.unit, row.slot) for part in run.final for row in part.itertuples()}
+    assert owners == {(unit, TWO[1].owner[unit]) for unit in range(8)}
+
+
+def test_records_that_wait_for_a_unit_and_are_forgotten_are_lost(monkeypatch):
+    drain = SlotMachine.drain
+    monkeypatch.setattr(SlotMachine, "drain", lambda machine, most: ([], drain(machine, most)[1]))
+    found, _ = verdict("keycount")
+    assert found.lost
+
+
+def test_timers_that_fire_only_if_a_record_comes_are_missed(monkeypatch):
+    monkeypatch.setattr(Computation, "timers_due", lambda *_, **__: [])
+    found, _ = verdict("windowcount")
+    assert not found.ok

@@ -1,0 +1,485 @@
+"""A job that lasts, over stand-ins: what it answers, refuses, survives, and how it ends."""
+
+import json
+import threading
+
+import pytest
+from small_live import Stage, live_job
+
+from keyshift.control.metrics import Metrics
+from keyshift.experiment.live_spec import live_spec, parameters, room
+from keyshift.lab.live import run as live_run
+from keyshift.lab.live.run import LONGEST_PAUSE_S, WINDOW_S, pause_before
+from keyshift.model.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.keys import Assignment
+from keyshift.waiting import wait_until
+
+SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
+CHAIN = SMALL | {"workload": "chain", "chain": "counter,map,counter"}
+
+
+@pytest.fixture
+def job(monkeypatch):
+    with live_job(monkeypatch, live_spec(SMALL)) as job:
+        yield job
+
+
+def test_a_live_job_takes_snapshots_and_survives_deaths_unless_it_is_told_otherwise():
+    spec = live_spec({})
+    assert (spec.job.snapshot_s, spec.run.recoveries, spec.tasks) == (10.0, 5, {"counter": 4})
+    spec = live_spec({"job.snapshot_s": 0, "recoveries": 1, "slots_max": 7})
+    assert (spec.job.snapshot_s, spec.run.recoveries, spec.tasks) == (0.0, 1, {"counter": 7})
+    assert room(spec) == 16
+    assert not {"trigger_s", "seconds", "fault"} & parameters(spec).keys()
+    assert parameters(spec)["slots_max"] == 7
+
+
+def test_a_job_may_scale_itself_and_has_no_other_trigger():
+    spec = live_spec(CHAIN | {"trigger": "auto", "slots_max": 5})
+    assert spec.tasks == {"counter-1": 5, "map": 5, "counter-2": 5}
+    assert (spec.changes, parameters(spec)["trigger"]) == ([], "auto")
+    with pytest.raises(BadInput, match="trigger = balance: a job that lasts is scaled when it is asked, or by itself"):
+        live_spec({"trigger": "balance"})
+    with pytest.raises(BadInput, match="slots = 2: trigger = auto begins between slots_min = 3 and slots_max = 4"):
+        live_spec({"trigger": "auto", "slots_min": 3})
+
+
+@pytest.mark.parametrize("name", ["trigger_s", "scenario.trigger_s", "seconds", "fault", "rate_steps", "repetitions"])
+def test_what_only_a_run_with_a_scenario_has_is_refused(name):
+    with pytest.raises(BadInput, match=f"{name.rpartition('.')[2]} is of a run with a scenario"):
+        live_spec({name: 1})
+
+
+def test_more_slots_than_key_groups_are_refused_before_anything_starts():
+    with pytest.raises(BadInput, match="slots_max = 20: more slots than key groups"):
+        live_spec(SMALL | {"slots_max": 20})
+
+
+def test_it_scales_and_says_so(job):
+    before = job.status()
+    assert before["state"] == "running" and before["stages"]["counter"]["slots"] == 2
+    done = job.scale("counter", 4)
+    assert (done["outcome"], done["slots"], done["planned_moves"], done["planned_steps"]) == ("complete", 4, 8, 8)
+    after = job.status()
+    assert after["stages"]["counter"]["slots"] == 4
+    assert [after["stages"]["counter"]["of_slot"][slot]["units"] for slot in range(4)] == [4] * 4
+    (feed, rate, _), (begin, _, seconds) = job.traffic.told[:2]
+    assert (feed, rate, begin, seconds) == ("feed", 2000.0, "begin", None)
+
+
+@pytest.fixture
+def chain(monkeypatch):
+    with live_job(monkeypatch, live_spec(CHAIN)) as job:
+        yield job
+
+
+def test_every_stage_of_a_chain_has_tasks_for_as_many_slots():
+    assert live_spec(CHAIN).tasks == {"counter-1": 4, "map": 4, "counter-2": 4}
+    assert live_spec(CHAIN | {"slots_max": 3}).tasks == {"counter-1": 3, "map": 3, "counter-2": 3}
+
+
+def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
+    for number, (stage, slots) in enumerate([("map", 4), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
+        done = chain.scale(stage, slots)
+        assert (done["stage"], done["number"], done["outcome"]) == (stage, int(number == 3), "complete")
+    stages = chain.status()["stages"]
+    assert {name: told["slots"] for name, told in stages.items()} == {"counter-1": 3, "map": 2, "counter-2": 1}
+    assert [len(stage.assignments) for stage in chain.inner.stages] == [2, 3, 2]
+
+
+def test_two_stages_migrate_at_the_same_time_and_the_one_is_over_while_the_other_goes_on(chain):
+    slow = next(stage for stage in chain.inner.stages if stage.name == "map")
+    move, slow.check = slow.check, lambda: None
+    chain.scale("map", 4, wait=False)
+    chain.scale("counter-2", 3, wait=False)
+    assert chain.scale("counter-1", 4)["outcome"] == "complete"
+    assert wait_until(lambda: [each["outcome"] for each in chain.status()["migrations"]][1] == "complete", 60)
+    told = chain.status()
+    assert told["migrating"] and told["migrations"][0]["outcome"] == "under way"
+    assert [of["migrating"] for of in told["stages"].values()] == [False, True, False]
+    slow.check = move
+    assert wait_until(lambda: not chain.status()["migrating"], 60)
+    assert {name: told["slots"] for name, told in chain.status()["stages"].items()} == {
+        "counter-1": 4,
+        "map": 4,
+        "counter-2": 3,
+    }
+
+
+def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(chain):
+    chain.inner.go.clear()
+    chain.scale("map", 4, wait=False)
+    chain.scale("counter-1", 3, wait=False)
+    chain.cancel()
+    assert wait_until(lambda: not chain.status()["migrating"], 60)
+    for migration in chain.status()["migrations"]:
+        assert migration["outcome"].startswith(f"incomplete: {migration['stage']}: 1 requests for a migration were")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda job: job.scale(slots=3), "stage is missing: this job has counter-1, map, counter-2"),
+        (lambda job: job.plan("fluid", 3), "stage is missing: this job has counter-1, map, counter-2"),
+        (lambda job: job.scale("counter", 3), "unknown stage 'counter': did you mean"),
+        (lambda job: job.plan("fluid", 3, stage="sink"), "unknown stage 'sink': known: counter-1, map, counter-2"),
+        (lambda job: job.scale("map", 5), "slots = 5: 4 are provisioned in this job"),
+    ],
+)
+def test_a_stage_of_a_chain_has_to_be_named(chain, ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(chain)
+    assert chain.status()["migrations"] == []
+    assert all(len(stage.assignments) == 1 and not stage.requests for stage in chain.inner.stages)
+
+
+def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
+    job.inner.go.clear()
+    told = job.plan("all_at_once", 3)
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["under way"]
+    moves = [(m["unit"], m["destination"]) for step in told["steps"] for m in step["moves"]]
+    assert len(told["steps"]) == 1 and moves
+    assert job.status()["stages"]["counter"]["slots"] == 2
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    owners = job.status()["stages"]["counter"]["owners"]
+    assert all(owners[unit] == destination for unit, destination in moves)
+
+
+def test_groups_can_be_sent_to_slots_by_name(job):
+    job.plan("fluid", {0: 3, 1: 2})
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    assert job.status()["stages"]["counter"]["owners"][:3] == [3, 2, 0]
+
+
+def test_more_slots_than_are_provisioned_need_a_restart_which_is_made_when_asked(job):
+    with pytest.raises(BadInput, match=r"slots = 6: 4 are provisioned.*slots_max=6.*strategy stop_restart"):
+        job.scale(slots=6)
+    assert job.plan("stop_restart", 6)["slots"] == 6
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    stage = job.status()["stages"]["counter"]
+    assert (stage["slots"], stage["provisioned"]) == (6, 6)
+    with pytest.raises(BadInput, match="slots = 17: 16 are provisioned in this job; start a job with"):
+        job.plan("stop_restart", 17)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda job: job.scale("countr", 3), "unknown stage 'countr': did you mean 'counter'"),
+        (lambda job: job.scale(slots=0), "slots = 0: must be a number of slots from 1 to 4"),
+        (lambda job: job.scale(slots=True), "slots = True"),
+        (lambda job: job.plan("fluit", 3), "did you mean 'fluid'"),
+        (lambda job: job.plan("fluid", {}), "must be a number of slots"),
+        (lambda job: job.plan("fluid", {99: 1}), "99"),
+        (lambda job: job.plan("fluid", 3, {"size": 0}), "size = 0"),
+        (lambda job: job.plan("meces", 3), "this job has bins = 1 for its life"),
+        (lambda job: job.set_rate(0), "rate = 0"),
+        (lambda job: job.set_rate(float("nan")), "rate = nan"),
+    ],
+)
+def test_what_is_not_possible_is_refused_and_changes_nothing(job, ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(job)
+    assert job.status()["migrations"] == []
+    assert not job.counter.requests and len(job.counter.assignments) == 1
+    assert [what for what, *_ in job.traffic.told] == ["feed", "begin"]
+
+
+def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is_by_then(job):
+    job.inner.go.clear()
+    job.scale(slots=4, wait=False)
+    job.scale(slots=3, wait=False)
+    job.plan("all_at_once", 2)
+    assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 3
+    assert job.status()["stages"]["counter"]["slots"] == 2
+
+
+def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job, monkeypatch):
+    def fails():
+        raise MigrationFailed("measure: 1 did not answer")
+
+    job.inner.go.clear()
+    job.plan("hot_first", 4)
+    job.plan("hot_first", 3)
+    monkeypatch.setattr(job.counter, "measure", fails)
+    job.inner.go.set()
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    first, second = (each["outcome"] for each in job.status()["migrations"])
+    assert first == "complete"
+    assert second.startswith("incomplete: migration 1 was dropped, no plan could be made when its turn came: measure")
+    assert job.scale(slots=2)["outcome"] == "complete"
+
+
+def test_what_is_taken_back_is_not_complete(job):
+    job.inner.go.clear()
+    job.scale(slots=4, wait=False)
+    job.cancel()
+    assert wait_until(lambda: not job.status()["migrating"], 60)
+    (migration,) = job.status()["migrations"]
+    assert migration["outcome"].startswith("incomplete: 1 requests for a migration were taken back")
+
+
+def test_the_rate_can_be_changed(job):
+    job.set_rate(500)
+    assert ("change_rate", 500.0) in job.traffic.told
+    assert job.status()["rate"] == 500
+
+
+@pytest.fixture
+def scaling(monkeypatch):
+    """A chain that scales itself: the first stage is at work all the time, the second one hardly ever."""
+    seen = {"counter-1": 0.0, "counter-2": 0.0}
+
+    def measured(stage):
+        seen[stage.name] += 1.0
+        slots = range(stage.config.slots)
+        share = 1.0 if stage.name == "counter-1" else 0.01
+        records, busy_s = 100 * seen[stage.name], share * seen[stage.name]
+        return {n: {"seconds": 1.0, "records": [[n, records]], "busy_s": busy_s} for n in slots}
+
+    monkeypatch.setattr(Stage, "measure", measured)
+    values = SMALL | {"workload": "chain", "trigger": "auto", "autoscale_s": 1, "slots_max": 4}
+    with live_job(monkeypatch, live_spec(values)) as job:
+        yield job
+
+
+def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_anybody(scaling):
+    assert wait_until(lambda: scaling.status()["migrations"], 60)
+    told = scaling.status()
+    migration = told["migrations"][0]
+    assert (migration["stage"], migration["slots"]) == ("counter-1", 4)
+    assert wait_until(lambda: scaling.status()["stages"]["counter-1"]["slots"] == 4, 60)
+    (moved,) = [each for each in scaling.status()["autoscaler"]["decisions"] if each["moves"]]
+    assert (moved["stages"]["counter-1"]["slots"], moved["stages"]["counter-1"]["target"]) == (2, 4)
+    assert moved["stages"]["counter-1"]["true_per_s"] == pytest.approx(100)
+    assert "counter-1 2 → 4 slots" in moved["words"]
+    assert any(moved["words"] in line for line in scaling.said)
+    assert told["autoscaler"]["moves"] == 1 and told["autoscaler"]["looks"] >= 2
+    assert json.loads(json.dumps(told, allow_nan=False))["autoscaler"]
+    found = Metrics(scaling).text().decode()
+    assert 'keyshift_target_slots{stage="counter-1"} 4.0' in found
+    assert "keyshift_autoscaler_moves_total 1.0" in found
+    run = scaling._run
+    scaling.stop()
+    assert len(run.scalings) >= 2, "all of them are stored with the run"
+
+
+def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
+    scaling.inner.go.clear()
+    scaling.scale("counter-2", 1, wait=False)
+    looks = scaling.status()["autoscaler"]["looks"]
+    assert wait_until(lambda: scaling.status()["autoscaler"]["looks"] >= looks + 3, 60)
+    newest = scaling.status()["autoscaler"]["decisions"][-2:]
+    assert {each["reason"] for each in newest} == {"a migration is under way"}
+    assert len(scaling.status()["migrations"]) == 1, "it waits for that"
+    scaling.inner.go.set()
+    assert wait_until(lambda: not scaling.status()["migrating"], 60)
+    assert scaling.status()["stages"]["counter-2"]["slots"] == 1
+
+
+def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
+    kept = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
+        job.set_rate(300)
+        assert wait_until(lambda: kept and kept[-1]["rate"] == 300, 60)
+        job.scale(slots=4)
+        assert wait_until(lambda: len(set(kept[-1]["stages"]["counter"]["assignments"]["begin"])) == 4, 60)
+        number = len(kept)
+        job.counter.measured = 0
+        assert wait_until(lambda: job.counter.measured >= 2, 60), "it looks"
+        assert len(kept) == number <= len(job.inner.in_journal), "it is said when it is written down"
+        assert kept[-1]["run_id"] == job.run_id and kept[-1]["plans"]["counter"]["requested"] == 1
+        assert kept[-1]["trigger"] > 0 and kept[-1]["token"] == "secret"
+        assert json.loads(json.dumps(kept[-1])) == kept[-1]
+
+
+def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_next_one(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        assert journals, "it can be resumed as soon as it is ready"
+        job.scale(slots=4)
+        job.inner.go.clear()
+        job.scale(slots=3, wait=False)
+        assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 60)
+    journal = json.loads(json.dumps(journals[-1]))
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal) as job:
+        assert wait_until(lambda: job.status()["migrations"][1]["outcome"] != "under way", 60)
+        first, second = job.status()["migrations"]
+        assert (first["outcome"], second["number"]) == ("complete", 1)
+        assert second["outcome"].startswith("incomplete: the job's process was gone")
+        assert not job.status()["migrating"]
+        assert (job.run_id, job.inner.calls) == (journal["run_id"], ["claim", "resume"])
+        assert job.scale(slots=2)["number"] == 2
+
+
+def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        job.inner.go.clear()
+        job.scale(slots=4, wait=False)
+        assert wait_until(lambda: len(journals[-1]["targets"]) == 1, 60)
+    (target,) = journals[-1]["targets"].values()
+
+    def switched(inner):
+        stage = inner.stages[0]
+        stage.assignments.append(Assignment(stage.assignment.version + 1, tuple(target)))
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=switched) as job:
+        assert wait_until(lambda: job.status()["migrations"][0]["outcome"] == "complete", 60)
+        assert job.status()["migrations"][0]["took_s"] > 0
+
+
+def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append):
+        pass
+
+    def dies(inner):
+        inner.calls.append("dies")
+        raise QueryDied("the snapshot has gone")
+
+    with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=dies) as job:
+        assert (job.inner.calls, job.status()["deaths"]) == (["claim", "dies", "recover"], 1)
+        assert job.scale(slots=3)["outcome"] == "complete"
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_change_it_any_more(
+    monkeypatch, take_over
+):
+    """Behind the claim the journal, and behind the first frames of its own generator the events."""
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append):
+        pass
+    read, journal = [], journals[-1]
+    given = {"resumed": lambda: read.append(len(read)) or journal | {"rate": 100.0 + len(read)}, "take_over": take_over}
+    with live_job(monkeypatch, live_spec(SMALL), **given) as job:
+        told = job.traffic.told
+        assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_state", "ready"), ("skip", [20, 10])]
+        assert (("await_silence",) in told) is not take_over
+        assert (job.status()["rate"], len(read)) == (103.0, 3), "for the run's id, for the claim, and behind it"
+        assert job.inner.config.epochs == (((5, 1),), ((7, 1), (8, 2)))
+
+
+def test_a_job_that_another_process_has_claimed_offers_nothing_keeps_nothing_and_ends_with_that(monkeypatch):
+    kept = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
+        told = len(kept)
+        job.inner.deposed = True
+        job.inner.troubles.append("something to be kept")
+        assert job.ended.wait(10)
+        assert (job.state, job.why, len(kept)) == ("failed", "another one drives", told)
+    given = {"resumed": lambda: kept[-1], "resume": depose}
+    with pytest.raises(Deposed), live_job(monkeypatch, live_spec(SMALL), **given):
+        pass
+
+
+def depose(inner):
+    inner.deposed = True
+
+
+def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypatch):
+    journals = []
+    with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
+        done = threading.Event()
+        job.traffic.await_results = lambda over, quiet_s: wait_until(lambda: over() and done.is_set(), 60)
+        stopping = threading.Thread(target=job.stop)
+        stopping.start()
+        assert wait_until(lambda: job.state == "stopping", 60)
+        job.inner.troubles.append("something new")
+        assert wait_until(lambda: journals[-1]["troubles"] == ["something new"], 60)
+        done.set()
+        stopping.join()
+
+
+def test_slots_are_measured_while_it_runs(job):
+    assert wait_until(lambda: "records" in job.status()["stages"]["counter"]["of_slot"][3], 60)
+    of_slot = job.status()["stages"]["counter"]["of_slot"][3]
+    assert (of_slot["records"], of_slot["queue_bytes"], of_slot["seconds"]) == (15, 7, 2.0)
+    assert "host" not in of_slot
+
+
+def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
+    def hang():
+        raise MigrationFailed("measure: 3 did not answer")
+
+    job.counter.measure = hang
+    assert wait_until(lambda: any("not measured" in line for line in job.said), 60)
+    assert job.scale(slots=3)["outcome"] == "complete"
+
+
+def test_a_killed_worker_is_survived(job):
+    job.hit("kill:slot")
+    assert wait_until(lambda: job.status()["deaths"] == 1, 60)
+    assert job.scale(slots=3)["outcome"] == "complete"
+    assert job.inner.calls == ["start", "recover"]
+    (trouble,) = job.status()["troubles"]
+    assert "s after the load began (killed); everything since its beginning was done again" in trouble
+
+
+def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):
+    monkeypatch.setattr(live_run.time, "sleep", lambda s: None)
+    job.inner.dies += ["worker gone\nand a trace"] * 6
+    assert job.ended.wait(60)
+    told = job.status()
+    assert told["state"] == "failed"
+    assert told["why"] == "worker gone and a trace; it died 6 times within 600 s (recoveries = 5)"
+    with pytest.raises(BadInput, match="is failed, not running"):
+        job.scale(slots=3)
+    with pytest.raises(QueryDied, match="it died 6 times within 600 s"):
+        job.stop()
+
+
+def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
+    deaths = [1000.0]
+    pauses = []
+    while (pause := pause_before(deaths, 7)) is not None:
+        pauses.append(pause)
+        deaths.append(deaths[-1] + 1)
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S]
+    assert pause_before([*deaths, deaths[-1] + WINDOW_S + 10], 7) == 0.0
+    assert pause_before([5.0], 0) is None
+
+
+def test_it_stops_with_its_verdict_and_whoever_asks_again_gets_the_same(job):
+    job.scale(slots=4)
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(job.stop())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(answers) == 3 and {id(answer) for answer in answers} == {id(job.manifest)}
+    assert job.status()["state"] == "ended"
+    assert job.status()["summary"]["verdict"] == "ok"
+    assert job.traffic.told[-1] == ("end_load",)
+    with pytest.raises(BadInput, match="is ended, not running"):
+        job.cancel()
+
+
+def test_a_job_that_is_given_up_has_no_verdict(job):
+    job.give_up()
+    assert job.state == "failed"
+    assert "it has no verdict" in job.why
+    with pytest.raises(KeyshiftError, match="no verdict"):
+        job.stop()
+
+
+def test_a_service_that_is_away_ends_the_job(job):
+    def gone():
+        raise ServiceUnavailable("Kafka is away")
+
+    job.traffic.check = gone
+    assert job.ended.wait(60)
+    assert (job.state, job.why) == ("failed", "Kafka is away")
+
+
+def test_what_is_asked_when_nobody_looks_any_more_is_refused(job):
+    job.stop()
+    run = job._run
+    with pytest.raises(BadInput, match="it is ended"):
+        run.ask(lambda: None)

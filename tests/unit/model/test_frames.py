@@ -1,0 +1,117 @@
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from keyshift.model import frames
+from keyshift.model.errors import ProtocolViolation
+
+SCHEMA = pa.schema(frames.EVENT_FIELDS)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def batch(rows: list[tuple[int, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([row[i] for row in rows], pa.int64()) for i in (0, 1)], schema=SCHEMA)
+
+
+@given(st.lists(st.tuples(INT64, INT64)), st.dictionaries(st.text(), INT64 | st.text()) | st.none())
+def test_a_frame_gives_back_its_rows_and_its_facts(rows, meta):
+    decoded, facts = frames.decode(frames.encode(batch(rows), meta), SCHEMA)
+    assert decoded.column("key").to_pylist() == [key for key, _ in rows]
+    assert decoded.column("t").to_pylist() == [t for _, t in rows]
+    assert facts == (meta or {})
+
+
+WIDE = pa.schema([pa.field("key", pa.int64()), pa.field("payload", pa.binary())])
+
+
+def wide(sizes: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(range(len(sizes))), pa.array([bytes(s) for s in sizes])], schema=WIDE)
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(0, 400_000), max_size=20).map(lambda sizes: sizes * 5))
+@example([103_165] * 5)
+def test_a_batch_is_cut_into_frames_of_bounded_size_that_are_all_of_it(sizes):
+    whole = wide(sizes)
+    pieces = list(frames.cut(whole))
+    assert pa.Table.from_batches(pieces).to_pylist() == whole.to_pylist()
+    encoded = [frames.encode(piece, {"watermark": 2**60}) for piece in pieces]
+    assert all(len(e) <= frames.MOST_BYTES or p.num_rows == 1 for e, p in zip(encoded, pieces, strict=True))
+    assert all(piece.num_rows for piece in pieces) or not sizes
+    room = frames.MOST_BYTES - frames._SCHEMA_BYTES  # which is kept free
+    assert len(pieces) == 1 or len(frames.encode(whole)) > room, "what fits is not cut"
+
+
+def test_a_row_that_is_too_large_is_a_frame_of_its_own():
+    pieces = list(frames.cut(wide([10, frames.MOST_BYTES + 1, 10])))
+    assert [len(row) for piece in pieces for row in piece["payload"].to_pylist()] == [10, frames.MOST_BYTES + 1, 10]
+    assert max(piece.num_rows for piece in pieces if piece.nbytes > frames.MOST_BYTES) == 1
+
+
+def test_a_tick_is_one_piece():
+    assert [piece.num_rows for piece in frames.cut(frames.empty(SCHEMA))] == [0]
+
+
+def test_a_tick_has_the_columns_and_no_rows():
+    decoded, facts = frames.decode(frames.encode(frames.empty(SCHEMA), {"watermark": 5}), SCHEMA)
+    assert decoded.num_rows == 0
+    assert decoded.schema.names == SCHEMA.names
+    assert facts == {"watermark": 5}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.schema([pa.field("key", pa.int64())]),
+        pa.schema([pa.field("t", pa.int64()), pa.field("key", pa.int64())]),
+        pa.schema([pa.field("key", pa.int64()), pa.field("t", pa.int32())]),
+    ],
+    ids=["missing column", "other order", "other type"],
+)
+def test_other_columns_than_expected_are_refused(other):
+    with pytest.raises(ProtocolViolation, match=r"columns .*, expected \['key', 't'\]"):
+        frames.decode(frames.encode(frames.empty(other)), SCHEMA)
+
+
+@given(st.integers(0, 10_000))
+def test_a_frame_cut_short_is_refused_or_whole(cut):
+    whole = frames.encode(batch([(1, 2), (3, 4)]), {"watermark": 1})
+    part = whole[: cut % len(whole)]
+    try:
+        decoded, _ = frames.decode(part, SCHEMA)
+    except ProtocolViolation:
+        return
+    assert decoded.column("key").to_pylist() == [1, 3]  # only the end-of-stream mark was cut off
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_frame_are_refused(value):
+    with pytest.raises(ProtocolViolation, match="frame"):
+        frames.decode(value, SCHEMA)
+
+
+def test_keys_of_integers_are_the_integers():
+    values = pa.array([3, -1, 2**40])
+    assert frames.keys_of(values) == values
+    assert frames.keys_of(pa.array([7, 3], pa.uint8())) == pa.array([7, 3])
+
+
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [
+        (pa.array(["state", "moves", "state"]), 2435781236248007203),
+        (pa.array([b"state", b"moves", b"state"]), 2435781236248007203),
+        (pa.array([0.5, 1.5, 0.5]), None),
+        (pa.array([True, False, True]), None),
+    ],
+    ids=["text", "bytes", "numbers", "yes and no"],
+)
+def test_keys_of_anything_else_are_the_same_for_the_same_value_on_every_machine(values, first):
+    one, other, again = frames.keys_of(values).to_pylist()
+    assert one == again != other
+    if first is not None:
+        assert one == first
+
+
+def test_there_are_no_keys_of_no_values():
+    assert frames.keys_of(pa.array([], pa.string())) == pa.array([], pa.int64())

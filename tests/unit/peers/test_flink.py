@@ -1,0 +1,74 @@
+"""The processes of Flink without Flink: what they are told, and what is left of a start that fails."""
+
+import re
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from keyshift.folders import silent
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.peers import flink
+
+PORTS = {"rpc": 1001, "rest": 1002, "gateway": 1003}
+
+
+def test_every_address_is_one_of_loopback_and_every_port_is_given() -> None:
+    told = flink.configuration(Path("/somewhere"), 4, PORTS)
+    hosts = {name: value for name, value in told.items() if re.search(r"(address|host)$", name)}
+    assert len(hosts) >= 7 and set(hosts.values()) == {"127.0.0.1"}
+    ports = {name: str(value) for name, value in told.items() if name.endswith("port")}
+    assert sorted(set(ports.values())) == ["1001", "1002", "1003"] and len(ports) == 5
+    assert told["taskmanager.numberOfTaskSlots"] == 4 and told["web.submit.enable"] is False
+    assert yaml.safe_load(yaml.safe_dump(told)) == told
+
+
+def test_what_computes_gets_both_compilers_and_what_controls_it_one() -> None:
+    one = {role for role, (options, _) in flink.ROLES.items() if "-XX:TieredStopAtLevel=1" in options}
+    assert one == {"jobmanager", "gateway"}
+
+
+@pytest.fixture
+def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that says a word and ends, for the job manager; for the others it stays."""
+    java = tmp_path / "java"
+    java.write_text('#!/bin/sh\ncase "$*" in *Standalone*) echo no room left; exit 1;; *) exec sleep 60;; esac\n')
+    java.chmod(0o755)
+    monkeypatch.setattr(flink, "require_java", lambda: str(java))
+    monkeypatch.setattr(flink, "jars", lambda conf, say: [tmp_path / "a.jar"])
+    return java
+
+
+def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays(tmp_path: Path, no_java: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    said = r"(?s)Flink's jobmanager did not start.*no room left"
+    with pytest.raises(ServiceUnavailable, match=said), flink.flink(home, 2, silent):
+        raise AssertionError("it must not come to this")
+    assert [entry.name for entry in home.iterdir()] == ["logs"]
+    deadline = time.monotonic() + 60
+    while sleeping := [p for p in psutil.process_iter(["environ"]) if str(home) in str(p.info["environ"])]:
+        assert time.monotonic() < deadline, sleeping
+
+
+def test_without_its_jars_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(conf: str, say: object) -> list[Path]:
+        assert conf == "flink"
+        raise ServiceUnavailable("jars could not be downloaded")
+
+    monkeypatch.setattr(flink, "jars", refuse)
+    monkeypatch.setattr(flink, "require_java", lambda: "java")
+    with pytest.raises(ServiceUnavailable, match="jars could not be downloaded"), flink.flink(tmp_path, 2, silent):
+        raise AssertionError("it must not come to this")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ports_are_free_and_differ() -> None:
+    ports = flink._free_ports(3)
+    assert len(set(ports)) == 3
+    for port in ports:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))

@@ -1,0 +1,144 @@
+"""What is asked of a Flink cluster, and what is made of its answers; without one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.peers.flink_client import FlinkClient, cause
+
+TRACE = (
+    "org.apache.flink.E: outer\n\tat a.B.c(D.java:1)\nCaused by: java.lang.F: middle\nCaused by: java.lang.G: inner\n"
+)
+Answers = Callable[[str, str], object]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Callable[..., FlinkClient]]:
+    """A client of a cluster that gives these answers: ``(method, path)`` → several, one for each time; the last stays.
+    ``asked``: what it was asked, with the bodies.
+    """
+    clients = []
+
+    def make(answers: dict[tuple[str, str], list[object]], asked: list[tuple[str, str, bytes]]) -> FlinkClient:
+        def handle(request: httpx.Request) -> httpx.Response:
+            asked.append((request.method, request.url.path, request.content))
+            given = answers[request.method, request.url.path]
+            answer = given.pop(0) if len(given) > 1 else given[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer if isinstance(answer, httpx.Response) else httpx.Response(200, json=answer)
+
+        transport = httpx.MockTransport(handle)
+        clients.append(FlinkClient("http://jobs", "http://sql", tmp_path, transport))
+        return clients[-1]
+
+    yield make
+    for each in clients:
+        with each:
+            pass
+
+
+SESSION = {("POST", "/v3/sessions"): [{"sessionHandle": "s"}]}
+STATEMENT = {("POST", "/v3/sessions/s/statements"): [{"operationHandle": "o"}]}
+RESULT = ("GET", "/v3/sessions/s/operations/o/result/0")
+
+
+def test_a_statement_is_carried_out_under_its_settings_and_waited_for(client) -> None:
+    asked: list = []
+    ready = {"resultType": "PAYLOAD", "jobID": "j", "results": {"data": []}}
+    flink = client(SESSION | STATEMENT | {RESULT: [{"resultType": "NOT_READY"}, ready]}, asked)
+    flink.open_session()
+    assert flink.execute("INSERT INTO a", **{"parallelism.default": "4"}) == "j"
+    assert [path for _, path, _ in asked][-2:] == [RESULT[1], RESULT[1]]
+    assert b'"executionConfig":{"parallelism.default":"4"}' in asked[1][2] and b"INSERT INTO a" in asked[1][2]
+
+
+def test_a_statement_that_makes_no_job_has_no_id(client) -> None:
+    flink = client(SESSION | STATEMENT | {RESULT: [{"resultType": "PAYLOAD", "results": {"data": []}}]}, [])
+    flink.open_session()
+    assert flink.execute("CREATE TABLE a") == ""
+
+
+def test_what_flink_refuses_is_one_line_with_the_last_cause(client) -> None:
+    refused = httpx.Response(500, json={"errors": ["Internal server error.", TRACE]})
+    flink = client(SESSION | {("POST", "/v3/sessions/s/statements"): [refused]}, [])
+    flink.open_session()
+    with pytest.raises(ServiceUnavailable, match=r"^Flink answered 500: java\.lang\.G: inner"):
+        flink.execute("SELECT")
+
+
+def test_a_cluster_is_ready_when_both_answer_and_its_slots_are_free(client) -> None:
+    overview = ("GET", "/overview")
+    info = {("GET", "/v3/info"): [{}]}
+    few = {"slots-available": 1, "flink-version": "2.2.0"}
+    flink = client(info | {overview: [httpx.ConnectError("refused"), few, few | {"slots-available": 4}]}, [])
+    assert [flink.ready(4) for _ in range(3)] == [False, False, True]
+    assert flink.version() == "2.2.0"
+
+
+def vertex(running: int) -> dict[str, object]:
+    return {"parallelism": 2, "tasks": {"RUNNING": running, "INITIALIZING": 2 - running}}
+
+
+def test_a_job_runs_when_all_tasks_of_all_vertices_do(client) -> None:
+    asked: list = []
+    some, both = {"vertices": [vertex(2), vertex(1)]}, {"vertices": [vertex(2), vertex(2)]}
+    flink = client({("GET", "/jobs/j/status"): [{"status": "RUNNING"}], ("GET", "/jobs/j"): [some, both]}, asked)
+    flink.await_running("j", 5)
+    assert [path for _, path, _ in asked].count("/jobs/j") == 2
+
+
+def test_a_job_that_has_failed_says_why(client) -> None:
+    history = {"exceptionHistory": {"entries": [{"stacktrace": TRACE}]}}
+    answers = {("GET", "/jobs/j/status"): [{"status": "FAILED"}], ("GET", "/jobs/j/exceptions"): [history]}
+    with pytest.raises(ServiceUnavailable, match=r"^Flink's job is FAILED: java\.lang\.G: inner$"):
+        client(answers, []).require_alive("j")
+    ended = {("GET", "/jobs/j/status"): [{"status": "FINISHED"}], ("GET", "/jobs/j/exceptions"): [{}]}
+    with pytest.raises(ServiceUnavailable, match="FINISHED: it gives no reason"):
+        client(ended, []).require_alive("j")
+
+
+STOP = {("POST", "/jobs/j/stop"): [{"request-id": "t"}]}
+MADE = ("GET", "/jobs/j/savepoints/t")
+
+
+def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path: Path) -> None:
+    asked: list = []
+    (tmp_path / "savepoint-j-1").mkdir()
+    (tmp_path / "savepoint-j-1" / "_metadata").write_bytes(b"x" * 300)
+    done = {"status": {"id": "COMPLETED"}, "operation": {"location": f"file:{tmp_path}/savepoint-j-1"}}
+    waiting = {"status": {"id": "IN_PROGRESS"}, "operation": None}
+    flink = client(STOP | {MADE: [waiting, waiting, done]}, asked)
+    savepoint, _ = flink.stop("j")
+    assert savepoint.endswith("/savepoint-j-1") and flink.size(savepoint) == 300
+    assert len(asked) == 4 and b'"drain":false' in asked[0][2] and tmp_path.as_uri().encode() in asked[0][2]
+
+
+def test_a_savepoint_that_fails_says_why(client) -> None:
+    failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"stack-trace": TRACE}}}
+    with pytest.raises(ServiceUnavailable, match=r"stopped with a savepoint: java\.lang\.G: inner"):
+        client(STOP | {MADE: [failed]}, []).stop("j")
+
+
+def test_a_job_is_cancelled_even_if_flink_is_gone(client) -> None:
+    asked: list = []
+    flink = client({("PATCH", "/jobs/j"): [httpx.Response(202, json={}), httpx.ConnectError("gone")]}, asked)
+    flink.cancel("j")
+    flink.cancel("j")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (TRACE, "java.lang.G: inner"),
+        (TRACE.replace("\n", "\\n"), "java.lang.G: inner"),
+        ("plain words\nmore", "plain words"),
+        ("", "nothing"),
+    ],
+)
+def test_of_a_stack_trace_the_last_cause_is_told(text: str, said: str) -> None:
+    assert cause(text) == said

@@ -1,0 +1,279 @@
+"""A Flink job as a system under test, with a client that only notes what it is asked; the verdict on made-up runs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import small_store
+
+from keyshift.experiment.scenario import Scale, Shuffle
+from keyshift.lab.judge.final_state import judged
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.model.keys import Assignment
+from keyshift.peers import flink_job, flink_run
+from keyshift.peers.flink_job import FlinkCount, FlinkJob, query, restarted, tables
+from keyshift.peers.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
+from keyshift.results.from_records import metrics_table, migration_table
+from keyshift.studies.study import Study
+from keyshift.traffic.traffic import Topic
+
+SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
+
+
+# What is run
+
+
+def test_the_tables_name_topics_and_broker():
+    source, sink = tables("127.0.0.1:9092", "in-1", "out-1")
+    assert "'topic' = 'in-1'" in source and "'scan.startup.mode' = 'earliest-offset'" in source
+    assert "'topic' = 'out-1'" in sink and "'properties.linger.ms' = '0'" in sink
+    assert all("'properties.bootstrap.servers' = '127.0.0.1:9092'" in each for each in (source, sink))
+
+
+def test_the_query_makes_a_payload_of_the_wanted_size_and_says_which_start_it_is_of():
+    text = query(4096, 3)
+    assert text.count("4096") == 2 and "CAST(3 AS BIGINT)" in text
+    assert "PARTITION BY `key`" in text and "UNBOUNDED PRECEDING" in text
+
+
+def test_a_run_has_the_parameters_of_a_restart_under_a_name_of_its_own():
+    spec = flink_spec(SMALL | {"seed": 3})
+    assert spec.parameters()["strategy"] == NAME and spec.point().restarts
+    assert isinstance(spec.workload, FlinkCount)
+    again = spec.repeated(1)
+    assert isinstance(again.workload, FlinkCount) and again.workload.seed == 4
+    assert again.parameters() == spec.parameters() | {"seed": 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"workload": "micro"}, "workload = 'micro'"),
+        ({"backend": "rocksdb"}, "backend = 'rocksdb'"),
+        ({"trigger": "shuffle", "affected": 4}, "trigger = 'shuffle'"),
+        ({"then_slots": "2"}, "then_slots"),
+        ({"fault": "kill:slot@12"}, "fault = 'kill:slot@12'"),
+        ({"snapshot_s": 2}, "snapshot_s = 2"),
+        ({"snapshot_s": 2, "verify": "snapshots"}, "verify = 'snapshots'"),
+        ({"work_us": 100}, "work_us = 100"),
+        ({"keys": MOST_STATE // 1024 + 1, "state_bytes": 1024}, "of state_bytes = 1024 are 128 MiB"),
+    ],
+)
+def test_what_flinks_job_does_not_do_is_refused(given, named):
+    with pytest.raises(BadInput, match=named):
+        flink_spec(SMALL | given)
+
+
+def test_what_is_not_possible_beside_it_is_refused_before_anything_is_started(monkeypatch):
+    monkeypatch.setattr(flink_run, "measure_flink", lambda *told: pytest.fail("it was started"))
+    with pytest.raises(BadInput, match="fluidd"):
+        flink_run.measure_beside_flink({"one": {"strategy": "fluidd"}}, SMALL)
+
+
+def test_flink_is_not_started_beside_a_cluster(monkeypatch, tmp_path):
+    profile = tmp_path / "elsewhere.yaml"
+    profile.write_text("services: {kafka: 'a:1', zookeeper: 'b:2', minio: 'c:3'}\nspark: {master: local}\n")
+    monkeypatch.setattr(flink_run, "open_services", lambda *told: pytest.fail("it was started"))
+    with pytest.raises(BadInput, match="beside the embedded services"):
+        flink_run.measure_flink(SMALL, str(profile))
+
+
+def test_points_of_both_are_one_study(monkeypatch):
+    spec = flink_spec(SMALL)
+    ended = (small_store.run(1, NAME), {})
+    monkeypatch.setattr(flink_run, "measure_flink", lambda *told: Study({NAME: [ended]}, {NAME: spec}))
+    given = []
+    other = Study({"fluid": []}, {"fluid": spec}, {"fluid": "it died"})
+    monkeypatch.setattr(flink_run, "measure", lambda *told, **how: given.append((told, how)) or other)
+    study = flink_run.measure_beside_flink({"fluid": {"strategy": "fluid"}}, SMALL)
+    assert [*study.runs] == [*study.specs] == ["fluid", NAME] and study.died == {"fluid": "it died"}
+    assert given[0][1] == {"one_job": False}
+
+
+# What it does
+
+
+class Client:
+    def __init__(self):
+        self.asked, self.dead = [], False
+
+    def open_session(self):
+        self.asked.append("session")
+
+    def execute(self, statement, **settings):
+        self.asked.append((statement.split()[0], settings))
+        return f"job-{len(self.asked)}" if statement.startswith("INSERT") else ""
+
+    def require_alive(self, job):
+        if self.dead:
+            raise ServiceUnavailable("Flink's job is FAILED: out of memory")
+
+    def await_running(self, job, within_s):
+        self.asked.append(("runs", job))
+
+    def stop(self, job):
+        self.asked.append(("stop", job))
+        return "file:/savepoints/1", 1000.0
+
+    def size(self, savepoint):
+        return 8 * 500
+
+    def cancel(self, job):
+        self.asked.append(("cancel", job))
+
+
+@pytest.fixture
+def job(monkeypatch):
+    filled = []
+    monkeypatch.setattr(flink_job.lines, "fill", lambda endpoints, *told: filled.append(told))
+    monkeypatch.setattr(flink_job, "length", lambda *place: 20 if filled else 0)
+    endpoints = type("Endpoints", (), {"kafka": "k", "sign_in": None})()
+    made = FlinkJob(flink_spec(SMALL), Client(), endpoints, Topic("in", 2), Topic("out", 1))
+    made.start()
+    assert filled == [("in", 2, 20)]
+    return made
+
+
+def settings_of(client):
+    return [told for what, told in (each for each in client.asked if each != "session") if what == "INSERT"]
+
+
+def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job):
+    client = job._client
+    [first] = settings_of(client)
+    assert first["parallelism.default"] == "2" and first["pipeline.max-parallelism"] == "8"
+    assert "execution.state-recovery.path" not in first
+    assert job.owners == {"counter": {0, 1}} and not job.busy
+    job.check()
+    assert len(settings_of(client)) == 1
+    job.request(Scale(4))
+    assert job.busy
+    job.check()
+    _, second = settings_of(client)
+    assert second["parallelism.default"] == "4" and second["execution.state-recovery.path"] == "file:/savepoints/1"
+    assert job.owners == {"counter": {0, 1, 2, 3}} and not job.busy
+    stopped, started = (n for n, each in enumerate(client.asked) if each[0] in ("stop", "runs") and n > 4)
+    assert stopped < started
+
+
+def test_a_request_may_be_taken_back_and_only_numbers_of_slots_are_possible(job):
+    job.request(Scale(4))
+    job.cancel()
+    job.check()
+    assert len(settings_of(job._client)) == 1
+    with pytest.raises(BadInput, match="only scale is possible"):
+        job.request(Shuffle(3))
+
+
+def test_a_job_that_dies_ends_the_run(job):
+    job._client.dead, job._looked_us = True, 0
+    with pytest.raises(ServiceUnavailable, match="out of memory"):
+        job.check()
+    with pytest.raises(ServiceUnavailable, match="not started anew"):
+        job.recover()
+
+
+def test_a_job_that_was_not_stopped_is_cancelled_in_the_end(job):
+    job.close()
+    assert job._client.asked[-1][0] == "cancel"
+    job.stop()
+    asked = len(job._client.asked)
+    job.close()
+    assert len(job._client.asked) == asked
+
+
+# What comes of it
+
+
+def test_a_restart_is_a_step_of_all_units():
+    record = restarted(
+        Assignment.contiguous(8, 2), Assignment.contiguous(8, 4, 2), 500, 1_000_000, 3_000_000, 7_000_000
+    )
+    table = migration_table([[record]], 1_000_000).to_pandas()
+    assert table["unit"].tolist() == list(range(8)) and set(table["bytes"]) == {500}
+    assert table["destination"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(table["switched_s"]) == {0} and set(table["aligned_s"]) == {2} and set(table["installed_s"]) == {6}
+
+
+def run_of(job):
+    """Events of two routers for the keys 0 to 4, and the results that they must have."""
+    events = pd.DataFrame(
+        {
+            "router": np.repeat([0, 1], 10).astype("i4"),
+            "offset": np.tile(np.arange(10), 2),
+            "position": np.zeros(20, "i4"),
+            "key": np.tile([0, 1, 2, 3, 4], 4),
+            "t": np.arange(20) + 1000,
+        }
+    )
+    results = events.assign(version=np.where(events.index < 12, 1, 2), count=events.groupby("key").cumcount() + 1)
+    results = results.assign(stamp=results["count"] - 1, slot=0, log_offset=results.index, arrived_us=results.index)
+    fill = dict.fromkeys(["router", "offset", "position"], -1) | {"key": 7, "t": 0, "version": 1, "count": 0}
+    fill |= {"stamp": -1, "slot": 0, "log_offset": 0, "arrived_us": 0}
+    frames = events[["router", "offset"]].assign(watermark=0, events=1)
+    return events, frames, pd.concat([pd.DataFrame([fill]), results], ignore_index=True)
+
+
+@pytest.fixture
+def verdict(job):
+    job.request(Scale(4))
+    job.check()
+    job.stop()
+    final, workload = job.final_state(), job._workload
+
+    def of(change):
+        events, frames, results = run_of(job)
+        return judged(workload, len(events), events, frames, change(results), final)
+
+    return of
+
+
+def test_a_run_without_a_mistake_is_ok(verdict):
+    assert verdict(lambda results: results).ok
+
+
+def with_value(row, column, value):
+    def change(results):
+        results.loc[row, column] = value
+        return results
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "counted"),
+    [
+        (lambda results: results.drop(index=8), "lost"),
+        (lambda results: pd.concat([results, results.loc[[8]].assign(arrived_us=99)]), "duplicated"),
+        (with_value(8, "count", 1), "wrong"),  # as if the state had been lost, and begun anew
+        (with_value(8, "stamp", -1), "wrong"),  # as if its payload had
+        (with_value(8, "key", 3), "wrong"),
+        (with_value(8, "version", 9), "foreign"),
+    ],
+    ids=["lost", "twice", "state lost", "payload lost", "other key", "unknown start"],
+)
+def test_a_mistake_makes_the_verdict_bad(verdict, change, counted):
+    found = verdict(change)
+    assert not found.ok and getattr(found, counted) > 0
+
+
+def test_the_last_count_of_each_key_is_that_of_the_oracle(job):
+    events, _, results = run_of(job)
+    wrong = list(job._workload.wrong(events, results[results["key"] != 4], iter(())))
+    assert wrong == ["final count of key 4: 0; expected 4"]
+
+
+def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_noted(job):
+    job.request(Scale(4))
+    job.check()
+    job.note("a line")
+    job.stop()
+    final = job.final_state()
+    [stage] = final.stages
+    assert stage.unit_bytes == dict.fromkeys(range(8), 500) and len(stage.records) == 1
+    assert final.troubles == ["a line", flink_job.NOTE]
+
+
+def test_the_jvms_of_flink_are_not_called_sparks():
+    table = metrics_table([(1.0, "rss_mib", "spark_jvm", 3.0)], [], 0.0, [{"second": 2, "results": 5}], 0)
+    renamed = with_jvm(table, "flink_jvm")
+    assert renamed["instance"].to_pylist() == ["flink_jvm", "collector"] and renamed.schema == table.schema

@@ -1,0 +1,422 @@
+"""Batches without services: a store in memory, and notebooks that are executed by a function of the test."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from keyshift.model.errors import BadInput, ServiceUnavailable
+from keyshift.studies.batch import exit_status, forecast, load_batch, prepare, run_batch, table
+from keyshift.studies.notebook import Executed
+
+ROOT = Path(__file__).parents[3]
+DEFAULTS = "skew: float = 0.8  # of keys\nbytes: int = 16  # of state\nseed: int = 1  # of events"
+
+
+class MemoryStore:
+    """What a batch wants of a ResultStore."""
+
+    def __init__(self):
+        self.files = {}
+
+    def names(self, folder):
+        return [name for found, name in self.files if found == folder]
+
+    def folders(self):
+        return sorted({folder for folder, _ in self.files})
+
+    def read(self, folder, name):
+        return self.files[folder, name]
+
+    def write(self, folder, name, content):
+        self.files[folder, name] = content if isinstance(content, bytes) else content.read_bytes()
+
+    put_file = write
+
+
+class Executor:
+    """Stands for papermill: notes what it is given; ``verdicts`` and ``errors`` say what comes of a skew."""
+
+    def __init__(self, verdicts=None, errors=None):
+        self.given = []
+        self.verdicts = verdicts or {}
+        self.errors = errors or {}
+
+    def __call__(self, path, parameters, home):
+        self.given.append(parameters)
+        skew = parameters.get("skew")
+        error = self.errors.get(skew)
+        if isinstance(error, BaseException):
+            raise error
+        home.mkdir(parents=True, exist_ok=True)
+        copy, html = home / path.name, home / f"{path.stem}.html"
+        copy.write_text(f"executed with {parameters}")
+        html.write_text("<p>executed")
+        rows = [{"run_id": f"run-{skew}", "verdict": self.verdicts.get(skew, "ok")}]
+        return Executed(copy, html, [], [] if error else rows, error)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_notebook(tmp_path / "notebooks" / "load.ipynb")
+    return tmp_path
+
+
+def write_notebook(path, defaults=DEFAULTS, words="# Load", code="skew * bytes"):
+    path.parent.mkdir(exist_ok=True)
+    cells = [
+        nbformat.v4.new_markdown_cell(words),
+        nbformat.v4.new_code_cell(defaults, metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell(code),
+    ]
+    made = nbformat.v4.new_notebook(cells=cells)
+    made.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(made, path)
+
+
+def prepared(folder, more="", name="small", notebook="load.ipynb"):
+    file = folder / "batch.yaml"
+    file.write_text(f"name: {name}\nnotebook: {notebook}\n{more}")
+    return prepare(file, folder / "notebooks")
+
+
+class Bench:
+    """One store and one folder, over several calls of ``run_batch``."""
+
+    def __init__(self, folder):
+        self.home = folder / "home"
+        self.runs, self.records, self.said = MemoryStore(), MemoryStore(), []
+
+    def run(self, batch, execute, again=False):
+        self.said.clear()
+        return run_batch(batch, self.runs, self.records, self.home, self.said.append, again, execute)
+
+
+@pytest.fixture
+def bench(folder):
+    return Bench(folder)
+
+
+# --- what is executed
+
+
+def test_a_grid_is_the_cross_product_over_the_common_parameters(folder):
+    made = prepared(folder, "parameters: {seed: 7}\ngrid: {skew: [0, 0.8], bytes: [16, 32]}")
+    assert [e.parameters for e in made.executions] == [
+        {"seed": 7, "skew": skew, "bytes": size} for skew in (0, 0.8) for size in (16, 32)
+    ]
+    assert [e.number for e in made.executions] == [1, 2, 3, 4]
+    assert made.varying == ["skew", "bytes"]
+
+
+def test_the_list_stands_beside_the_grid_and_wins_over_the_common_parameters(folder):
+    made = prepared(folder, "parameters: {seed: 7, bytes: 16}\ngrid: {skew: [0]}\nlist:\n- {seed: 8}\n- {skew: 1}")
+    assert [e.parameters for e in made.executions] == [
+        {"seed": 7, "bytes": 16, "skew": 0},
+        {"seed": 8, "bytes": 16},
+        {"seed": 7, "bytes": 16, "skew": 1},
+    ]
+    assert made.varying == ["seed", "skew"]
+    assert made.varied(made.executions[1]) == {"seed": 8, "skew": None}
+
+
+def test_nothing_that_varies_is_one_execution(folder):
+    made = prepared(folder, "parameters: {seed: 7}")
+    assert [e.parameters for e in made.executions] == [{"seed": 7}]
+    assert made.varying == []
+
+
+def test_repetitions_of_a_set_are_apart_from_each_other_and_told_apart(folder):
+    made = prepared(folder, "grid: {skew: [0, 1]}\nrepetitions: 3")
+    pairs = [(e.parameters["skew"], e.repetition) for e in made.executions]
+    assert pairs == [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3), (1, 3)]
+    assert len({e.id for e in made.executions}) == 6
+    assert made.varied(made.executions[3]) == {"skew": 1, "repetition": 2}
+
+
+def test_a_notebook_beside_the_file_comes_before_one_of_the_notebooks_folder(folder):
+    assert prepared(folder).notebook == folder / "notebooks" / "load.ipynb"
+    write_notebook(folder / "load.ipynb")
+    assert prepared(folder).notebook == folder / "load.ipynb"
+
+
+# --- when an execution is the same one
+
+
+def ids(made):
+    return {e.id for e in made.executions}
+
+
+def test_the_order_of_names_the_words_of_the_notebook_and_other_executions_leave_an_execution_the_same(folder):
+    before = prepared(folder, "parameters: {seed: 7, bytes: 32}\ngrid: {skew: [0, 0.8]}")
+    write_notebook(folder / "notebooks" / "load.ipynb", words="# Better words")
+    after = prepared(
+        folder, "grid: {skew: [1, 0.8, 0]}\nparameters: {bytes: 32, seed: 7}\nrepetitions: 2", name="other"
+    )
+    assert ids(before) < ids(after)
+
+
+def test_an_id_does_not_change_with_time_or_machine(folder):
+    assert [e.id for e in prepared(folder, "parameters: {seed: 7}").executions] == ["b027c570bfa8806a"]
+
+
+@pytest.mark.parametrize("change", [{"code": "skew + bytes"}, {"defaults": DEFAULTS.replace("16", "17")}])
+def test_another_code_or_default_makes_another_execution(folder, change):
+    before = prepared(folder)
+    write_notebook(folder / "notebooks" / "load.ipynb", **change)
+    assert not ids(before) & ids(prepared(folder))
+
+
+# --- what is kept, and what a restart does
+
+
+def test_a_record_says_what_was_executed_what_came_of_it_and_where_the_copy_is(folder, bench):
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    done = bench.run(made, Executor(verdicts={1: "bad"}))
+    first, second = made.executions
+    record = json.loads(bench.records.read("small", f"{second.id}.json"))
+    times = [record.pop("started_at"), record.pop("finished_at")]
+    assert times == sorted(times)
+    assert record == {
+        "batch": "small",
+        "notebook": "load.ipynb",
+        "parameters": {"skew": 1},
+        "repetition": 1,
+        "status": "bad",
+        "verdicts": {"run-1": "bad"},
+        "error": None,
+        "copy_at": f"batches/small/{second.id}/load.ipynb",
+    }
+    assert done[first.id].status == "ok"
+    assert bench.records.read("small", f"{first.id}/load.ipynb") == b"executed with {'skew': 0}"
+    assert bench.records.read("small", f"{first.id}/load.html") == b"<p>executed"
+    assert bench.runs.read("run-0", "load.ipynb") == b"executed with {'skew': 0}"
+
+
+def test_a_restart_executes_what_is_new_or_failed_and_nothing_else(folder, bench):
+    bench.run(prepared(folder, "grid: {skew: [0, 1, 2]}"), Executor(verdicts={1: "bad"}, errors={2: "cell 3: Oh"}))
+    second = Executor()
+    done = bench.run(prepared(folder, "grid: {skew: [0, 1, 2, 3]}"), second)
+    assert [given["skew"] for given in second.given] == [2, 3]
+    assert [record.status for record in done.values()] == ["ok", "bad", "ok", "ok"]
+    third = Executor()
+    assert bench.run(prepared(folder, "grid: {skew: [0, 1, 2, 3]}"), third) == done
+    assert third.given == []
+    assert bench.said == ["batch small: 4 executions of load.ipynb, 0 to do, 4 done before"]
+
+
+def test_again_executes_all_anew_and_puts_new_records_in_place_of_the_old_ones(folder, bench):
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    bench.run(made, Executor(verdicts={0: "bad"}))
+    anew = Executor()
+    assert exit_status(bench.run(made, anew, again=True)) == 0
+    assert len(anew.given) == 2
+    assert exit_status(bench.run(made, Executor())) == 0
+
+
+def test_a_batch_of_another_name_starts_from_the_beginning(folder, bench):
+    bench.run(prepared(folder), Executor())
+    second = Executor()
+    bench.run(prepared(folder, name="other"), second)
+    assert len(second.given) == 1
+
+
+@pytest.mark.parametrize("error", ["cell 3: ValueError: no\nmore", RuntimeError("Kernel died"), OSError("no space")])
+def test_a_failure_is_recorded_and_the_rest_goes_on(folder, bench, error):
+    made = prepared(folder, "grid: {skew: [0, 1, 2]}")
+    done = bench.run(made, Executor(errors={1: error}))
+    assert [record.status for record in done.values()] == ["ok", "failed", "ok"]
+    assert exit_status(done) == 3
+    kept = json.loads(bench.records.read("small", f"{made.executions[1].id}.json"))
+    assert str(error) in kept["error"]
+    assert (kept["copy_at"] is None) == isinstance(error, Exception)
+    assert all("\n" not in line for line in bench.said)
+
+
+def test_the_record_of_a_failure_says_nothing_of_whose_machine_it_was(folder, bench, monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
+    error = "cell 3: OSError: /home/ada/lab/text.txt of 10.1.2.3:9092, with sup3r-s3cret"
+    made = prepared(folder, "grid: {skew: [0, 1]}")
+    bench.run(made, Executor(errors={0: error, 1: RuntimeError(error)}))
+    for execution in made.executions:
+        kept = bench.records.read("small", f"{execution.id}.json").decode()
+        assert "OSError: <path> of <address>, with <hidden>" in kept
+        assert not [trace for trace in ("/home/ada", "10.1.2.3", "sup3r-s3cret") if trace in kept]
+    assert "/home/ada/lab/text.txt" in bench.said[1], "whoever waits for it needs to know"
+
+
+def test_on_failure_stop_leaves_the_rest_for_the_next_time(folder, bench):
+    made = prepared(folder, "grid: {skew: [0, 1, 2]}\non_failure: stop")
+    done = bench.run(made, Executor(errors={1: "cell 3: Oh"}))
+    assert [row["status"] for row in table(made, done)] == ["ok", "failed", "not run"]
+    assert exit_status(done) == 3
+    second = Executor()
+    assert exit_status(bench.run(made, second)) == 0
+    assert [given["skew"] for given in second.given] == [1, 2]
+
+
+def test_an_interrupted_execution_is_not_recorded_and_all_before_it_stay(folder, bench):
+    made = prepared(folder, "grid: {skew: [0, 1, 2]}")
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(made, Executor(errors={1: KeyboardInterrupt()}))
+    assert [name for name in bench.records.names("small") if name.endswith(".json")] == [
+        f"{made.executions[0].id}.json"
+    ]
+    assert "interrupted" in bench.said[-1]
+    second = Executor()
+    bench.run(made, second)
+    assert [given["skew"] for given in second.given] == [1, 2]
+
+
+def test_a_store_that_does_not_answer_ends_the_batch(folder, bench, monkeypatch):
+    def refuse(*_):
+        raise ServiceUnavailable("MinIO does not answer")
+
+    monkeypatch.setattr(bench.records, "write", refuse)
+    execute = Executor()
+    with pytest.raises(ServiceUnavailable):
+        bench.run(prepared(folder, "grid: {skew: [0, 1]}"), execute)
+    assert len(execute.given) == 1
+
+
+def test_a_record_that_cannot_be_read_is_named_and_again_gets_over_it(folder, bench):
+    made = prepared(folder)
+    name = f"{made.executions[0].id}.json"
+    bench.records.write("small", name, b'{"status": "fine"}')
+    execute = Executor()
+    with pytest.raises(BadInput, match=f"batches/small/{name} .*--again"):
+        bench.run(made, execute)
+    assert execute.given == []
+    assert exit_status(bench.run(made, execute, again=True)) == 0
+
+
+# --- what is said
+
+
+def test_each_execution_has_a_line_and_a_row_with_what_varies_and_its_verdict(folder, bench):
+    made = prepared(folder, "parameters: {seed: 7}\ngrid: {skew: [0, 1]}\nlist: [{bytes: 32}]")
+    done = bench.run(made, Executor(verdicts={1: "bad"}, errors={None: "cell 3: ValueError: no"}))
+    head, *lines = bench.said
+    assert head == "batch small: 3 executions of load.ipynb, 3 to do, 0 done before"
+    assert [line.split(" after ")[0] for line in lines] == [
+        "[1/3] skew=0: ok",
+        "[2/3] skew=1: bad",
+        "[3/3] bytes=32: failed",
+    ]
+    assert [line.split(" min ")[1] for line in lines] == ["(1 ok)", "(1 bad)", "(cell 3: ValueError: no)"]
+    rows = table(made, done)
+    assert all(row.pop("minutes") >= 0 for row in rows)
+    assert rows == [
+        {"#": 1, "skew": 0, "bytes": None, "status": "ok", "verdict": "1 ok"},
+        {"#": 2, "skew": 1, "bytes": None, "status": "bad", "verdict": "1 bad"},
+        {"#": 3, "skew": None, "bytes": 32, "status": "failed", "verdict": None},
+    ]
+
+
+def test_a_bad_verdict_without_a_failure_is_exit_status_1(folder, bench):
+    assert exit_status(bench.run(prepared(folder, "grid: {skew: [0, 1]}"), Executor(verdicts={0: "bad"}))) == 1
+
+
+# --- wrong files
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: a\nnotebook: load.ipynb\ngrit: {skew: [1]}", "unknown key of batch.yaml 'grit': did you mean 'grid'"),
+        ("name: a\nnotebook: load.ipynb\npoints: []", "unknown key of batch.yaml 'points'"),
+        ("name: a\nnotebook: load.ipynb\ngrid: {}", "grid = {}: .*at least 1 item"),
+        ("name: a\nnotebook: load.ipynb\ngrid:", "grid = None: .*dictionary"),
+        ("name: a\nnotebook: load.ipynb\ngrid: {skew: []}", r"grid\.skew = \[\]: .*at least 1 item"),
+        ("name: a\nnotebook: load.ipynb\ngrid: {skew: 1}", r"grid\.skew = 1: .*valid list"),
+        ("name: a\nnotebook: load.ipynb\nlist: [seed]", r"list\.0 = 'seed'"),
+        ("name: a\nnotebook: load.ipynb\nparameters: {seed: 2026-01-01}", r"parameters\.seed = datetime"),
+        ("name: a\nnotebook: load.ipynb\nrepetitions: 0", "repetitions = 0: .*greater than or equal to 1"),
+        ("name: a\nnotebook: load.ipynb\non_failure: halt", "on_failure = 'halt': .*'continue' or 'stop'"),
+        (
+            "name: a\nnotebook: load.ipynb\nparameters: {skw: 1}",
+            "unknown notebook parameter 'skw': did you mean 'skew'",
+        ),
+        ("name: a\nnotebook: load.ipynb\nlist: [{seed: 1}, {sede: 1}]", "parameter 'sede': did you mean 'seed'"),
+        ("name: a\nnotebook: load.ipynb\ngrid: {seed: [1, 2, 1]}", "executions 1 and 3 have the same .*seed=1"),
+        ("name: a\nnotebook: laod.ipynb", "notebook = 'laod.ipynb': there is no such file .*did you mean 'load.ipynb'"),
+        ("name: a\nnotebook: my load.ipynb", "notebook = 'my load.ipynb': use letters"),
+        ("name: My batch\nnotebook: load.ipynb", "name = 'My batch': .*lower-case letters, digits and '-'"),
+        ("name: ../a\nnotebook: load.ipynb", "name = '../a'"),
+        ("notebook: load.ipynb", "batch.yaml: name: field required"),
+        ("name: a\nnotebok: load.ipynb", "unknown key of batch.yaml 'notebok': did you mean 'notebook'"),
+        ("- a", "expected `name: …`, `notebook: …`"),
+        ("", "expected `name: …`, `notebook: …`"),
+        ("a: [", "is not YAML: .*line 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_that_names_the_value(folder, text, words):
+    write_notebook(folder / "notebooks" / "my load.ipynb")
+    file = folder / "batch.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=words) as raised:
+        prepare(file, folder / "notebooks")
+    assert "\n" not in str(raised.value)
+
+
+def test_more_executions_than_anybody_wants_are_refused_without_making_them(folder):
+    values = list(range(1000))
+    with pytest.raises(BadInput, match="1000000000 executions; at most 10000"):
+        prepared(folder, f"grid: {{skew: {values}, bytes: {values}, seed: {values}}}")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(BadInput, match=r"nowhere.yaml' cannot be read: No such file"):
+        load_batch(tmp_path / "nowhere.yaml")
+
+
+def test_the_command_refuses_a_wrong_file_with_status_2_before_anything_is_started(tmp_path):
+    home, file = tmp_path / "home", tmp_path / "batch.yaml"
+    file.write_text("name: a\nnotebook: nowhere.ipynb\n")
+    command = [sys.executable, "-m", "keyshift.cli", "batch", str(file)]
+    environment = os.environ | {"KEYSHIFT_HOME": str(home)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "notebook = 'nowhere.ipynb': there is no such file" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not home.exists()
+
+
+# --- what would be executed
+
+
+def test_a_forecast_says_how_many_executions_and_how_long_from_what_earlier_ones_took(bench, folder):
+    made = prepared(folder, "grid: {skew: [0, 0.4, 0.8]}")
+    assert forecast(made, bench.records).endswith(
+        "3 to do; none has ended well yet, so nobody knows how long one takes"
+    )
+    bench.run(made, Executor(errors={0.8: "it fell over"}))
+    minutes = {0: 2.0, 0.4: 4.0, 0.8: 90.0}
+    for (of, file), content in list(bench.records.files.items()):
+        if file.endswith(".json"):
+            record = json.loads(content)
+            begin = datetime.fromisoformat(record["started_at"])
+            end = begin + timedelta(minutes=minutes[record["parameters"]["skew"]])
+            bench.records.files[of, file] = json.dumps(record | {"finished_at": end.isoformat()}).encode()
+    again = "1 to do, with about 1 runs; one took 3.0 min (the median of 2), so all about 3 min"
+    assert forecast(made, bench.records).endswith(again), "the one that failed is no measure"
+    assert "3 to do, with about 3 runs" in forecast(made, bench.records, again=True)
+    other = prepared(folder, "grid: {skew: [1, 2, 3], bytes: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}", "large")
+    assert forecast(other, bench.records).endswith(
+        "42 to do, with about 42 runs; one took 3.0 min (the median of 2), so all about 2.1 h"
+    )
+
+
+# --- the samples
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "data").rglob("*.yaml")), ids=lambda file: file.name)
+def test_a_sample_fits_its_notebook_and_is_described(file):
+    made = prepare(file, ROOT / "notebooks")
+    assert made.executions
+    assert f"`{file.relative_to(ROOT / 'data').as_posix()}`" in (ROOT / "data" / "README.md").read_text()

@@ -1,0 +1,139 @@
+"""An executed notebook, and its HTML, say nothing of whose machine it was executed on."""
+
+import base64
+import signal
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from keyshift.studies.notebook import MIME, execute, shareable, summaries
+from keyshift.waiting import wait_until
+
+PNG = base64.b64encode(bytes(range(256)) * 30).decode()
+WHERE = "/home/ada/work/keyshift"
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    monkeypatch.setenv("KEYSHIFT_MINIO_SECRET_KEY", "sup3r-s3cret")
+    outputs = [
+        new_output("stream", name="stdout", text=f"log {WHERE}/spark.log on 10.1.2.3:7077, key sup3r-s3cret\n"),
+        new_output("error", ename="OSError", evalue=f"{WHERE}/x", traceback=[f"File \x1b[0;32m{WHERE}/y.py\x1b[0m"]),
+        new_output("display_data", data={"text/plain": f"<Figure {WHERE}/z>", "image/png": PNG}),
+        new_output(
+            "display_data",
+            data={MIME: [{"run_id": "2026", "parameters": {"text": f"{WHERE}/a.txt"}}], "text/plain": ""},
+        ),
+        new_output("display_data", data={"text/html": f'<img src="data:image/png;base64,{PNG}"> {WHERE}/b'}),
+    ]
+    cells = [
+        new_markdown_cell("# events/s"),
+        new_code_cell(f'profile = "{WHERE}/p.yaml"', metadata={"tags": ["injected-parameters"]}),
+        new_code_cell("print(1 / 2)  # as a/b/c", outputs=outputs),
+        new_code_cell(
+            f'tape: str = "{WHERE}/a.tape"  # whose path is in /full or not\nrate: float = 5.0',
+            metadata={"tags": ["parameters"]},
+        ),
+    ]
+    told = {"input_path": f"{WHERE}/in.ipynb", "output_path": f"{WHERE}/out.ipynb", "parameters": {"rate": 5}}
+    return shareable(
+        new_notebook(
+            cells=cells, metadata={"papermill": told, "kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        )
+    )
+
+
+def test_neither_the_copy_nor_its_html_says_where_it_was_executed(executed):
+    for text in (nbformat.writes(executed), HTMLExporter().from_notebook_node(executed)[0]):
+        for trace in ("/home/ada", "10.1.2.3", ":7077", "sup3r-s3cret"):
+            assert trace not in text.replace(PNG, "")
+
+
+def test_code_figures_and_rows_stay(executed):
+    _, _, code, _ = executed.cells
+    assert code.source == "print(1 / 2)  # as a/b/c"
+    assert code.outputs[2].data["image/png"] == PNG
+    assert PNG in code.outputs[4].data["text/html"]
+    assert summaries(executed) == [{"run_id": "2026", "parameters": {"text": "<path>"}}]
+    assert executed.metadata.papermill.parameters.rate == 5
+    nbformat.validate(executed)
+
+
+def test_what_goes_to_a_kernel_and_back_is_encrypted(tmp_path, capfd):
+    cell = new_code_cell("from ipykernel.kernelapp import IPKernelApp\nassert IPKernelApp.instance().curve_secretkey")
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(new_notebook(cells=[cell], metadata={"kernelspec": kernel}), tmp_path / "one.ipynb")
+    assert execute(tmp_path / "one.ipynb", {}, tmp_path).error is None
+    assert "without encryption" not in capfd.readouterr().err
+
+
+STARTS_A_PROCESS = """
+import signal, subprocess, time
+from pathlib import Path
+deaf = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark's JVM, which ends when its driver says so
+process = subprocess.Popen(["sleep", "1000"], preexec_fn=deaf)
+Path("began").touch()
+try:
+    time.sleep(1000)
+finally:
+    try:
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        Path("ended").touch()
+    process.kill()
+"""
+EXECUTE = """
+import sys
+from pathlib import Path
+from keyshift.studies.notebook import execute
+from keyshift.program import run_program
+run_program(lambda: execute(Path(sys.argv[1]), {}, Path(sys.argv[1]).parent))
+"""
+
+
+def test_a_cell_that_is_interrupted_ends_what_it_has_started_and_nobody_prints_a_traceback(tmp_path):
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    made = new_notebook(cells=[new_code_cell(STARTS_A_PROCESS)], metadata={"kernelspec": kernel})
+    nbformat.write(made, tmp_path / "one.ipynb")
+    command = [sys.executable, "-c", EXECUTE, str(tmp_path / "one.ipynb")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as program:
+        try:
+            assert wait_until(lambda: (tmp_path / "began").exists() or program.poll() is not None, 120)
+            program.send_signal(signal.SIGINT)
+            _, said = program.communicate()
+        finally:
+            program.kill()
+    assert (tmp_path / "ended").exists(), "somebody else has ended its process"
+    assert program.returncode == 130
+    *of_the_kernel, last = said.splitlines()  # a busy one may say that it was at work
+    assert last == "keyshift: interrupted; what it had started is stopped"
+    assert "Traceback" not in "".join(of_the_kernel)
+
+
+@pytest.mark.parametrize("tag", ["parameters", "injected-parameters"])
+def test_a_path_among_the_parameters_is_hidden_unless_it_is_in_the_folder_data(tmp_path, tag):
+    folder, data = tmp_path / "lab" / "notebooks" / "stock", tmp_path / "lab" / "data"
+    for each in (folder, data):
+        each.mkdir(parents=True)
+    given = {
+        f"{data}/my.tape": "../../data/my.tape",
+        "../../data/my.tape": "../../data/my.tape",
+        "../../../ada/my.tape": "<path>",
+        f"{tmp_path}/ada.tape": "<path>",
+        "~/my.tape": "<path>",
+        "/my.tape": "<path>",
+        "my.tape": "my.tape",
+        "tapes/my.tape": "tapes/my.tape",
+        "8:1000,16:500": "8:1000,16:500",
+    }
+    for path, shown in given.items():
+        source = f"tapes = ['{path}', \"{path}\"]  # 5 events/s or more"
+        cells = [new_code_cell(source, metadata={"tags": [tag]})]
+        made = new_notebook(cells=cells, metadata={"papermill": {"parameters": {"tapes": [path], "rate": 5}}})
+        made = shareable(made, folder / "01_exchange.ipynb")
+        assert made.cells[0].source == f"tapes = ['{shown}', \"{shown}\"]  # 5 events/s or more"
+        assert made.metadata.papermill.parameters == {"tapes": [shown], "rate": 5}

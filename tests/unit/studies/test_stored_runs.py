@@ -1,0 +1,40 @@
+"""Which stored runs can be compared."""
+
+import pytest
+from small_store import result_store, run, tables
+
+from keyshift.model.errors import BadInput
+from keyshift.studies.stored_runs import comparable
+
+
+@pytest.fixture
+def runs():
+    store = result_store()
+    store.put_run(run(0, "fluid"), tables())
+    store.put_run(run(1, "matched", "bad", parameters={"size": 4, "seed": 9}), tables())
+    store.put_run(run(2, "fluid", parameters={"rate": 9.0}), tables())
+    store.put_run(run(3, "lazy", "died"), {})
+    store.put_run(run(4, "fluid", parameters={"repetitions": 3}), tables())
+    return store.list_runs()
+
+
+def strategies(rows):
+    return [row["strategy"] for row in rows]
+
+
+def test_runs_that_differ_in_strategy_and_seed_alone_are_compared(runs):
+    rows = comparable(runs)
+    assert strategies(rows) == ["fluid", "matched", "fluid"]
+    assert [row["verdict"] for row in rows] == ["ok", "bad", "ok"]
+
+
+def test_a_run_can_be_named_that_the_others_are_like(runs):
+    (row,) = comparable(runs, like=run(2).run_id[:15])
+    assert row["parameters"]["rate"] == 9
+    with pytest.raises(BadInput, match="like = '1999': no run with a verdict begins so, of 4"):
+        comparable(runs, like="1999")
+
+
+def test_without_a_run_there_is_nothing_to_compare(runs):
+    assert comparable(runs, workload="nexmark") == []
+    assert comparable(runs[:0]) == []

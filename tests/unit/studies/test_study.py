@@ -1,0 +1,130 @@
+"""What a notebook gets of its runs, with runs that were never made."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from keyshift.lab.run import run_all
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.studies import study as studies
+from keyshift.studies.study import measure, named
+
+TABLES = {
+    "latency": pd.DataFrame({"created_s": [-1.0, 0.5, 1.5], "latency_ms": [10.0, 20.0, 40.0]}),
+    "migration": pd.DataFrame({"switched_s": [0.1], "installed_s": [0.2]}),
+    "metrics": pd.DataFrame({"t_s": [3.0], "metric": ["fault"], "instance": ["kill:slot"], "value": [1.0]}),
+}
+VERDICT = SimpleNamespace(lost=0, duplicated=0, reordered=0, wrong=0, ownership_violations=0)
+
+
+class Store:
+    def get_tables(self, run_id):
+        return TABLES
+
+
+class Lab:
+    """Runs of ``dies`` die, those of ``bad`` have a bad verdict."""
+
+    store = Store()
+
+    def __init__(self, dies=(), bad=()):
+        self.dies, self.bad, self.made = dies, bad, 0
+
+    def run(self, spec):
+        name, self.made = spec.strategy.name, self.made + 1
+        if name in self.dies:
+            raise KeyshiftError(f"{name} died")
+        status = "bad" if name in self.bad else "ok"
+        summary = SimpleNamespace(
+            model_dump=lambda mode: {"strategy": name, "verdict": status, "seed": spec.workload.seed}
+        )
+        return SimpleNamespace(
+            run_id=f"run-{self.made}",
+            status=status,
+            verdict=VERDICT,
+            summary=summary,
+            parameters=spec.parameters(),
+            versions={"keyshift": "1"} if self.made < 3 else {"keyshift": "2"},
+        )
+
+
+@pytest.fixture
+def lab(monkeypatch):
+    made = Lab()
+
+    @contextmanager
+    def opened(specs, profile):
+        yield made
+
+    monkeypatch.setattr(studies, "open_lab", opened)
+    monkeypatch.setattr(studies, "run_in_one_job", run_all)
+    return made
+
+
+def test_points_have_names_and_their_repetitions(lab):
+    study = measure(
+        {"slow": {"strategy": "fluid"}, "fast": {"strategy": "all_at_once"}}, {"repetitions": 2, "keys": 99}
+    )
+    assert [(row["strategy"], row["seed"]) for row in study.rows()] == [
+        ("slow", 1),
+        ("slow", 2),
+        ("fast", 1),
+        ("fast", 2),
+    ]
+    assert {name: spec.workload.keys for name, spec in study.specs.items()} == {"slow": 99, "fast": 99}
+    seconds, migration = study.timelines()["slow"]
+    assert list(seconds["runs"]) == [2, 2, 2]
+    assert migration is TABLES["migration"]
+
+
+def test_runs_whose_verdict_is_bad_are_told_and_enter_no_figure(lab):
+    lab.bad = {"lazy"}
+    study = measure(named(["fluid", "lazy"]))
+    assert list(study.verdicts()["verdict"]) == ["ok", "bad"]
+    assert set(study.timelines()) == set(study.curves()) == set(study.first()) == {"fluid"}
+    assert [row["verdict"] for row in study.rows()] == ["ok", "bad"]
+
+
+def test_a_point_that_dies_does_not_stop_the_others_and_is_named_at_the_end(lab, monkeypatch):
+    monkeypatch.setattr(studies.notebook, "publish", lambda manifests: None)
+    lab.dies = {"fluid"}
+    study = measure(named(["fluid", "lazy"]))
+    assert study.verdicts()["verdict"].to_dict() == {"lazy": "ok", "fluid": "died: fluid died"}
+    with pytest.raises(KeyshiftError, match=r"1 of 2 points died: fluid \(fluid died\)"):
+        study.publish()
+    lab.dies = {"fluid", "lazy"}
+    with pytest.raises(KeyshiftError, match="all points died: fluid died; lazy died"):
+        measure(named(["fluid", "lazy"]))
+
+
+def test_points_that_cannot_be_are_refused_before_anything_runs(lab):
+    with pytest.raises(BadInput, match="no point given"):
+        measure({})
+    with pytest.raises(BadInput, match="unknown strategy 'fluidd'"):
+        measure({"a": {"strategy": "fluid"}, "b": {"strategy": "fluidd"}})
+    with pytest.raises(BadInput, match="a has the same parameters as another point"):
+        measure({"a": {"strategy": "fluid"}, "b": {"strategy": "fluid", "rate": 2000.0}})
+    assert lab.made == 0
+
+
+def test_latency_after_the_trigger_is_what_the_tail_is_of(lab):
+    study = measure(named(["fluid"]))
+    assert list(study.after()["fluid"]["latency_ms"]) == [20.0, 40.0]
+    assert study.curves()["fluid"]["latency_ms"].max() == 40.0
+    assert study.faults() == {"fluid": [3.0]}
+
+
+def test_effective_parameters_are_those_that_differ_from_the_defaults_or_among_points(lab):
+    table = measure(named(["fluid", "lazy"]), {"rate": 10.0, "keys": 20_000}).effective()
+    assert set(table.index) == {"rate", "strategy"}, "keys are as many as by default"
+    assert list(table.loc["strategy"]) == ["fluid", "lazy"]
+
+
+def test_versions_are_one_column_unless_they_changed_meanwhile(lab):
+    assert measure(named(["fluid", "lazy"])).versions().to_dict() == {"version 1": {"keyshift": "1"}}
+    table = measure(named(["matched", "meces"])).versions()
+    assert list(table.loc["keyshift"]) == ["2"]
+    lab.made = 1
+    assert list(measure(named(["fluid", "lazy"])).versions().loc["keyshift"]) == ["1", "2"]

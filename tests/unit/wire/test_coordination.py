@@ -1,0 +1,130 @@
+"""What the wrapper adds to kazoo; with a real ZooKeeper see tests/integration."""
+
+import threading
+from itertools import count
+
+import pytest
+from kazoo.exceptions import ConnectionClosedError, NodeExistsError, NoNodeError, NotEmptyError
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
+from keyshift.wire import coordination as coordination
+from keyshift.wire import session as zookeeper_session
+from keyshift.wire.coordination import Coordination, steps_of, steps_to_json
+
+
+class Client:
+    """Nodes in memory; ``intruders`` are written, one at a time, when somebody asks what is below a node."""
+
+    def __init__(self):
+        self.nodes, self.intruders, self.lost = {}, [], False
+
+    def add_listener(self, listener):
+        pass
+
+    def retry(self, call, *arguments, **settings):
+        return call(*arguments, **settings)
+
+    def create(self, path, value, ephemeral):
+        if path in self.nodes:
+            raise NodeExistsError
+        self.nodes[path] = value
+
+    def delete(self, path):
+        if self.lost:
+            raise ConnectionClosedError
+        if path not in self.nodes:
+            raise NoNodeError
+        if any(other.startswith(f"{path}/") for other in self.nodes):
+            raise NotEmptyError
+        del self.nodes[path]
+
+    def get_children(self, path):
+        names = {other.removeprefix(f"{path}/").split("/")[0] for other in self.nodes if other.startswith(f"{path}/")}
+        if self.intruders:
+            self.nodes[self.intruders.pop()] = b""
+        return sorted(names)
+
+    def transaction(self):
+        return Transaction(self)
+
+
+class Transaction:
+    """Of one operation."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def delete(self, path):
+        self._path = path
+
+    def commit(self):
+        try:
+            return [self._client.delete(self._path)]
+        except (NoNodeError, NotEmptyError) as error:
+            return [error]
+
+
+@pytest.fixture
+def job(monkeypatch):
+    there = threading.Event()
+    there.set()
+    monkeypatch.setattr(zookeeper_session, "begin", lambda hosts, secret: (Client(), there))
+    return Coordination("nowhere:1", "/job")
+
+
+def test_a_folder_goes_with_all_that_is_in_it_and_nothing_else(job):
+    job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/2", "/job/acks/2/x", "/job/steps", "/jobs"), b"")
+    job.withdraw("acks")
+    assert job._client.nodes.keys() == {"/job", "/job/steps", "/jobs"}
+    job.withdraw("")
+    assert job._client.nodes.keys() == {"/jobs"}
+
+
+def test_a_folder_that_somebody_writes_into_meanwhile_goes_all_the_same(job):
+    job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/1"), b"")
+    job._client.intruders = ["/job/acks/3", "/job/acks/2", "/job/new"]
+    job.withdraw("")
+    assert not job._client.nodes and not job._client.intruders
+
+
+def test_what_is_not_there_need_not_be_deleted(job):
+    job.withdraw("slots/1")
+
+
+def test_a_connection_that_is_closed_ends_a_deletion(job):
+    job._client.nodes, job._client.lost = {"/job": b""}, True
+    with pytest.raises(ServiceUnavailable, match="ConnectionClosedError"):
+        job.withdraw("")
+
+
+def test_a_folder_that_somebody_writes_into_all_the_time_is_given_up(job, monkeypatch):
+    class Endless(count):
+        def pop(self):
+            return f"/job/new-{next(self)}"
+
+    monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
+    job._client.nodes, job._client.intruders = {"/job": b"", "/job/new": b""}, Endless()
+    with pytest.raises(ServiceUnavailable, match="NotEmptyError"):
+        job.withdraw("")
+
+
+def test_a_place_that_somebody_takes_all_the_time_is_given_up(job, monkeypatch):
+    monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(job._client, "delete", lambda path: None)
+    job._client.nodes = {"/job/slots/1": b"other"}
+    with pytest.raises(ServiceUnavailable, match="NodeExistsError"):
+        job.register("slots/1", "new")
+
+
+def test_who_registers_takes_over_what_an_earlier_holder_left(job):
+    job._client.nodes = {"/job/slots/1": b"old"}
+    job.register("slots/1", "new")
+    assert job._client.nodes == {"/job/slots/1": b'"new"'}
+
+
+def test_steps_come_back_as_they_were_published():
+    first = Step((Move(UnitId(1), SlotId(0), SlotId(2)),), Mode(gate="slots"))
+    second = Step((Move(UnitId(3), SlotId(2), SlotId(0)),))
+    assert steps_of(steps_to_json(9, ((7, first), (8, second)), 3)) == (9, [(7, first), (8, second)])
+    assert steps_of(steps_to_json(9, (), 0)) == (9, [])

@@ -1,0 +1,155 @@
+"""Deliberate faults: what a text says, and when a slot is hit."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.keys import Move, SlotId, Step, UnitId
+from keyshift.waiting import wait_until
+from keyshift.wire.faults import Fault, FaultPoints, parse, parse_now
+
+STEP = Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 2, 1), (1, 0, 3), (2, 2, 3))))
+
+
+def test_a_text_has_several_faults():
+    assert parse("kill:source@transfer, stop:slot@batch:1.5s,kill:slot@12.5") == [
+        Fault("kill", "source", "transfer", None),
+        Fault("stop", "slot", "batch", None, 1.5),
+        Fault("kill", "slot", "", 12.5),
+    ]
+    assert parse("restart:kafka@4,restart:minio@snapshot:3s") == [
+        Fault("restart", "kafka", "", 4.0),
+        Fault("restart", "minio", "snapshot", None, 3.0),
+    ]
+    assert parse("") == []
+
+
+def test_a_fault_that_is_asked_for_has_no_phase():
+    assert parse_now("kill:slot") == Fault("kill", "slot", "", None)
+    assert parse_now("stop:coordinator:1.5s") == Fault("stop", "coordinator", "", None, 1.5)
+    assert parse_now("restart:minio:3s") == Fault("restart", "minio", "", None, 3.0)
+    assert [str(parse_now(text)) for text in ("kill:daemon", "restart:kafka")] == ["kill:daemon", "restart:kafka"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is none of kill, stop, restart, cut, slow"),
+        ("kill", "'' is none of source, destination, slot"),
+        ("kill:slot@batch", "happens now, without @"),
+        ("kill:destination", "destination is hit in a phase only; now can be hit slot, coordinator, daemon"),
+        ("cut:flight", "flight is hit in a phase only"),
+        ("kill:kafka", "what can happen to kafka is stop, restart"),
+        ("stop:slot", "stop needs how long it is stopped"),
+        ("kill:slot:3s", "kill needs no duration"),
+    ],
+)
+def test_a_fault_that_cannot_be_asked_for_is_refused_in_one_line(text, words):
+    with pytest.raises(BadInput, match=f"(?s)^(?!.*\n).*{words}"):
+        parse_now(text)
+
+
+@pytest.fixture
+def hit(monkeypatch):
+    """The processes and signals."""
+    found = []
+    monkeypatch.setattr(os, "kill", lambda pid, how: found.append(how))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "slot", "hits"),
+    [
+        ("kill:source@transfer", 0, True),
+        ("kill:source@transfer", 2, False),  # not the first source
+        ("kill:source@align", 0, False),
+        ("kill:destination@install", 1, True),
+        ("kill:destination@install", 3, False),
+        ("kill:slot@snapshot", 0, False),
+    ],
+)
+def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_once(hit, fault, slot, hits):
+    points = FaultPoints(parse(fault), slot, 0)
+    points.published([(5, STEP), (6, Step((), snapshot="s"))])
+    for phase in ("prepare", "transfer", "install", "transfer", "install"):
+        points.reached(phase, 6)
+        points.reached(phase, 5)
+    assert hit == [signal.SIGKILL] * hits
+
+
+def test_a_fault_of_no_step_hits_the_first_slot(hit):
+    for slot in (0, 1):
+        FaultPoints(parse("kill:slot@batch"), slot, 0).reached("batch")
+    assert len(hit) == 1
+
+
+@pytest.mark.parametrize(
+    ("slot", "told"),
+    [(0, ["align 0", "transfer 3", "snapshot 1"]), (1, ["install 2"]), (2, []), (3, [])],
+)
+def test_of_other_faults_the_first_slot_that_comes_to_their_phase_tells_once(hit, slot, told):
+    faults = parse(
+        "restart:kafka@align, restart:minio@snapshot, stop:zookeeper@install:2s, stop:source@transfer:1s, "
+        "restart:zookeeper@prepare, restart:zookeeper@switch, restart:kafka@4"
+    )
+    heard = []
+    points = FaultPoints(faults, slot, 0, heard.append)
+    points.published([(5, STEP), (6, Step((), snapshot="s"))])
+    for phase in ("prepare", "switch", "align", "transfer", "install", "drain", "align"):
+        points.reached(phase, 5)
+    points.reached("snapshot")
+    assert [f"{faults[number].phase} {number}" for number in heard] == told
+    assert hit == [signal.SIGSTOP] * (slot == 0), "only the source hits itself"
+
+
+def test_state_on_its_way_is_cut_off_once_and_slow_from_then_on(hit, monkeypatch):
+    slept, cuts, told = [], [], []
+    monkeypatch.setattr("keyshift.wire.faults.time.sleep", slept.append)
+    points = FaultPoints(parse("cut:flight@transfer,slow:flight@transfer:0.2s"), 0, 0, told.append)
+    points.published([(5, STEP)])
+    points.sending(lambda: cuts.append("too early"))
+    points.reached("transfer", 5)
+    for unit in range(3):
+        points.sending(lambda unit=unit: cuts.append(unit))
+    assert (cuts, slept, told) == ([0], [0.2] * 3, [0, 1])
+    assert not hit, "the process goes on"
+
+
+def test_only_the_first_attempt_is_hit(hit):
+    FaultPoints(parse("kill:slot@batch"), 0, 1).reached("batch")
+    FaultPoints([], 0, 0).reached("batch")
+    assert hit == []
+
+
+@pytest.mark.parametrize(("who", "hits"), [("slot", 10), ("daemon", 20), ("executor", 30)])
+def test_a_fault_hits_the_process_of_the_slot_or_one_above_it(monkeypatch, who, hits):
+    java = SimpleNamespace(pid=30, cmdline=lambda: ["java", "org.apache.spark.executor.CoarseGrainedExecutorBackend"])
+    forking = SimpleNamespace(pid=20, cmdline=lambda: ["python", "-m", "keyshift.worker.daemon"])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [forking, java]))
+    found = []
+    monkeypatch.setattr(os, "kill", lambda *what: found.append(what))
+    Fault("kill", who, "", 4.0).strike()
+    assert found == [(hits, signal.SIGKILL)]
+
+
+def test_a_process_that_is_not_there_any_more_is_not_mistaken_for_another(hit, monkeypatch):
+    init = SimpleNamespace(pid=1, cmdline=lambda: ["init"])
+    monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(pid=10, parents=lambda: [init]))
+    Fault("kill", "daemon", "", 4.0).strike()
+    with pytest.raises(KeyshiftError, match="has no executor above it"):
+        Fault("kill", "executor", "", 4.0).strike()
+    assert not hit
+
+
+def test_a_process_that_is_stopped_goes_on_after_its_time():
+    code = "from keyshift.wire.faults import parse; [fault] = parse('stop:slot@1:1.5s'); fault.strike(); print('on')"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    seen = psutil.Process(process.pid)
+    assert wait_until(lambda: seen.status() == psutil.STATUS_STOPPED, 60, 0.01)
+    assert process.communicate()[0] == "on\n"

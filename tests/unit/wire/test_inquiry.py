@@ -1,0 +1,57 @@
+import itertools
+import queue
+from types import SimpleNamespace
+
+import pytest
+
+from keyshift import waiting
+from keyshift.model.errors import MigrationFailed
+from keyshift.wire import inquiry
+from keyshift.wire.inquiry import answers
+
+WANTED = {"slot-0", "slot-1"}
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """Ask slots 0 and 1, who answer after 5 and 9 seconds."""
+    clock = SimpleNamespace(now=0.0)
+
+    class Answers(queue.SimpleQueue):
+        def get(self, timeout):
+            before = names()
+            clock.now += min(timeout, 0.05)
+            if names() == before:
+                raise queue.Empty
+            return set(names())
+
+    def names():
+        return [name for name, after_s in {"slot-0": 5, "slot-1": 9}.items() if clock.now > after_s]
+
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(inquiry, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
+    nodes = SimpleNamespace(
+        watch_children=lambda path, changed: changed(names()), read_below=lambda path: dict.fromkeys(names(), path)
+    )
+
+    def ask(deadline_s=1.0, progress=lambda: None):
+        return answers(nodes, "path", WANTED, "savepoint", deadline_s, lambda: None, progress)
+
+    ask.clock = clock
+    return ask
+
+
+def test_a_deadline_is_for_silence_and_not_for_a_backlog_that_is_worked_off(ask):
+    assert ask(progress=itertools.count().__next__) == dict.fromkeys(WANTED, "path")
+    assert ask.clock.now == pytest.approx(9, abs=0.1)
+
+
+def test_a_slot_that_is_silent_for_longer_than_the_deadline_is_named(ask):
+    with pytest.raises(MigrationFailed, match="savepoint: slot-0, slot-1 did not answer within 1 s"):
+        ask()
+    assert ask.clock.now == pytest.approx(1, abs=0.1)
+
+
+def test_each_answer_begins_the_deadline_anew(ask):
+    ask(deadline_s=5.1)
+    assert ask.clock.now == pytest.approx(9, abs=0.1)

@@ -1,0 +1,87 @@
+"""How protocol logs come to the job: from tasks that are asked, and from those that have ended."""
+
+import json
+
+import pytest
+
+from keyshift.driver.leader import StepRecord
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Move, Step
+from keyshift.runtime.protocol_log import ProtocolLog
+from keyshift.wire import protocol_logs
+from keyshift.wire.protocol_logs import answer, gather, keep
+
+
+class Nodes:
+    """As much of ``Coordination`` as this takes. ``logs``: of the tasks that answer at once."""
+
+    def __init__(self, logs=()):
+        self.nodes, self.logs = {}, logs
+
+    def publish(self, path, value):
+        assert path == "log"
+        for log in self.logs:
+            answer(self, value["id"], log)
+
+    def acknowledge(self, path, value):
+        self.nodes.setdefault(path, json.dumps(value))
+
+    def children(self, path):
+        return [node.removeprefix(f"{path}/") for node in self.nodes if node.startswith(f"{path}/")]
+
+    def read_below(self, path):
+        return {name: json.loads(self.nodes[f"{path}/{name}"]) for name in self.children(path)}
+
+
+def log(place, *events):
+    made = ProtocolLog(place)
+    for at_us, event, version in events:
+        made.note(event, version=version)
+        made.stamp(at_us)
+    return made
+
+
+STEP = StepRecord(5, Step((Move(3, 0, 1),)), 10, 20, 21, 30, "complete")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(protocol_logs, "ANSWER_S", 0.0)
+
+
+def test_those_of_all_who_answer_and_of_the_coordinator_become_one():
+    nodes = Nodes(
+        [log("slot-0", (11, "published", 5), (12, "prepared", 5)), log("router-0", (25, "switch", 5)), log("")]
+    )
+    events = gather(nodes, 3, [STEP], alive=True)
+    assert [(e.at_us, e.place, e.event, e.units) for e in events] == [
+        (10, "coordinator", "publish", (3,)),
+        (11, "slot-0", "published", ()),
+        (12, "slot-0", "prepared", ()),
+        (21, "coordinator", "switched", (3,)),
+        (25, "router-0", "switch", ()),
+        (30, "coordinator", "complete", (3,)),
+    ]
+
+
+def test_what_a_router_left_in_earlier_batches_comes_before_what_it_says_now():
+    nodes = Nodes([log("router-0", (30, "switch", 5))])
+    for at_us in (1_000_000, 10):
+        keep(nodes, log("router-0", (at_us, "switch", 1)))
+    keep(nodes, log("router-0", (10, "switch", 1)))  # as a task does that fails, and then ends
+    keep(nodes, log(""))
+    assert [e.at_us for e in gather(nodes, 1, [], alive=True)] == [10, 1_000_000, 30]
+
+
+def test_of_a_query_that_is_dead_nobody_is_asked():
+    nodes = Nodes([log("slot-1", (30, "barrier", 5))])
+    keep(nodes, log("slot-0", (10, "barrier", 5)))
+    assert [e.place for e in gather(nodes, 2, [], alive=False)] == ["slot-0"]
+
+
+def test_a_task_without_zookeeper_does_not_fail_because_of_that():
+    class Away:
+        def acknowledge(self, path, value):
+            raise ServiceUnavailable("away")
+
+    keep(Away(), log("slot-0", (10, "barrier", 5)))

@@ -1,0 +1,322 @@
+"""What is written to a savepoint comes back: values, timers and how far each unit had come; damage is noticed.
+
+The store is a dictionary here; tests/integration has the real one.
+"""
+
+import random
+import re
+from dataclasses import astuple, replace
+
+import pyarrow as pa
+import pytest
+import urllib3
+from minio.error import MinioException
+from small_bucket import VALUE, state, store_of
+
+from keyshift.model.errors import BadInput, Damaged, NotThere, ProtocolViolation, ServiceUnavailable
+from keyshift.model.keys import Assignment
+from keyshift.runtime.snapshots import Part
+from keyshift.state.memory import MemoryState
+from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.wire import savepoint
+from keyshift.wire.savepoint import Manifest
+from keyshift.workloads.chain import Chain
+from keyshift.workloads.keycount import KeyCount
+from keyshift.workloads.windowcount import WindowCount
+
+
+def restored(store, *places):
+    batches, timers = store.read(*places)
+    made = MemoryState(VALUE)
+    made.install(batches)
+    made.timers.install(timers)
+    return made
+
+
+def everything(made):
+    timers = made.timers
+    values = {key: made.values[key] for key in list(made.keys())}
+    return values, timers.watermark, timers.clock, timers.due(EVENT, 10**9), timers.due(PROCESSING, 10**9)
+
+
+def test_units_come_back_with_their_values_and_timers_wherever_they_are_in_a_segment():
+    store = store_of()
+    places = store.write("one", 2, [(unit, state(unit)) for unit in (1, 5, 9)], 100)
+    assert [place.unit for place in places] == [1, 5, 9]
+    for place in random.Random(1).sample(places, 3):
+        assert everything(restored(store, place)) == everything(state(place.unit))
+
+
+def test_a_unit_without_keys_keeps_its_timers_and_how_far_it_has_come():
+    store = store_of()
+    (empty, bare) = store.write("one", 0, [(3, state(3, keys=0)), (4, state(4, keys=0, timers=0))], 100)
+    assert store.read(empty)[0] == []
+    assert everything(restored(store, empty)) == everything(state(3, keys=0))
+    assert everything(restored(store, bare)) == ({}, 4, 8, [], [])
+
+
+def test_a_slot_without_units_writes_nothing():
+    store = store_of()
+    assert store.write("one", 0, [], 100) == []
+    assert not store._bucket._client.objects
+
+
+def test_a_large_slot_writes_several_segments_and_each_unit_is_in_one(monkeypatch):
+    monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 3000)
+    store = store_of()
+    places = store.write("one", 2, [(unit, state(unit)) for unit in range(1, 12)], 100)
+    assert len(store._bucket._client.objects) > 2
+    assert {f"savepoints/job/{place.segment}" for place in places} == store._bucket._client.objects.keys()
+    assert all(everything(restored(store, place)) == everything(state(place.unit)) for place in places)
+
+
+def test_slots_and_savepoints_do_not_write_over_each_other():
+    store = store_of()
+    written = {
+        (name, slot): store.write(name, slot, [(slot, state(slot, keys=len(name)))], 100)[0]
+        for name in ("one", "three")
+        for slot in (1, 11)
+    }
+    for (name, slot), place in written.items():
+        assert everything(restored(store, place)) == everything(state(slot, keys=len(name)))
+
+
+def test_what_a_slot_writes_again_does_not_spoil_what_it_acknowledged_before():
+    """Its batch was over before all had written, and in the next one the barriers come again."""
+    store = store_of()
+    first = store.write("one", 2, [(1, state(1)), (5, state(5))], 100)
+    second = store.write("one", 2, [(1, state(1, keys=7)), (5, state(5))], 100)
+    for places, keys in ((first, 3), (second, 7)):
+        assert everything(restored(store, places[0])) == everything(state(1, keys=keys))
+        assert everything(restored(store, places[1])) == everything(state(5))
+
+
+def manifest(places, units):
+    """As the job makes it of what the slots have acknowledged; ``units``: how many there are."""
+    said = {f"slot-{slot}": {"places": [list(astuple(place)) for place in of]} for slot, of in places.items()}
+    made = Manifest()
+    made.add("counter", said | {"router-0": {"offset": 7}}, Assignment(1, (0,) * units))
+    return made
+
+
+def test_a_savepoint_exists_when_its_manifest_is_written_and_says_where_each_unit_is():
+    store = store_of()
+    places = {
+        slot: store.write("one", slot, [(unit, state(unit)) for unit in (slot, slot + 2)], 100) for slot in (0, 1)
+    }
+    with pytest.raises(
+        ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read: .* does not exist"
+    ):
+        store.places("one", "counter")
+    store.commit("one", manifest(places, 4))
+    found = store.places("one", "counter")
+    assert sorted(found) == [0, 1, 2, 3]
+    assert everything(restored(store, *found[3])) == everything(state(3))
+
+
+@pytest.mark.parametrize(("of_slot_1", "wrong"), [([1], "[3]"), ([1, 3, 2], "[2]"), ([1, 3, 9], "[9]"), ([], "[1, 3]")])
+def test_a_savepoint_without_each_unit_exactly_once_does_not_come_to_exist(of_slot_1, wrong):
+    store = store_of()
+    places = {
+        slot: store.write("one", slot, [(unit, state(unit)) for unit in units], 100)
+        for slot, units in ((0, [0, 2]), (1, of_slot_1))
+    }
+    with pytest.raises(
+        ProtocolViolation, match=re.escape(f"savepoint one: units {wrong} of counter are missing, or in it more")
+    ):
+        store.commit("one", manifest(places, 4))
+    with pytest.raises(ServiceUnavailable, match="does not exist"):
+        store.manifest("one")
+
+
+@pytest.mark.parametrize("where", [0.0, 0.3, 0.6, 0.999])
+def test_a_unit_that_is_not_as_it_was_written_is_named(where):
+    store = store_of()
+    places = store.write("one", 2, [(unit, state(unit)) for unit in (1, 5)], 100)
+    ((name, data),) = store._bucket._client.objects.items()
+    spoiled = bytearray(data)
+    spoiled[places[1].offset + int(places[1].length * where)] ^= 1
+    store._bucket._client.objects[name] = bytes(spoiled)
+    with pytest.raises(ServiceUnavailable, match=r"segment one/2-\w+-0: unit 5 does not have its checksum"):
+        store.read(places[1])
+    assert everything(restored(store, places[0])) == everything(state(1))
+
+
+def committed(**made_by):
+    """A store with a savepoint of two units of a stage ``counter``."""
+    store = store_of()
+    places = store.write("one", "counter-0", [(unit, state(unit)) for unit in (0, 1)], 100)
+    manifest = Manifest()
+    manifest.add("counter", {"slot-0": {"places": list(map(list, map(astuple, places)))}}, Assignment(3, (0, 0)))
+    store.commit("one", manifest, **made_by)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "words"),
+    [
+        (lambda raw: raw[:-20], ServiceUnavailable, "savepoint one: its manifest.json is damaged, it is no JSON"),
+        (lambda raw: b"[3]", ServiceUnavailable, "its manifest.json is damaged"),
+        (
+            lambda raw: b"{}",
+            BadInput,
+            "savepoint one: format = None, and this keyshift reads 2; use the one that made it",
+        ),
+        (lambda raw: raw.replace(b'"format": 2', b'"format": 1'), BadInput, "savepoint one: format = 1, and this"),
+    ],
+)
+def test_a_manifest_that_this_keyshift_has_not_written_is_refused_in_one_line(spoil, kind, words):
+    store = committed()
+    [name] = [name for name in store._bucket._client.objects if name.endswith("manifest.json")]
+    store._bucket._client.objects[name] = spoil(store._bucket._client.objects[name])
+    with pytest.raises(kind, match=words):
+        store.places("one", "counter")
+    with pytest.raises(kind, match=words):
+        store.require_of("one", KeyCount(key_groups=2))
+
+
+def test_a_snapshot_of_another_workload_is_refused():
+    store = committed(workload="keycount")
+    store.require_of("one", KeyCount(key_groups=2))
+    of = "savepoint one: it is of keycount with 2 units of counter, and this job is of"
+    with pytest.raises(BadInput, match=f"{of} windowcount with 2 units of windows"):
+        store.require_of("one", WindowCount(key_groups=2))
+    with pytest.raises(BadInput, match=f"{of} keycount with 4 units of counter"):
+        store.require_of("one", KeyCount(key_groups=4))
+    with pytest.raises(BadInput, match=f"{of} chain with 2 units of counter-1, 2 units of counter-2"):
+        store.require_of("one", Chain(key_groups=2))
+    with pytest.raises(BadInput, match="savepoint one: it has no stage windows, but counter"):
+        store.places("one", "windows")
+
+
+def test_a_segment_that_is_cut_off_is_noticed():
+    store = store_of()
+    (place,) = store.write("one", 2, [(1, state(1))], 100)
+    ((name, data),) = store._bucket._client.objects.items()
+    store._bucket._client.objects[name] = data[:-1]
+    with pytest.raises(ServiceUnavailable, match="checksum"):
+        store.read(place)
+
+
+@pytest.mark.parametrize(
+    "error", [MinioException("no such bucket"), urllib3.exceptions.HTTPError("refused")], ids=["minio", "network"]
+)
+def test_a_store_that_does_not_answer_is_named_with_what_was_wanted(error):
+    store = store_of()
+    (place,) = store.write("one", 2, [(1, state(1))], 100)
+    store._bucket._client.error = error
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/two/2-\w+-0 cannot be written: MinIO at m:1"):
+        store.write("two", 2, [(1, state(1))], 100)
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/2-\w+-0 cannot be read: MinIO at m:1"):
+        store.read(place)
+    with pytest.raises(ServiceUnavailable, match=r"savepoints/job/one/manifest\.json cannot be read"):
+        store.manifest("one")
+
+
+def test_deleting_removes_the_savepoints_of_this_job_only():
+    store, other = store_of("job"), store_of("job-2")
+    other._bucket._client = store._bucket._client
+    store.write("one", 1, [(1, state(1))], 100)
+    store.commit("one", manifest({}, 0))
+    other.commit("one", manifest({}, 0))
+    store.delete_all()
+    assert list(store._bucket._client.objects) == ["savepoints/job-2/one/manifest.json"]
+
+
+def part(unit, whole=None, changed=(), deleted=(), timers=None, number=1, follows=0):
+    return Part(unit, number, follows, (timers or state(unit)).timers, whole, list(changed), list(deleted))
+
+
+def test_a_unit_is_read_from_all_its_parts_the_later_over_the_earlier():
+    store, keys = store_of(), pa.schema([pa.field("key", pa.int64()), *VALUE])
+    later = state(7, timers=1)
+    (first,) = store.write_parts("a", 0, [part(1, whole=state(1, keys=5))], keys, 100)
+    (second,) = store.write_parts("b", 0, [part(1, changed=[(0, (8, b"b")), (9, (8, b"b"))], deleted=[2])], keys, 100)
+    (third,) = store.write_parts("c", 0, [part(1, changed=[(2, (9, b"c"))], deleted=[9, 3], timers=later)], keys, 100)
+    (fourth,) = store.write_parts("d", 0, [part(1, timers=later)], keys, 100)
+    values, *times = everything(restored(store, first, second, third, fourth))
+    assert {key: count for key, (count, _) in values.items()} == {0: 8, 1: 1, 2: 9, 4: 1}
+    assert times == list(everything(later))[1:]
+    assert fourth.length < third.length < first.length
+
+
+def test_only_the_kept_snapshots_what_they_refer_to_and_newer_ones_stay():
+    store, keys = store_of(), pa.schema([pa.field("key", pa.int64()), *VALUE])
+    written = {}
+    for name, parts in (
+        ("snapshot-0", [part(0, whole=state(1)), part(1, whole=state(1))]),
+        ("snapshot-1", [part(0, whole=state(2)), part(1, changed=[(0, (2, b""))], number=2, follows=1)]),
+        ("snapshot-2", [part(0, changed=[(0, (3, b""))], number=3, follows=1)]),
+        ("snapshot-3", [part(0, whole=state(4))]),
+        ("other", [part(0, whole=state(5))]),
+    ):
+        written[name] = store.write_parts(name, 0, parts, keys, 100)
+    first, second, third = (written[f"snapshot-{number}"] for number in range(3))
+    store.commit("snapshot-0", manifest({0: first}, 2))
+    store.commit("snapshot-1", manifest({0: [second[0], first[1], second[1]]}, 2))
+    store.commit("snapshot-2", manifest({0: [second[0], third[0], first[1], second[1]]}, 2))
+    store.keep_only(["snapshot-1", "snapshot-2"], "snapshot-")
+    left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
+    segments = {place.segment for places in written.values() for place in places}
+    assert left == segments | {"snapshot-1/manifest.json", "snapshot-2/manifest.json"}, "a part of the first is needed"
+    assert everything(restored(store, *store.places("snapshot-2", "counter")[1]))[0][0] == (2, b"")
+    store.commit("snapshot-4", manifest({0: [*written["snapshot-3"], part_of(written["snapshot-3"][0], 1)]}, 2))
+    store.keep_only(["snapshot-4"], "snapshot-")
+    left = {name.removeprefix("savepoints/job/") for name in store._bucket._client.objects}
+    assert left == {written["snapshot-3"][0].segment, written["other"][0].segment, "snapshot-4/manifest.json"}
+
+
+KEYS = pa.schema([pa.field("key", pa.int64()), *VALUE])
+
+
+@pytest.mark.parametrize(
+    ("chain", "wrong"),
+    [
+        ([(2, 1)], "part 2 of unit 0 of counter follows part 1, not nothing"),
+        ([(1, 0), (3, 2)], "part 3 of unit 0 of counter follows part 2, not part 1"),
+        ([(1, 0), (2, 1), (2, 1)], "part 2 of unit 0 of counter follows part 1, not part 2"),
+        ([(1, 0), (2, 0)], "part 2 of unit 0 of counter follows nothing, not part 1"),
+    ],
+)
+def test_a_snapshot_in_which_a_part_does_not_follow_the_one_before_does_not_come_to_exist(chain, wrong):
+    store = store_of()
+    parts = [part(0, whole=state(0), number=number, follows=follows) for number, follows in chain]
+    places = [store.write_parts("a", 0, [each], KEYS, 100)[0] for each in parts]
+    with pytest.raises(ProtocolViolation, match=f"savepoint a: {wrong}"):
+        store.commit("a", manifest({0: places}, 1))
+    with pytest.raises(NotThere):
+        store.manifest("a")
+    store.commit("b", manifest({0: store.write_parts("b", 0, [part(0, whole=state(0))], KEYS, 100)}, 1))
+
+
+def test_what_is_damaged_and_what_is_gone_is_not_what_is_away():
+    store = committed()
+    places = store.places("one", "counter")
+    objects, kept = store._bucket._client.objects, dict(store._bucket._client.objects)
+    for name in kept:
+        objects[name] = kept[name][:-1]
+    for read in (lambda: store.read(*places[0]), lambda: store.manifest("one")):
+        with pytest.raises(Damaged):
+            for unit in places:
+                store.read(*places[unit])
+            read()
+    objects.clear()
+    for read in (lambda: store.read(*places[0]), lambda: store.manifest("one")):
+        with pytest.raises(NotThere):
+            read()
+    store._bucket._client.error = urllib3.exceptions.HTTPError("refused")
+    with pytest.raises(ServiceUnavailable) as away:
+        store.read(*places[0])
+    assert not isinstance(away.value, (Damaged, NotThere))
+
+
+def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
+    monkeypatch.setattr(savepoint, "SEGMENT_BYTES", 1000)
+    store, told = store_of(), []
+    places = store.write("one", 2, [(unit, state(unit)) for unit in range(1, 12)], 100, told.append)
+    assert sum(told) == 2 * sum(place.length for place in places)
+    assert len(told) > 11 + 2, "after each unit, and with each segment"
+
+
+def part_of(place, unit):
+    return replace(place, unit=unit)

@@ -1,0 +1,86 @@
+"""What is done about a session that is lost and renewed; the connection itself is a stand-in."""
+
+import threading
+
+import pytest
+from kazoo.client import KazooState
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.waiting import wait_until
+from keyshift.wire import session as zookeeper_session
+from keyshift.wire.session import Session
+
+DEADLINE_S = 60.0
+
+
+class Handler:
+    def __init__(self):
+        self.threads = []
+
+    def spawn(self, act):
+        self.threads.append(threading.Thread(target=act, daemon=True))
+        self.threads[-1].start()
+
+
+class Client:
+    def __init__(self):
+        self.handler, self.stopped = Handler(), False
+
+    def add_listener(self, listener):
+        pass
+
+    remove_listener = add_listener
+
+    def stop(self):
+        self.stopped = True
+
+    close = stop
+
+
+@pytest.fixture
+def there(monkeypatch):
+    there = threading.Event()
+    monkeypatch.setattr(zookeeper_session, "begin", lambda hosts, secret: (Client(), there))
+    return there
+
+
+class Renewed(Session):
+    """Stands in the first renewal until ``go``."""
+
+    def __init__(self):
+        super().__init__("nowhere:1", "")
+        self.seen, self.go = [], threading.Event()
+        self._start()
+
+    def _renewed(self, expired):
+        self.seen.append(expired)
+        assert self.go.wait(DEADLINE_S)
+
+
+def test_a_storm_of_renewals_is_one_thread_that_renews_once_more(there):
+    there.set()
+    session = Renewed()
+    session._connection_changed(KazooState.SUSPENDED)
+    session._connection_changed(KazooState.CONNECTED)
+    assert wait_until(lambda: session.seen, DEADLINE_S)
+    for lost in [KazooState.LOST, *[KazooState.SUSPENDED] * 100]:
+        session._connection_changed(lost)
+        session._connection_changed(KazooState.CONNECTED)
+    threads = session._client.handler.threads
+    assert len(threads) == 1 and session.seen == [False]
+    session.go.set()
+    threads[0].join(DEADLINE_S)
+    assert session.seen == [False, True], "what was registered is registered in the newest session"
+    session._connection_changed(KazooState.SUSPENDED)
+    session._connection_changed(KazooState.CONNECTED)
+    assert wait_until(lambda: session.seen == [False, True, False], DEADLINE_S)
+    session._end()
+
+
+def test_a_session_that_was_begun_ahead_and_has_no_connection_is_not_waited_for(there, monkeypatch):
+    monkeypatch.setattr(zookeeper_session, "ANSWER_S", 0.05)
+    zookeeper_session._ahead.begin("nowhere:1", "")
+    client, _ = zookeeper_session._ahead._begun
+    with pytest.raises(ServiceUnavailable, match=r"nowhere:1 did not answer within 0\.05 s"):
+        Renewed()
+    assert client.stopped and zookeeper_session._ahead._begun is None

@@ -1,0 +1,90 @@
+"""Strangers get nothing, state of another shape is refused, and trouble at one side is trouble at the other."""
+
+import pyarrow as pa
+import pytest
+from small_flight import CALLS, SCHEMA, content, push, state, value
+
+from certificate import CERTIFICATE, KEY
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.state.memory import MemoryState
+from keyshift.wire.config import Certificate
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.server import StateServer
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_without_the_token_of_the_job_nothing_is_given_or_taken(call, holder, server):
+    stranger = StateClients("guess", 10.0, SCHEMA, 150)
+    with pytest.raises(ServiceUnavailable, match="token"):
+        call(stranger, server.address)
+    stranger.close()
+    assert not holder.parcels and not holder.copies and not holder.messages
+    assert (1, 7) in holder.left
+    assert len(holder.lent[4, 9]) == 20 and holder.lent[4, 9].values[3] == value(3)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_place_where_nobody_listens_is_named(call, server, clients):
+    address = server.address
+    server.shutdown()
+    with pytest.raises(ServiceUnavailable, match=address):
+        call(clients, address)
+
+
+@pytest.mark.parametrize("name", ["push", "keys", "rest", "write", "copy", "tell"])
+def test_trouble_at_the_other_side_is_trouble_here(name, holder, server, clients):
+    def fails(*_):
+        raise RuntimeError("the disk is full")
+
+    for method in ("receive", "keys", "rest", "forget", "write", "copy", "message"):
+        setattr(holder, method, fails)
+    with pytest.raises(ServiceUnavailable, match="the disk is full"):
+        CALLS[name](clients, server.address)
+
+
+def test_state_of_another_shape_is_refused(holder, server):
+    other = pa.schema([pa.field("key", pa.int64()), pa.field("sum", pa.float64())])
+    clients = StateClients("secret", 10.0, other, 150)
+    with pytest.raises(ServiceUnavailable, match="not those of this job"):
+        push(clients, server, Parcel(3, state=MemoryState(other.remove(0))))
+    with pytest.raises(ServiceUnavailable, match="not those of this job"):
+        clients.keys(server.address, [], written=[((4, 9), [], [(3, (1.0,))])])
+    clients.close()
+    assert not holder.parcels and holder.lent[4, 9].values[3] == value(3)
+
+
+@pytest.fixture
+def over_tls(holder):
+    """A server with a certificate; and clients, made of what they are given, that are closed in the end."""
+    server, made = StateServer(holder, "127.0.0.1", "secret", 150, Certificate(CERTIFICATE, KEY)), []
+
+    def clients(certificate):
+        made.append(StateClients("secret", 3.0, SCHEMA, 150, certificate))
+        return made[-1]
+
+    yield server, clients
+    for each in made:
+        each.close()
+    server.shutdown()
+
+
+def test_over_tls_state_keys_and_messages_arrive_as_ever(holder, over_tls):
+    server, connect = over_tls
+    clients = connect(Certificate(CERTIFICATE, KEY))
+    assert push(clients, server, Parcel(4, state=state(1, 2, 3)))[0] == {4: True}
+    ((_, parcel),) = holder.parcels
+    assert content(parcel.batches) == {key: value(key) for key in (1, 2, 3)}
+    assert clients.keys(server.address, [(4, 9, [5])]).found == [[(5, value(5))]]
+    clients.tell(server.address, "drop", {"stays": []})
+    assert holder.messages == [("drop", {"stays": []})]
+
+
+def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_cannot_prove_who_it_is(
+    holder, server, over_tls
+):
+    guarded, connect = over_tls
+    for address, certificate in ((guarded.address, None), (server.address, Certificate(CERTIFICATE, KEY))):
+        with pytest.raises(ServiceUnavailable):
+            connect(certificate).tell(address, "drop", {"stays": []})
+    assert holder.messages == []

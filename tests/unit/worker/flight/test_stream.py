@@ -1,0 +1,120 @@
+"""Streams that are long, that break, and that are silent."""
+
+import time
+
+import pytest
+from small_flight import CALLS, SCHEMA, Slow, Wire, content, hold_up, push, rest, state, value
+
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.state import rows
+from keyshift.worker.flight.messages import Parcel
+
+
+def test_a_unit_that_takes_longer_than_the_deadline_arrives(holder, server, hasty):
+    acknowledged, _ = push(hasty, server, Parcel(3, state=Slow(state(*range(20)), 0.1)))
+    assert acknowledged == {3: True}
+    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
+
+
+def test_a_unit_that_takes_longer_than_the_deadline_can_be_pulled(holder, server, hasty):
+    holder.left[1, 7] = Slow(state(*range(20)), 0.1)
+    got = []
+    hasty.pull(server.address, 1, [7], got.extend)
+    assert [content(parcel.batches) for parcel in got] == [{key: value(key) for key in range(20)}]
+
+
+def test_the_rest_of_units_may_take_longer_than_the_deadline(holder, server, hasty):
+    plain = holder.rest
+    holder.rest = lambda *arguments: (time.sleep(0.1) or batch for batch in plain(*arguments))
+    got = rest(hasty, server, ((4, 9), None), ((5, 9), None))
+    assert len(got) == 22 and got[-1] == (5, 9, None, True)
+
+
+@pytest.mark.parametrize("method", ["receive", "sealed", "rest", "keys", "write", "copy"])
+def test_silence_ends_a_stream(method, holder, server, hasty):
+    door = hold_up(holder, method)
+    call = {"receive": "push", "sealed": "pull"}.get(method, method)
+    with pytest.raises(ServiceUnavailable, match="silent for 1 s"):
+        CALLS[call](hasty, server.address)
+    door.set()
+
+
+def test_a_unit_goes_on_where_its_stream_broke(holder, server, clients, monkeypatch):
+    wire = Wire(monkeypatch, 8, 15)
+    parcels = [Parcel(3, 2, 1, state=state(*range(20))), Parcel(4, state=state(99))]
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailable, match="the line breaks"):
+            push(clients, server, *parcels)
+        assert not holder.parcels
+    acknowledged, sizes = push(clients, server, *parcels)
+    assert acknowledged == {3: True, 4: True}
+    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+        {key: value(key) for key in range(20)},
+        {99: value(99)},
+    ]
+    assert sizes[3] > 20 * 100, "of all of it"
+    assert wire.rows == 21, "none came twice"
+    assert not any(server._begun.values())
+
+
+def test_a_unit_that_could_not_be_installed_comes_again_without_its_parts(holder, server, clients, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("the disk is full")
+
+    wire = Wire(monkeypatch)
+    holder.receive, plain = fails, holder.receive
+    with pytest.raises(ServiceUnavailable, match="the disk is full"):
+        push(clients, server, Parcel(3, state=state(*range(20))))
+    holder.receive = plain
+    assert push(clients, server, Parcel(3, state=state(*range(20))))[0] == {3: True}
+    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
+    assert 20 < wire.rows < 24, "the last part"
+
+
+def test_parts_of_another_journey_of_the_same_unit_do_not_count(holder, server, clients, monkeypatch):
+    Wire(monkeypatch, 8)
+    with pytest.raises(ServiceUnavailable, match="the line breaks"):
+        push(clients, server, Parcel(3, 2, 1, state=state(*range(20))))
+    push(clients, server, Parcel(3, 2, 3, state=state(*range(30, 50))))
+    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(30, 50)}
+    assert not any(server._begun.values())
+
+
+def test_what_is_pulled_goes_on_where_its_stream_broke(holder, server, clients, monkeypatch):
+    holder.left[1, 7] = Slow(state(*range(20)), breaks_at=[6, 13])
+    got, wire = [], Wire(monkeypatch)
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailable, match="the line breaks"):
+            clients.pull(server.address, 1, [7, 8], got.extend)
+        assert not got and holder.left
+    clients.pull(server.address, 1, [7, 8], got.extend)
+    assert [(parcel.unit, content(parcel.batches)) for parcel in got] == [
+        (7, {key: value(key) for key in range(20)}),
+        (8, {}),
+    ]
+    assert wire.rows == 20, "none came twice"
+
+
+def test_a_copy_begins_anew_if_its_stream_broke_for_it_may_have_changed(holder, server, clients, monkeypatch):
+    Wire(monkeypatch, 8)
+    with pytest.raises(ServiceUnavailable, match="the line breaks"):
+        clients.copy(server.address, 2, 4, (1, 0), list(state(*range(20)).export(150)), [])
+    newer = [rows.pack(SCHEMA, [(key, (7, b""))]) for key in range(20)]
+    clients.copy(server.address, 2, 4, (2, 0), newer, [])
+    assert holder.copies == [(2, 4, (2, 0), dict.fromkeys(range(20), (7, b"")), [])]
+
+
+def test_nothing_is_acknowledged_after_the_call(holder, server, clients):
+    """What a stream says later might be taken for what the next one says of the same unit."""
+    door, answers = hold_up(holder, "receive"), []
+
+    def breaks():
+        yield Parcel(3, state=state(*range(20)))
+        yield Parcel(4, state=Slow(state(*range(20)), breaks_at=[3]))
+
+    with pytest.raises(ServiceUnavailable, match="the line breaks"):
+        clients.push(server.address, 2, "here:1", breaks(), lambda *_: None, answers.extend)
+    before = list(answers)
+    door.set()
+    time.sleep(0.1)
+    assert answers == before

@@ -1,0 +1,444 @@
+"""What a slot leaves at the end of a batch, and what the next holder finds: the whole of ``SlotTask``, over Flight."""
+
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from small_job import DEADLINE_S, state
+from small_slots import BEGIN_US, SmallJob, until
+
+from keyshift.clock import now_us
+from keyshift.model import frames
+from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
+from keyshift.model.keys import Assignment, Move, Step
+from keyshift.runtime import computation
+from keyshift.runtime.protocol_log import event_of
+from keyshift.wire.config import result_schema
+from keyshift.wire.faults import Fault
+from keyshift.wire.savepoint import Location, Manifest
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot.host import Sealed
+from keyshift.worker.state import arrivals
+from keyshift.workloads.windowcount.operator import IDLE, WINDOW
+
+KEYS = range(8)
+ONE_SLOT = {"slots": 1, "routers": 1}
+WINDOWS = {"key_groups": 4, "keys": 8, "skew": 0, "state_bytes": 32, "seed": 0, "window_ms": 1, "delay_ms": 0}
+STEP = Step((Move(0, 0, 1),))
+TIMED = {"workload": "windowcount", "stage": "windows", "parameters": WINDOWS | {"idle_ms": 1}}
+
+
+@pytest.fixture
+def make(monkeypatch):
+    made = []
+
+    def job(**config):
+        made.append(SmallJob(monkeypatch, **config))
+        return made[-1]
+
+    yield job
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(params=["the same process", "another process"])
+def following(request):
+    """The process of the next batch, given the job and that of the one before."""
+    return lambda job, host: host if request.param == "the same process" else job.process()
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
+    job = make(**ONE_SLOT)
+    first = job.process()
+    task = job.opened(0, first)
+    job.barrier(task)
+    assert [row["count"] for row in job.data(task, KEYS)] == [1] * 8
+    job.end(task)
+    task = job.opened(0, following(job, first), "1")
+    job.barrier(task)
+    results = job.data(task, [*KEYS, 3]) + job.end(task)
+    assert sorted((row["key"], row["count"]) for row in results) == sorted([*((key, 2) for key in KEYS), (3, 3)])
+    until(lambda: task._host is first or not first.left[0])
+
+
+def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypatch):
+    """The last holder had sent all of it; how much of that has arrived it cannot know."""
+    broken = []
+
+    class Breaking(StateClients):
+        def pull(self, address, slot, units, arrived):
+            if len(broken) < 2:
+                broken.append(units)
+                super().pull(address, slot, units, lambda parcels: None)
+                raise ServiceUnavailable("the stream broke")
+            super().pull(address, slot, units, arrived)
+
+    monkeypatch.setattr(slot_task, "StateClients", Breaking)
+    job = make(**ONE_SLOT)
+    task = job.opened(0, job.process())
+    job.barrier(task)
+    job.data(task, KEYS)
+    job.end(task)
+    task = job.opened(0, job.process(), "1")
+    job.barrier(task)
+    results = job.data(task, KEYS) + job.end(task)
+    assert len(broken) == 2
+    assert [row["count"] for row in results] == [2] * 8
+
+
+def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
+    job = make(**ONE_SLOT, deadline_s=0.2)
+    gone = job.process()
+    job.end(job.opened(0, gone))
+    job.ends(gone)
+    task = job.opened(0, job.process(), "1")
+    with pytest.raises(ServiceUnavailable, match=gone.server.address):
+        until(lambda: False, lambda: job.barrier(task))
+
+
+def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
+    job = make()
+    host = job.process()
+    host.lent[3, 7] = state({1: 1})
+    job.opened(0, host)
+    assert not host.lent
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
+
+
+def measured(job, name):
+    job.nodes.put("measure", {"id": name})
+    until(lambda: job.nodes.get(f"measured/{name}/0"))
+    return job.nodes.get(f"measured/{name}/0")
+
+
+def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, following):
+    job = make(**ONE_SLOT)
+    first = job.process()
+    task = job.opened(0, first)
+    job.barrier(task)
+    job.data(task, KEYS)
+    task._effects.couriers._count(1000, 10, 70)
+    with patch.object(type(task._core), "queued_bytes", 12345):
+        job.tick(task, BEGIN_US)
+    before = measured(job, "one")
+    job.end(task)
+    task = job.opened(0, following(job, first), "1")
+    until(lambda: task._core.machine.settled)
+    job.barrier(task)
+    job.data(task, [3])
+    task._effects.couriers._count(5, 0)
+    after = measured(job, "two")
+    job.end(task)
+    assert (after["fetched_bytes"], after["fetched_keys"], after["written_bytes"]) == (1005, 10, 70)
+    assert after["queue_peak_bytes"] == before["queue_peak_bytes"] == 12345
+    assert sum(count for _, count in before["records"]) == 8 and sum(count for _, count in after["records"]) == 9
+    assert after["seconds"] >= before["seconds"] > 0
+
+
+def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    job, said = make(**ONE_SLOT), {"action": "kill", "who": "slot", "seconds": 0.0}
+    job.opened(0, job.process())
+    until(lambda: any(path == "fault" for path, _ in job.nodes.watches))
+    job.nodes.put("fault", said | {"slot": 1, "at_us": now_us()})
+    job.nodes.put("fault", said | {"slot": 0, "at_us": now_us() - 5_000_000})  # of a batch before
+    assert not ended
+    job.nodes.put("fault", said | {"slot": 0, "at_us": now_us()})
+    assert ended == [(os.getpid(), signal.SIGKILL)]
+
+
+@pytest.mark.parametrize("phase", ["batch", "snapshot"])
+def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
+    ended = []
+    monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
+    job = make(**ONE_SLOT, faults=(Fault("kill", "slot", phase, None),))
+    task = job.opened(0, job.process())
+    job.barrier(task)
+    job.publish(2, Step((), snapshot="one"))
+    job.snapshot(task, 2, "one")
+    assert bool(ended) == (phase == "snapshot")
+    job.end(task)
+    assert len(ended) == 1
+
+
+def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
+    job = make(**ONE_SLOT)
+    host = job.process()
+    task = job.opened(0, host)
+    until(lambda: any(path == "measure" for path, _ in job.nodes.watches))
+    until(task.settled, task.wait)
+    task.seal()
+    job.nodes.put("measure", {"id": "one"})
+    assert job.nodes.get("measured/one/0") is None
+    job.opened(0, host, "1")
+    until(lambda: job.nodes.get("measured/one/0"))
+
+
+# -- protocol log ------------------------------------------------------------------------------------------------------
+
+
+def told(log):
+    """Events without their times; the place is that of the log."""
+    events = [event_of(row) for row in log]
+    assert all(event.at_us for event in events)
+    return [event[2:] for event in events]
+
+
+def asked(job, name, place):
+    job.nodes.put("log", {"id": name})
+    until(lambda: job.nodes.get(f"logs/{name}/{place}"))
+    return told(job.nodes.get(f"logs/{name}/{place}"))
+
+
+def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
+    job = make(slots=2, routers=1)
+    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
+    for task in tasks:
+        job.barrier(task)
+    job.publish(2, STEP)
+    for task in tasks:
+        job.barrier(task, 2)
+    until(lambda: {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys())
+    source, destination = (asked(job, "one", f"slot-{slot}") for slot in (0, 1))
+    begin = [
+        ("begin", (), 1, 0, ""),
+        ("barrier", (), 1, 0, "router-0"),
+        ("published", (), 2, 0, ""),
+        ("prepared", (), 2, 0, ""),
+    ]
+    assert source == [
+        *begin,
+        ("barrier", (), 2, 0, "router-0"),
+        ("send", (0,), 2, 1, "slot-1"),
+        ("acknowledged", (0,), 2, 1, ""),
+        ("released", (0,), 2, 0, ""),
+    ]
+    assert destination[:4] == begin
+    assert sorted(destination[4:]) == [
+        ("arrived", (0,), 2, 1, ""),
+        ("barrier", (), 2, 0, "router-0"),
+        ("installed", (0,), 2, 0, ""),
+    ]
+
+
+def test_a_slots_log_goes_on_in_the_next_batch(make, following):
+    job = make(**ONE_SLOT)
+    first = job.process()
+    task = job.opened(0, first)
+    job.barrier(task)
+    job.end(task)
+    task = job.opened(0, following(job, first), "1")
+    until(lambda: task._core.machine.settled)
+    job.barrier(task)
+    events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
+    assert events == ["begin", "barrier", "end of input", "begin", "barrier"]
+
+
+def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
+    job = make(**ONE_SLOT)
+    task = job.opened(0, job.process())
+    job.barrier(task)
+    with pytest.raises(ProtocolViolation):
+        job.barrier(task, router=7)
+    task.report()
+    (path,) = [path for path in job.nodes.values if path.startswith("logs/ended/")]
+    assert path.endswith("-slot-0")
+    assert told(job.nodes.get(path))[-2:] == [("barrier", (), 1, 0, "router-0"), ("barrier", (), 1, 0, "router-7")]
+    said = capfd.readouterr().err.splitlines()
+    assert said[0].startswith("slot-0 fails")
+    assert json.loads(said[-1])["other"] == "router-7"
+
+
+# -- savepoints --------------------------------------------------------------------------------------------------------
+
+
+def acknowledged(job, slot=0):
+    answer = job.nodes.get(f"savepoints/sp/slot-{slot}")
+    return answer and [Location(*row) for row in answer["places"]]
+
+
+def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):
+    job = make(**ONE_SLOT)
+    host = job.process()
+    task = job.opened(0, host)
+    job.barrier(task)
+    job.data(task, KEYS)
+    job.savepoint(task)
+    until(lambda: acknowledged(job))
+    first = acknowledged(job)
+    (name,) = job.bucket.objects
+    job.end(task)
+    task = job.opened(0, following(job, host), "1")
+    until(lambda: task._core.machine.settled)
+    for unit, key in enumerate(map(job.keys_of, range(4))):  # as nobody does it, but then it is seen what is read
+        task._core.states[unit].values[key[0]] = (99, b"")
+    job.barrier(task)
+    job.savepoint(task)
+    until(lambda: len(job.bucket.objects) == 2)
+    assert acknowledged(job) == first and {f"savepoints/job/{place.segment}" for place in first} == {name}
+    counts = [row["count"] for place in first for batch in job.store().read(place)[0] for row in batch.to_pylist()]
+    assert counts == [1] * 8
+
+
+def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, monkeypatch):
+    """Otherwise a savepoint that takes longer than a batch would begin anew for ever."""
+    job = make(**ONE_SLOT, deadline_s=0.2)
+    task, goes_on, put = job.opened(0, job.process()), threading.Event(), job.bucket.put_object
+    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
+    job.barrier(task)
+    job.data(task, KEYS)
+    schema, said = result_schema(job.workload.stages[0]), []
+
+    def wait():
+        said.extend(frames.decode(value, schema)[1].get("marker") for value in task.wait())
+
+    job.savepoint(task)
+    slow = time.monotonic() + 2 * job.config.deadline_s
+    until(lambda: time.monotonic() > slow, lambda: (wait(), task.settled() and pytest.fail("it is not written")))
+    assert "sealed" not in said
+    goes_on.set()
+    until(task.settled, wait)
+    assert "sealed" in said
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Processing time, in microseconds: what is set to a moment in the first batch is due in the second."""
+
+    class Clock:
+        now_us = 7 * BEGIN_US
+
+    for module in (arrivals, slot_task):
+        monkeypatch.setattr(module, "now_us", lambda: Clock.now_us)
+    monkeypatch.setattr(computation, "TIMERS_EVERY_US", 0)
+    return Clock
+
+
+def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, following, clock):
+    job = make(**ONE_SLOT, **TIMED)
+    host = job.process()
+    task = job.opened(0, host)
+    job.barrier(task)
+    job.data(task, KEYS)
+    job.savepoint(task)
+    assert not job.tick(task, BEGIN_US * 2)
+    job.end(task)
+    task = job.opened(0, following(job, host), "1")
+    until(lambda: task._core.machine.settled)
+    clock.now_us += BEGIN_US
+    fired = job.barrier(task) + job.savepoint(task) + job.tick(task, BEGIN_US * 2) + job.tick(task, BEGIN_US * 3)
+    assert not fired + job.end(task), "all of them are due since long, and belong to the time after the savepoint"
+
+
+def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, following, clock):
+    job = make(slots=1, routers=2, **TIMED)
+    host = job.process()
+    task = job.opened(0, host)
+    for router in (0, 1):
+        job.barrier(task, router=router)
+    job.data(task, KEYS)
+    job.end(task)
+    task = job.opened(0, following(job, host), "1")
+    until(lambda: task._core.machine.settled)
+    clock.now_us += BEGIN_US
+    for router in (0, 1):
+        assert not job.barrier(task, router=router)
+    assert not job.tick(task, BEGIN_US * 2, router=0), "router 1 may stand at a savepoint"
+    fired = job.tick(task, BEGIN_US * 2, router=1)
+    for kind in (WINDOW, IDLE):
+        assert sorted(row["key"] for row in fired if row["kind"] == kind) == [*KEYS]
+
+
+def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_else_arrives(make, monkeypatch):
+    """What comes from other slots meanwhile is written down by other threads."""
+    job = make(slots=1, routers=1)
+    task = job.opened(0, job.process())
+    job.barrier(task)
+    job.data(task, KEYS)
+    job.savepoint(task)
+    until(lambda: acknowledged(job))
+    manifest = Manifest()
+    said = {"slot-0": job.nodes.get("savepoints/sp/slot-0")}
+    manifest.add("counter", said, Assignment.from_json(job.nodes.get("assignment")))
+    job.store().commit("sp", manifest)
+    job.end(task)
+    job.nodes.remove("handover/0")
+    job.config = replace(job.config, restore="sp")
+    walked = []
+
+    def made(shared, times, in_time):
+        class Incoming(dict):
+            def __iter__(self):
+                walked.append(shared.lock.locked())
+                return super().__iter__()
+
+        return arrivals.Arrivals(shared, Incoming({99: [0, 0]}), in_time)  # a unit that came with a step
+
+    monkeypatch.setattr(slot_task, "Arrivals", made)
+    task = job.opened(0, job.process())
+    until(lambda: job.nodes.get("restored/0"))
+    assert [unit for unit, *_ in job.nodes.get("restored/0")["units"]] == [0, 1, 2, 3]
+    assert all(walked)
+    assert [row["count"] for row in job.barrier(task) + job.data(task, KEYS)] == [2] * 8
+
+
+# -- moves that end with a batch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_given_again(make, monkeypatch, lost):
+    """However often: the source cannot end its own before, and without that the next one does not begin."""
+    sealed, calls = threading.Event(), []
+
+    class Losing(StateClients):
+        def _put(self, address, request, parts, acknowledged, *more):
+            calls.append(request["kind"])
+            if len(calls) > 1:
+                assert sealed.wait(DEADLINE_S)
+            if len(calls) > lost:
+                return super()._put(address, request, parts, acknowledged, *more)
+            super()._put(address, request, parts, lambda *_: None, *more)
+            raise ServiceUnavailable("the acknowledgement is lost")
+
+    monkeypatch.setattr(slot_task, "StateClients", Losing)
+    job = make(slots=2, routers=1, deadline_s=60.0)
+    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
+    for task in tasks:
+        job.barrier(task)
+    key = job.keys_of(0)[0]
+    job.data(tasks[0], [key])
+    job.publish(2, STEP)
+    for task in tasks:
+        job.barrier(task, 2)
+    results = job.data(tasks[1], [key], 2) + job.end(tasks[1])
+    sealed.set()
+    job.end(tasks[0])
+    assert len(calls) == lost + 1
+    assert job.nodes.get("handover/1")["units"] == [0, 2, 3] and job.nodes.get("handover/0")["units"] == [1]
+    assert {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys()
+    assert [row["count"] for row in results] == [2]
+
+
+def test_a_slot_whose_batch_is_over_has_what_came_before_and_takes_nothing_newer():
+    slot = Sealed(1, 7)
+    assert slot.parcels_arrived([Parcel(3, 6), Parcel(4, 7)]) == [True, True]
+    slot.message({"wanted": [[3, 7, 0, 1]], "opened": [[4, 6]]})
+    for parcels in ([Parcel(3, 8)], [Parcel(3, 7), Parcel(4, 8)]):
+        with pytest.raises(KeyshiftError, match="slot 1 ended its batch at version 7, this is of 8"):
+            slot.parcels_arrived(parcels)
+    for body in ({"wanted": [[3, 8, 0, 1]], "opened": []}, {"wanted": [], "opened": [[4, 6], [5, 8]]}):
+        with pytest.raises(KeyshiftError, match="this is of 8"):
+            slot.message(body)

@@ -1,0 +1,326 @@
+"""Snapshots of one slot, over batches: the whole of ``SlotTask``; the bucket and ZooKeeper are dictionaries."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from minio.error import MinioException
+from small_slots import SmallJob, until
+
+from keyshift.model import frames
+from keyshift.model.errors import ProtocolViolation
+from keyshift.model.keys import Assignment, Step
+from keyshift.wire.config import result_schema
+from keyshift.wire.savepoint import Location, Manifest
+from keyshift.worker.slot import snapshots as slot_snapshots
+
+KEYS = range(8)
+
+
+@pytest.fixture
+def job(monkeypatch):
+    made = SmallJob(monkeypatch, slots=1, routers=2)
+    yield made
+    made.close()
+
+
+def begin(job, version, name):
+    job.publish(version, Step((), snapshot=name))
+
+
+def opened(job, host, batch="0", version=1):
+    task = job.opened(0, host, batch)
+    for router in (0, 1):
+        job.barrier(task, version, router=router)
+    return task
+
+
+def answer(job, name):
+    until(lambda: job.nodes.get(f"savepoints/{name}/slot-0"))
+    return job.nodes.get(f"savepoints/{name}/slot-0")
+
+
+def counts(job, name):
+    """What a snapshot has of all keys."""
+    by_unit = {}
+    for row in answer(job, name)["places"]:
+        by_unit.setdefault(row[0], []).append(Location(*row))
+    assert sorted(by_unit) == [0, 1, 2, 3]
+    batches = [batch for places in by_unit.values() for batch in job.store().read(*places)[0]]
+    return {row["key"]: row["count"] for batch in batches for row in batch.to_pylist()}
+
+
+def markers(job, task):
+    schema = result_schema(job.workload.stages[0])
+    return [meta for value in task.wait() if (meta := frames.decode(value, schema)[1]).get("marker") == "sealed"]
+
+
+def snapshot(job, task, version, name):
+    begin(job, version, name)
+    for router in (0, 1):
+        job.snapshot(task, version, name, router)
+    return counts(job, name)
+
+
+def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_waits_for_the_last_one(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    begin(job, 2, "one")
+    until(lambda: job.nodes.get("acks/2/prepared-0") is not None)
+    assert job.snapshot(task, 2, "one", router=0) == []
+    assert job.data(task, [0, 1], version=2, router=0) == [], "it is kept back"
+    assert len(job.data(task, [0], version=1, router=1)) == 1, "it belongs to the time before"
+    results = job.snapshot(task, 2, "one", router=1)
+    assert [(row["key"], row["version"]) for row in results] == [(0, 2), (1, 2)]
+    assert job.nodes.get("acks/2/captured-0") is not None
+    assert counts(job, "one") == dict.fromkeys(KEYS, 1) | {0: 2}
+
+
+def test_it_is_said_behind_the_results_when_it_is_written(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    said = []
+    until(lambda: said, lambda: said.extend(markers(job, task)))
+    assert said == [{"marker": "sealed", "savepoint": "one", "stage": "counter", "slot": 0}]
+    assert markers(job, task) == [], "once"
+
+
+def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_batch_boundary(job):
+    host = job.process()
+    task = opened(job, host)
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    first = answer(job, "one")
+    job.data(task, [3], version=2)
+    assert snapshot(job, task, 3, "two") == dict.fromkeys(KEYS, 1) | {3: 2}
+    second = answer(job, "two")
+    assert second["bytes"] < first["bytes"] / 2 and len(second["places"]) == len(first["places"]) + 1
+    job.end(task)
+    task = opened(job, host, "1", version=3)
+    job.data(task, [4], version=3)
+    assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
+    assert answer(job, "three")["bytes"] < first["bytes"] / 2, "the state is in the same process"
+    job.end(task)
+    task = opened(job, job.process(), "2", version=4)
+    until(lambda: task._core.machine.settled)
+    assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
+    assert len(answer(job, "four")["places"]) == 4, "all anew, from another process"
+
+
+def test_a_snapshot_that_cannot_be_written_fails_and_the_slot_goes_on(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    job.data(task, [3], version=2)
+    job.bucket.error = MinioException("away")
+    begin(job, 3, "two")
+    for router in (0, 1):
+        job.snapshot(task, 3, "two", router)
+    assert "away" in answer(job, "two")["failed"]
+    job.bucket.error = None
+    job.data(task, [4], version=3)
+    assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
+
+
+def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_one(job):
+    host = job.process()
+    task = opened(job, host)
+    begin(job, 2, "one")
+    job.snapshot(task, 2, "one", router=0)
+    job.data(task, KEYS, version=2, router=0)
+    assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
+    task = opened(job, host, "1", version=2)
+    assert "did not come to all routers" in answer(job, "one")["failed"]
+    assert job.nodes.get("acks/2/captured-0") is not None
+    assert len(job.data(task, [0], version=2)) == 1
+
+
+def test_a_slot_does_not_keep_back_more_than_it_may_wait(monkeypatch):
+    job = SmallJob(monkeypatch, slots=1, routers=2, queue_bytes=10_000)
+    try:
+        task = opened(job, job.process())
+        begin(job, 2, "one")
+        job.snapshot(task, 2, "one", router=0)
+        rows = []
+        while not rows:
+            rows = job.data(task, KEYS, version=2, router=0)
+        assert 10_000 / 5000 < len(rows) / len(KEYS) < 10_000 / 2000
+        assert "too much waited" in answer(job, "one")["failed"]
+        assert job.snapshot(task, 2, "one", router=1) == []
+    finally:
+        job.close()
+
+
+def test_a_batch_does_not_end_before_its_snapshot_is_written(job, monkeypatch):
+    task, goes_on, put = opened(job, job.process()), threading.Event(), job.bucket.put_object
+    monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
+    job.data(task, KEYS)
+    begin(job, 2, "one")
+    for router in (0, 1):
+        job.snapshot(task, 2, "one", router)
+    said = markers(job, task)
+    assert not task.settled() and not said
+    goes_on.set()
+    until(task.settled, lambda: said.extend(markers(job, task)))
+    assert len(said) == 1
+
+
+@pytest.fixture
+def hung(job, monkeypatch):
+    """Name of a snapshot -> an event for which the store waits before it takes a segment of it."""
+    events, put = {}, job.bucket.put_object
+
+    def slow(bucket, name, *rest, **more):
+        for snapshot, event in events.items():
+            assert f"/{snapshot}/" not in name or event.wait(10)
+        put(bucket, name, *rest, **more)
+
+    monkeypatch.setattr(job.bucket, "put_object", slow)
+    yield events
+    for event in events.values():
+        event.set()
+
+
+def begun(job, task, version, name):
+    """The coordinator has begun it, and every slot has captured it; for it the step is over."""
+    begin(job, version, name)
+    for router in (0, 1):
+        job.snapshot(task, version, name, router)
+    assert job.nodes.get(f"acks/{version}/captured-0") is not None
+
+
+def committed(job, name):
+    manifest = Manifest()
+    manifest.add("counter", {"slot-0": answer(job, name)}, Assignment(1, (0,) * 4))
+    job.store().commit(name, manifest)
+
+
+def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(job, hung):
+    """The store hangs for longer than anybody waits: the first one of all, which is large, or a later one."""
+    task, all_of = opened(job, job.process()), dict.fromkeys(KEYS, 1)
+    job.data(task, KEYS)
+    for late, failed, following, key in (("one", "two", "three", 3), ("four", "five", "six", 5)):
+        version = 2 if late == "one" else 6
+        hung[late] = threading.Event()
+        if late == "four":
+            assert snapshot(job, task, 5, "between") == all_of
+            job.data(task, [7], version=5)
+            all_of |= {7: 2}
+        begun(job, task, version, late)
+        job.data(task, [key], version=version)
+        begun(job, task, version + 1, failed)
+        assert answer(job, failed) == {"failed": "the one before is still being written"}
+        hung[late].set()
+        assert counts(job, late) == all_of, "as it was then"
+        until(lambda: not task._snapshots.busy)
+        job.data(task, [key + 1], version=version + 1)
+        all_of |= {key: 2, key + 1: 2}
+        assert snapshot(job, task, version + 2, following) == all_of
+        committed(job, following)
+        until(lambda: not task._snapshots.busy)
+    job.end(task)
+
+
+def test_what_follows_one_that_failed_is_the_whole(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    job.data(task, KEYS, version=2)
+    job.bucket.error = MinioException("away")
+    until(lambda: not task._snapshots.busy)
+    begun(job, task, 3, "two")
+    assert "away" in answer(job, "two")["failed"]
+    job.bucket.error = None
+    until(lambda: not task._snapshots.busy)
+    assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 2)
+    assert [row[-1] for row in answer(job, "three")["places"]] == [0] * 4, "parts that follow nothing"
+
+
+def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.data(task, [3], version=2)
+    with task._lock:
+        assert task._core.snapshots.take(task._core.states), "and nobody writes it"
+    job.data(task, [3], version=2)
+    until(lambda: not task._snapshots.busy)
+    snapshot(job, task, 3, "two")
+    with pytest.raises(ProtocolViolation, match="of counter follows part 2, not part 1"):
+        committed(job, "two")
+
+
+def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("nobody has thought of that")
+
+    monkeypatch.setattr(job.bucket, "put_object", broken)
+    begun(job, task, 2, "one")
+    until(lambda: not task._snapshots.busy)
+    with pytest.raises(ZeroDivisionError):
+        task.settled()
+
+
+def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
+    monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
+    task, told = opened(job, job.process()), []
+    job.nodes.watches.append(("writing/0", told.append))
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    until(lambda: told and told[-1]["over"])
+    assert {each["name"] for each in told} == {"one"}
+    assert [each["bytes"] for each in told] == sorted(each["bytes"] for each in told)
+    assert (
+        told[0] == {"name": "one", "bytes": 0, "over": False} and told[-1]["bytes"] == 2 * answer(job, "one")["bytes"]
+    )
+    told.clear()
+    for router in (0, 1):
+        job.savepoint(task, "last", router)
+    until(lambda: told and told[-1]["over"])
+    assert {each["name"] for each in told} == {"last"} and len(told) > 4
+
+
+def ended(task):
+    """What ends a slot that begins from a snapshot."""
+    until(lambda: task._trouble is not None)
+    return task._trouble
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda objects, name: objects.update({name: objects[name][:-1]}), "does not have its checksum"),
+        (lambda objects, name: objects.pop(name), "does not exist"),
+    ],
+)
+def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spoil, why):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.end(task)
+    job.nodes.remove("handover/0")
+    (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
+    spoil(job.bucket.objects, segment)
+    job.config = replace(job.config, restore="one", deadline_s=0.2)
+    assert why in str(ended(job.opened(0, job.process())))
+    said = job.nodes.get("unreadable/0")
+    assert said["name"] == "one" and why in said["why"]
+
+
+def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
+    task = opened(job, job.process())
+    job.data(task, KEYS)
+    snapshot(job, task, 2, "one")
+    committed(job, "one")
+    job.end(task)
+    job.nodes.remove("handover/0")
+    job.bucket.error = MinioException("away")
+    job.config = replace(job.config, restore="one", deadline_s=0.2)
+    assert "away" in str(ended(job.opened(0, job.process())))
+    assert job.nodes.get("unreadable/0") is None

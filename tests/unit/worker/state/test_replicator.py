@@ -1,0 +1,492 @@
+"""Copies are kept beside a unit and make its move small; whatever happens to them, the unit arrives as it was."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
+
+from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.state import rows
+from keyshift.state.memory import MemoryState
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot.host import Copies, SlotHost
+from keyshift.worker.state.replicator import COPIES, Replicator
+
+HOLDER = 1
+SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+
+
+class Slot:
+    """The slot that owns the units, and the process that holds their copies."""
+
+    def __init__(self, host, clients):
+        self.host, self.lock = host, threading.Lock()
+        self.states = {3: state(dict.fromkeys(range(600), 1)), 4: state({})}
+        self.parts, self.acknowledged, self.failures = [], [], []
+        self.door = threading.Event()  # parts pass while it is set
+        self.door.set()
+        self.doors = {}  # of single units, beside that
+        self.after_part = lambda: None
+        add = host.copies.add
+
+        def copied(slot, unit, part, batches, deleted):
+            assert self.door.wait(DEADLINE_S) and self.doors.get(unit, self.door).wait(DEADLINE_S)
+            add(slot, unit, part, batches, deleted)
+            self.parts.append((unit, part[1], sum(batch.num_rows for batch in batches)))
+            self.after_part()
+
+        host.copies.add = copied
+        self.replicator = self.made(clients, self.states, self.lock)
+
+    def made(self, clients, states, lock):
+        return Replicator(
+            SCHEMA,
+            clients,
+            states,
+            lock,
+            lambda slot: self.host.server.address,
+            lambda request, answer: self.acknowledged.append((request, answer)),
+            self.failures.append,
+        )
+
+    def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER))):
+        with self.lock:
+            self.replicator.start(request, list(units), 0.01, lag_keys, whole)
+
+    def put(self, content, unit=3):
+        with self.lock:
+            for key, count in content.items():
+                self.states[unit].values[key] = (count, b"payload")
+
+    def part(self, unit=3):
+        """The last part of its copy that is there, as far as the owner knows."""
+        with self.lock:
+            copy = self.replicator._copies[unit]
+            return copy.epoch, copy.number
+
+    def leave(self, destination=HOLDER, unit=3, **more):
+        with self.lock:
+            made = self.states.pop(unit)
+            return self.replicator.shrink(Parcel(unit, state=made, **more), destination)
+
+    def arrives(self, parcel, slot=HOLDER):
+        """The unit, as its destination builds it."""
+        made = self.host.copies.take(slot, parcel.unit, parcel.delta_of) if parcel.delta_of is not None else state({})
+        batches, deleted = parcel.values(SCHEMA, 1000)
+        made.install(list(batches))
+        for key in deleted:
+            made.delete(key)
+        return counts(made)
+
+
+@pytest.fixture(scope="module")
+def served():
+    host = SlotHost(CONFIG)
+    clients = StateClients(CONFIG.token, 10.0, SCHEMA, CONFIG.chunk_bytes)
+    yield host, clients
+    clients.close()
+    host.server.shutdown()
+
+
+@pytest.fixture
+def slot(served):
+    host, clients = served
+    host.copies = Copies(lambda slot, unit: MemoryState(VALUE))
+    host.tenants = {holder: SimpleNamespace() for holder in (HOLDER, HOLDER + 1)}
+    slot = Slot(host, clients)
+    yield slot
+    for door in (slot.door, *slot.doors.values()):
+        door.set()
+    slot.replicator.close()
+    host.tenants.clear()
+    assert not slot.failures
+
+
+def test_a_copy_is_made_once_as_a_whole_and_then_of_what_changed(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.put({5: 7, 6: 7, 1000: 1})
+    until(lambda: len(slot.parts) == 3)
+    assert sorted(slot.parts) == [(3, 0, 600), (3, 1, 3), (4, 0, 0)]
+
+
+def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.put({5: 7})
+    until(lambda: len(slot.parts) == 3)
+    ((request, answer),) = slot.acknowledged
+    assert request == "one"
+    assert answer["units"] == 2 and answer["rounds"] >= 2
+    assert answer["bytes"] >= sum(batch.nbytes for batch in slot.states[3].export(1000))
+
+
+def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
+    slot.after_part = lambda: slot.put(dict.fromkeys(range(20), len(slot.parts)))
+    slot.start(lag_keys=19)
+    until(lambda: len(slot.parts) > 5)
+    assert not slot.acknowledged
+    slot.after_part = lambda: slot.put(dict.fromkeys(range(19), len(slot.parts)))
+    until(lambda: slot.acknowledged)
+
+
+def test_asking_for_the_same_again_changes_nothing(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.start()
+    slot.put({5: 7})
+    until(lambda: len(slot.parts) == 3)
+    assert [number for unit, number, _ in slot.parts if unit == 3] == [0, 1]
+
+
+def test_another_request_begins_anew(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.start("two", units=((3, HOLDER),))
+    until(lambda: len(slot.acknowledged) == 2)
+    assert slot.parts[2:] == [(3, 0, 600)]
+    assert slot.acknowledged[1][0] == "two"
+
+
+def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    with slot.lock:  # a round cannot come between
+        state = slot.states[3]
+        state.values[5] = (7, b"payload")
+        state.values[1000] = (1, b"payload")
+        state.delete(6)
+        expected = counts(state)
+        del slot.states[3]
+        parcel = slot.replicator.shrink(Parcel(3, 9, 1, state=state), HOLDER)
+    assert parcel.delta_of[1] == 0 and parcel.changed == {5, 6, 1000}
+    assert (parcel.unit, parcel.version, parcel.hop) == (3, 9, 1)
+    assert slot.arrives(parcel) == expected
+
+
+def test_a_unit_of_which_nothing_changed_sends_nothing(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    parcel = slot.leave()
+    assert parcel.delta_of[1] == 0 and not parcel.changed
+    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
+
+
+def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(slot):
+    """Nobody knows yet whether the part has arrived."""
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.door.clear()
+    slot.put({5: 7})
+    with slot.lock:
+        copy = slot.replicator._copies[3]
+    until(lambda: copy.pending == {5})
+    slot.put({6: 8})
+    parcel = slot.leave()
+    assert parcel.changed == {5, 6}
+    slot.door.set()
+    until(lambda: (3, 1, 1) in slot.parts)
+    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
+
+
+@pytest.mark.parametrize(
+    "leaves", [{"destination": HOLDER + 1}, {"routers": frozenset({0})}], ids=["elsewhere", "lent"]
+)
+def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole(slot, leaves):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    parcel = slot.leave(**leaves)
+    assert parcel.delta_of is None
+    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
+
+
+def test_a_unit_without_a_copy_is_sent_whole(slot):
+    assert slot.leave().delta_of is None
+    slot.start(units=((4, HOLDER),))
+    until(lambda: slot.acknowledged)
+    slot.states[3] = state({1: 1})
+    assert slot.leave().delta_of is None
+
+
+def test_a_unit_whose_first_copy_is_on_its_way_is_sent_whole(slot):
+    slot.door.clear()
+    slot.start()
+    until(lambda: slot.replicator._copies)
+    assert slot.leave().delta_of is None
+
+
+def test_if_so_wished_a_unit_that_has_changed_is_sent_whole(slot):
+    slot.start(whole=True)
+    until(lambda: slot.acknowledged)
+    with slot.lock:
+        dirty, clean = slot.states.pop(3), slot.states.pop(4)
+        dirty.values[5] = (7, b"payload")
+        assert slot.replicator.shrink(Parcel(3, state=dirty), HOLDER).delta_of is None
+        assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of[1] == 0
+
+
+def test_a_unit_that_has_left_is_not_copied_any_more(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.leave()
+    slot.put({1: 1}, unit=4)
+    until(lambda: (4, 1, 1) in slot.parts)
+    assert [number for unit, number, _ in slot.parts if unit == 3] == [0]
+
+
+def test_a_copy_that_was_lost_is_made_anew(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    assert slot.host.copies.take(HOLDER, 3, slot.part()) is not None
+    slot.put({5: 7})
+    until(lambda: slot.parts.count((3, 0, 600)) == 2)
+    parcel = slot.leave()
+    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7}
+
+
+def test_a_copy_under_load_arrives_as_the_unit_was(slot):
+    """Whatever part is under way when it leaves."""
+    done = threading.Event()
+
+    def load():
+        number = 0
+        while not done.is_set():
+            number += 1
+            with slot.lock:
+                unit = slot.states.get(3)
+                if unit is not None:
+                    unit.values[number % 700] = (number, b"payload")
+                    unit.delete((number * 7) % 700)
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    slot.start(lag_keys=10**6)
+    until(lambda: len([part for part in slot.parts if part[0] == 3]) > 4)
+    with slot.lock:
+        unit = slot.states.pop(3)
+        expected = counts(unit)
+        parcel = slot.replicator.shrink(Parcel(3, state=unit), HOLDER)
+    done.set()
+    thread.join()
+    assert parcel.delta_of is not None
+    assert slot.arrives(parcel) == expected
+
+
+# -- the end of a batch ------------------------------------------------------------------------------------------------
+
+
+def on_its_way(slot):
+    """A part of the copy of unit 3 that does not arrive before its door opens."""
+    door = slot.doors[3] = threading.Event()
+    slot.put({0: 2})
+    with slot.lock:
+        copy = slot.replicator._copies[3]
+    until(lambda: copy.pending == {0})
+    return door
+
+
+def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who_has_them_now(served, slot):
+    """A part is on its way when the batch ends; the next holder has the same state, and a lock of its own."""
+    shut = threading.Event()
+
+    def copy(*part):
+        if shut.is_set():
+            raise ServiceUnavailable("closed")
+        served[1].copy(*part)
+
+    slot.replicator = slot.made(SimpleNamespace(copy=copy), slot.states, slot.lock)
+    slot.start()
+    until(lambda: slot.acknowledged)
+    door = on_its_way(slot)
+    closing = threading.Thread(target=slot.replicator.close)
+    closing.start()
+    shut.set()
+    until(slot.replicator._closed.is_set)
+
+    states, lock = {4: slot.states[4]}, threading.Lock()
+    following = slot.made(served[1], states, lock)
+    with lock:
+        following.start("two", [(4, HOLDER)], 60, 0, False)
+    until(lambda: len(slot.acknowledged) == 2)
+    with lock:
+        states[4].values[7] = (7, b"payload")
+    door.set()
+    closing.join()
+    until(lambda: (3, 1, 1) in slot.parts)
+    time.sleep(0.1)  # for what a thread of the batch before might do
+    with lock:
+        parcel = following.shrink(Parcel(4, state=states.pop(4)), HOLDER)
+    following.close()
+    assert slot.arrives(parcel) == {7: 7}
+
+
+def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
+    looked = []
+
+    class Watched(type(slot.states[4])):
+        def changes(self, who):
+            looked.append(slot.replicator._closed.is_set())
+            return super().changes(who)
+
+    slot.states[4].__class__ = Watched
+    slot.start()
+    until(lambda: len(looked) > 2)
+    slot.replicator.close()
+    parts = len(slot.parts)
+    slot.put({1: 1}, unit=4)
+    slot.start("two")
+    time.sleep(0.1)
+    assert not any(looked) and len(slot.parts) == parts
+    assert slot.states[4].changes(COPIES) == {1}
+
+
+def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_are_close(slot):
+    slot.after_part = lambda: slot.put(dict.fromkeys(range(20), len(slot.parts)), unit=4)
+    slot.start(lag_keys=10)
+    until(lambda: len(slot.parts) > 5)
+    door = on_its_way(slot)
+    with slot.lock:
+        slot.replicator.stop()
+    door.set()
+    slot.replicator.close()
+    assert not slot.acknowledged
+
+
+# -- copies that nobody needs ------------------------------------------------------------------------------------------
+
+
+def kept(slot):
+    return set(slot.host.copies._copies)
+
+
+def test_the_copy_of_a_unit_that_went_elsewhere_goes(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.leave(HOLDER + 1)
+    until(lambda: kept(slot) == {(HOLDER, 4)})
+
+
+def test_the_copy_of_a_unit_that_was_sent_whole_goes(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.leave(routers=frozenset({0}))
+    slot.leave(partial=True, unit=4)
+    until(lambda: not kept(slot))
+
+
+def test_copies_of_which_another_request_does_not_speak_go(slot):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
+    until(lambda: kept(slot) == {(HOLDER + 1, 3), (HOLDER, 4)})
+
+
+def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(slot, served):
+    slot.start()
+    until(lambda: slot.acknowledged)
+    slot.host.seal(HOLDER, 1, {})
+    assert not kept(slot)
+    with pytest.raises(ServiceUnavailable, match=f"the batch of slot {HOLDER} is over"):
+        served[1].copy(slot.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
+    assert not kept(slot)
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def part(content):
+    return [rows.pack(SCHEMA, [(key, (count, b"payload")) for key, count in content.items()])]
+
+
+@pytest.fixture
+def copies():
+    return Copies(lambda slot, unit: MemoryState(VALUE))
+
+
+OLD, NEW = 88, 5  # epochs: they are drawn, so that none is before another
+
+
+def test_parts_of_a_copy_follow_each_other(copies):
+    copies.add(1, 3, (NEW, 0), part({1: 1, 2: 1, 3: 1}), [])
+    copies.add(1, 3, (NEW, 1), part({1: 2, 9: 1}), [2])
+    assert counts(copies.take(1, 3, (NEW, 1))) == {1: 2, 3: 1, 9: 1}
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_a_part_that_does_not_follow_is_refused_unless_it_is_the_first(copies, number):
+    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
+    if number:
+        with pytest.raises(KeyshiftError, match=f"part {number} of the copy of unit 3 came after part 0"):
+            copies.add(1, 3, (NEW, number), part({2: 2}), [])
+        assert counts(copies.take(1, 3, (NEW, 0))) == {1: 1}
+    else:
+        copies.add(1, 3, (NEW, 0), part({2: 2}), [])
+        assert counts(copies.take(1, 3, (NEW, 0))) == {2: 2}
+
+
+def test_a_part_of_a_copy_that_is_not_there_is_refused(copies):
+    with pytest.raises(KeyshiftError, match="part 4 of the copy of unit 3 came after part -1"):
+        copies.add(1, 3, (NEW, 4), part({1: 1}), [])
+
+
+def test_a_part_of_a_copy_that_has_begun_anew_since_comes_too_late(copies):
+    """Its sender took it for lost, or belongs to a batch that is over; it brings what keys were then."""
+    copies.add(1, 3, (OLD, 0), part({1: 1, 2: 1}), [])
+    copies.add(1, 3, (NEW, 0), part({1: 9, 2: 9}), [])
+    with pytest.raises(KeyshiftError, match="part 1 of the copy of unit 3 came after part 0 of another one"):
+        copies.add(1, 3, (OLD, 1), part({1: 2}), [2])
+    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 9, 2: 9}
+
+
+def test_a_copy_that_an_earlier_beginning_has_replaced_is_not_taken_for_the_later_one(copies):
+    copies.add(1, 3, (NEW, 0), part({1: 9}), [])
+    copies.add(1, 3, (OLD, 0), part({1: 1}), [])
+    assert copies.take(1, 3, (NEW, 0)) is None
+
+
+def test_a_copy_may_have_more_than_was_asked_for_but_not_less(copies):
+    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
+    copies.add(1, 3, (NEW, 1), part({1: 2}), [])
+    copies.add(1, 4, (NEW, 0), part({1: 1}), [])
+    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 2}
+    assert copies.take(1, 4, (NEW, 1)) is None
+
+
+def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
+    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
+    assert copies.take(2, 3, (NEW, 0)) is None
+    assert copies.take(1, 3, (NEW, 0)) is not None
+    assert copies.take(1, 3, (NEW, 0)) is None
+
+
+def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
+    for slot, unit in ((1, 3), (1, 4), (1, 5), (2, 3)):
+        copies.add(slot, unit, (NEW, 0), part({1: 1}), [])
+    copies.drop(1, [3])
+    assert copies._copies.keys() == {(1, 4), (1, 5), (2, 3)}
+    copies.drop(1)
+    assert copies._copies.keys() == {(2, 3)}
+
+
+def test_the_host_takes_what_is_for_its_slots_and_names_those_that_are_elsewhere(served):
+    host, _ = served
+    got = []
+    host.tenants[1] = SimpleNamespace(parcels_arrived=lambda parcels: got.extend(parcels) or [True], message=got.append)
+    assert host.receive(1, [Parcel(3)]) == [True]
+    host.message("units", {"slot": 1, "wanted": [], "opened": []})
+    assert got == [Parcel(3), {"slot": 1, "wanted": [], "opened": []}]
+    with pytest.raises(KeyshiftError, match="slot 2 is not in this process"):
+        host.receive(2, [Parcel(3)])
+    del host.tenants[1]

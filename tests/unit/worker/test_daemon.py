@@ -1,0 +1,64 @@
+import io
+import socket
+
+import pyarrow as pa
+import pyspark.worker
+import pytest
+
+from keyshift.worker import daemon
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The sockets that a worker was begun with."""
+    begun: list[socket.socket] = []
+    monkeypatch.setattr(daemon, "worker", lambda sock, authenticated: begun.append(sock) or 7)
+    return begun
+
+
+def test_small_writes_of_a_worker_on_tcp_do_not_wait(served):
+    with socket.socket() as tcp:
+        assert daemon.prompt_worker(tcp, True) == 7
+        assert served == [tcp]
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_worker_on_a_unix_socket_begins_as_it_would(served):
+    with socket.socket(socket.AF_UNIX) as unix:
+        assert daemon.prompt_worker(unix, False) == 7
+        assert served == [unix]
+
+
+def test_a_folder_in_which_no_socket_can_be_made_is_named_in_the_log(monkeypatch):
+    monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SOCK_DIR", "/no/such/folder")
+    with pytest.raises(SystemExit, match="/no/such/folder"):
+        daemon.require_folder()
+    monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "false")
+    daemon.require_folder()
+
+
+def test_workers_give_away_each_batch_at_once_without_a_thread_that_reads_ahead(monkeypatch):
+    monkeypatch.setenv("SPARK_PIPELINED_UDF", "1")  # as Spark sets it
+    monkeypatch.setattr(pyspark.worker, "ArrowStreamSerializer", pyspark.worker.ArrowStreamSerializer)
+    daemon.read_in_the_main_thread()
+    assert daemon.os.environ["SPARK_PIPELINED_UDF"] == "0"
+
+    class Stream(io.BytesIO):
+        gone = 0
+
+        def flush(self) -> None:
+            self.gone = self.tell()
+
+    stream = Stream()
+    batch = pa.record_batch({"value": [1, 2]})
+
+    def batches():
+        for _ in range(3):
+            before = stream.gone
+            yield batch
+            assert stream.gone > before
+
+    serializer = pyspark.worker.ArrowStreamSerializer(write_start_stream=True)
+    serializer.dump_stream(batches(), stream)
+    assert stream.gone > 3 * batch.nbytes

@@ -1,0 +1,131 @@
+"""What a slot sends on to the next stage, without Spark and ZooKeeper: whose router it is, and in which order."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from small_job import CONFIG
+
+from keyshift.model.keys import Assignment
+from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
+from keyshift.runtime.slot import Cut, Moved
+from keyshift.wire.channel import received, routed
+from keyshift.wire.config import result_schema
+from keyshift.worker import router as routing
+from keyshift.worker.exits import Onward, make_exit
+from keyshift.workloads import workloads
+
+CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
+FIRST = replace(
+    CONFIG, workload="chain", parameters=CHAIN.model_dump(), stage="counter-1", onward=(("counter-2", 2),), hop_us=1000
+)
+SAID = (DATA, BARRIER, SNAPSHOT, SAVEPOINT, MOVED)
+
+
+def published(version, snapshot="", paused=()):
+    return Assignment.contiguous(4, 2).to_json() | {"version": version, "paused": paused, "snapshot": snapshot}
+
+
+@pytest.fixture
+def onward(monkeypatch):
+    """That of slot 0; ``publish`` is what the next stage's routers are told."""
+
+    watched = {}
+
+    class Coordination:
+        def __init__(self, *_):
+            pass
+
+        def check(self):
+            pass
+
+        def require(self, path):
+            return published(1)
+
+        def watch(self, path, call):
+            watched[path] = call
+
+    monkeypatch.setattr(routing, "Coordination", Coordination)
+    made = make_exit(FIRST, 0)
+    assert isinstance(made, Onward)
+    made.publish = lambda *said: watched["assignment"](published(*said))
+    return made
+
+
+def result(key):
+    schema = result_schema(FIRST.make_stage())
+    columns = [pa.array([key if field.name == "key" else 0], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def given(onward, results, at_ms):
+    """Kind and version of what goes out, for one of the slots; ticks are left out."""
+    rows = onward.give(results, [], 0, at_ms * 1000)
+    if not rows:
+        return []
+    slots = routed(rows)
+    found = [row for row in received(slots.select(["value"])) if row.kind in SAID]
+    return [(row.kind, row.version) for row in found if row.kind == DATA] + sorted(
+        {(row.kind, row.version) for row in found if row.kind != DATA}
+    )
+
+
+def test_results_are_gathered_for_a_while_and_go_on_together(onward):
+    given(onward, [result(1)], 100)  # the first row of a router has a barrier
+    assert given(onward, [result(1)], 100) == []
+    assert given(onward, [result(2)], 100) == []
+    assert len(given(onward, [result(3)], 101)) == 2, "three results for two slots"
+
+
+def test_what_a_unit_leaves_behind_goes_on_under_the_version_that_was_promised(onward):
+    given(onward, [result(1)], 100)
+    assert onward.promise([Moved(0, 7, 0, True)]) == 1
+    onward.publish(2)
+    rows = given(onward, [result(1), Moved(0, 7, 0, True)], 100)
+    assert {version for _, version in rows} == {1}
+    assert (BARRIER, 2) in given(onward, [result(1)], 102)
+
+
+def test_what_a_unit_brings_along_waits_for_the_version_that_its_old_slot_has_used(onward):
+    given(onward, [result(1)], 100)
+    assert given(onward, [Moved(0, 7, 0, False, 2), result(1)], 102) == []
+    assert onward.holds
+    onward.publish(2)
+    rows = given(onward, [], 104)
+    assert (BARRIER, 2) in rows and (MOVED, 2) in rows and (DATA, 2) in rows
+    assert not onward.holds
+
+
+def test_slots_that_exchange_units_do_not_wait_for_each_other(onward):
+    """One has left under version 1, and another one came whose old slot knew version 2 already."""
+    given(onward, [result(1)], 100)
+    assert onward.promise([Moved(0, 7, 0, True)]) == 1
+    onward.publish(2)
+    rows = given(onward, [result(1), Moved(0, 7, 0, True), Moved(3, 7, 0, False, 2), result(1)], 102)
+    assert (DATA, 1) in rows and (DATA, 2) in rows and not onward.holds
+
+
+def test_a_unit_that_comes_and_leaves_promises_what_it_has_brought_along(onward):
+    given(onward, [result(1)], 100)
+    assert onward.promise([Moved(3, 7, 0, False, 2), Moved(3, 8, 0, True)]) == 2
+    onward.publish(2)
+    rows = given(onward, [Moved(3, 7, 0, False, 2), result(1), Moved(3, 8, 0, True)], 102)
+    assert (DATA, 2) in rows and not onward.holds
+
+
+def test_no_slot_is_paused_until_a_snapshot_begins(onward):
+    """That the step before is complete was published just before, and what is published replaces what was."""
+    onward.publish(2, "", [0, 1])
+    assert given(onward, [result(1)], 102) == [(BARRIER, 2)]
+    onward.publish(3, "snapshot-1")
+    onward.request_savepoint("savepoint-1")
+    assert given(onward, [], 104) == [(DATA, 2), (SAVEPOINT, 2)]
+
+
+def test_a_snapshot_begins_where_the_results_of_the_slot_are_cut(onward):
+    given(onward, [result(1)], 100)
+    onward.publish(2, "snapshot-1")
+    assert {version for _, version in given(onward, [result(1)], 102)} == {1}
+    rows = given(onward, [result(1), Cut("snapshot-1", True), result(1)], 104)
+    assert [kind_version for kind_version in rows if kind_version[0] == DATA] == [(DATA, 1), (DATA, 2)]
+    assert (SNAPSHOT, 2) in rows

@@ -1,0 +1,221 @@
+"""What the router's task says to each slot, without Spark and ZooKeeper."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from small_job import CONFIG
+
+from keyshift.model import frames
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Assignment, SlotId, units_of
+from keyshift.runtime.router import AWAKE_US, TICK_US
+from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
+from keyshift.wire.channel import PRIMER, received
+from keyshift.wire.channel import answered as batch_of
+from keyshift.wire.config import slot_schema
+from keyshift.worker import router as routing
+from keyshift.worker import tasks
+from keyshift.worker.tasks import RouterTask
+
+SLOTS, FRAME_US, BEGIN_US = 3, 20_000, 1_000_000_000_000
+CONFIG = replace(CONFIG, slots=SLOTS)
+EVENTS = CONFIG.make_source().schema
+
+
+def assignment(version: int, paused: tuple[int, ...] = ()) -> dict:
+    owner = tuple(SlotId(unit % SLOTS) for unit in range(CONFIG.key_groups * CONFIG.bins))
+    return Assignment(version, owner).to_json() | {"paused": list(paused), "snapshot": ""}
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """Gives the task, with what is published to it in ``published`` and what it acknowledged in ``acknowledged``."""
+
+    class Coordination:
+        def __init__(self, hosts: str, root: str, secret: str) -> None:
+            self.watched: dict = {}
+            self.acknowledged: list = []
+            self.lost = False
+
+        def check(self) -> None:
+            if self.lost:
+                raise ServiceUnavailable("away")
+
+        def require(self, path: str) -> dict:
+            return assignment(1)
+
+        def watch(self, path: str, call) -> None:
+            self.watched[path] = call
+
+        def acknowledge(self, path: str, value: dict) -> None:
+            self.acknowledged.append((path, value))
+
+    monkeypatch.setattr(routing, "Coordination", Coordination)
+    return RouterTask(CONFIG)
+
+
+def keys_of(slot: int) -> list[int]:
+    """Keys of units that ``slot`` owns."""
+    keys = np.arange(CONFIG.parameters["keys"])
+    return keys[units_of(keys, CONFIG.key_groups, CONFIG.bins) % SLOTS == slot].tolist()
+
+
+def frame(task: RouterTask, number: int, keys: list[int] = (), router: int = 0, **facts: int) -> dict[int, list]:
+    """The rows that each slot gets of frame ``number``."""
+    columns = [pa.array(keys, pa.int64())] * len(EVENTS)
+    value = frames.encode(
+        pa.RecordBatch.from_arrays(columns, schema=EVENTS), {"watermark": BEGIN_US + number * FRAME_US} | facts
+    )
+    got: dict[int, list] = {slot: [] for slot in range(SLOTS)}
+    for slot, row in task.frame(router, number, pa.py_buffer(value)):
+        got[slot] += received(batch_of([row]))
+    return got
+
+
+def kinds(rows: dict[int, list]) -> list[list[int]]:
+    return [[row.kind for row in rows[slot]] for slot in range(SLOTS)]
+
+
+def test_the_first_row_of_a_slot_stands_alone_and_comes_from_one_router_only(said):
+    assert kinds(frame(said, 0)) == [[PRIMER, BARRIER, TICK]] * SLOTS
+    assert kinds(frame(said, 1)) == [[TICK]] * SLOTS
+
+
+def test_another_router_sends_no_first_row(said):
+    assert kinds(frame(said, 0, router=1)) == [[BARRIER, TICK]] * SLOTS
+
+
+def test_every_slot_gets_its_events_and_only_those(said):
+    keys = [keys_of(slot)[0] for slot in (2, 0, 2)]
+    frame(said, 0)
+    rows = frame(said, 1, keys)
+    assert kinds(rows) == [[DATA], [TICK], [DATA]]
+    for slot, positions in ((0, [1]), (2, [0, 2])):
+        (row,) = rows[slot]
+        events = pa.ipc.read_record_batch(row.payload, slot_schema(CONFIG.make_stage()))
+        assert events["position"].to_pylist() == positions
+        assert events["key"].to_pylist() == [keys[position] for position in positions]
+        assert (row.router, row.version, row.offset, row.watermark) == (0, 1, 1, BEGIN_US + FRAME_US)
+
+
+def test_events_that_a_deposed_driver_s_generator_offers_behind_those_of_a_later_one_go_nowhere(said):
+    task = RouterTask(replace(CONFIG, epochs=(((0, 1), (3, 2), (6, 4)),)))
+    keys = keys_of(0)[:1]
+    taken = []
+    for offset, epoch in enumerate((1, 1, 1, 2, 1, 2, 4, 2, 1, 4)):
+        facts = {} if epoch == 1 else {"epoch": epoch}
+        rows = frame(task, offset, keys, **facts)
+        if any(rows.values()):
+            taken.append(offset)
+            assert DATA in kinds(rows)[0]
+    assert taken == [0, 1, 2, 3, 5, 6, 9]
+    assert task.watermark == BEGIN_US + 9 * FRAME_US
+    frame(task, 10, keys, epoch=2)
+    assert task.watermark == BEGIN_US + 9 * FRAME_US
+
+
+def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_and_then_now_and_then(said):
+    awake = AWAKE_US // FRAME_US
+    for number in range(awake + 1):
+        assert TICK in kinds(frame(said, number))[1]
+    heard = [number for number in range(awake + 1, awake + 31) if kinds(frame(said, number, keys_of(0)[:1]))[1]]
+    every = -(-TICK_US // FRAME_US)
+    assert np.diff(heard).tolist() == [every] * (len(heard) - 1)
+    assert len(heard) == 30 // every
+
+    said.coordination.watched["assignment"](assignment(2))
+    assert kinds(frame(said, awake + 31))[1] == [BARRIER, TICK]
+    assert kinds(frame(said, awake + 32))[1] == [TICK]
+
+
+def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(said):
+    mine, others = keys_of(1)[:1], keys_of(0)[:1]
+    frame(said, 0)
+    said.coordination.watched["assignment"](assignment(2, paused=(1,)))
+    rows = frame(said, 1, mine + others)
+    assert kinds(rows) == [[BARRIER, DATA], [BARRIER, TICK], [BARRIER, TICK]]
+    assert rows[1][-1].watermark == 0, "no time passes in a slot whose records are kept back"
+    said.coordination.watched["assignment"](assignment(2))
+    rows = frame(said, 2, mine)
+    assert kinds(rows)[1] == [DATA, DATA]
+    assert [row.offset for row in rows[1]] == [1, 2]
+
+
+def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
+    frame(said, 0)
+    said.coordination.watched["savepoint"]({"id": "s"})
+    rows = frame(said, 1, keys_of(1)[:1])
+    assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
+    assert bytes(rows[0][0].payload) == b"s"
+    assert said.coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
+
+
+def test_behind_a_snapshot_events_go_on(said):
+    frame(said, 0)
+    said.coordination.watched["assignment"](assignment(2) | {"snapshot": "s"})
+    key = keys_of(1)[:1]
+    assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
+    assert said.coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert DATA in kinds(frame(said, 2, key))[1]
+
+
+def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
+    frame(said, 5)
+    key = keys_of(0)[:1]
+    piece = pa.RecordBatch.from_arrays([pa.array(key)] * len(EVENTS), schema=EVENTS)
+    rows = [row for _, row in said.frame(0, 6, pa.py_buffer(frames.encode(piece)))]
+    assert {row.watermark for row in received(batch_of(rows))} == {BEGIN_US + 5 * FRAME_US}
+
+
+def test_a_router_tells_what_it_has_done_when_it_is_asked(said):
+    said.coordination.watched["log"]({"id": "early"})
+    assert said.coordination.acknowledged == [], "it does not know yet who it is"
+    frame(said, 0, router=3)
+    frame(said, 1, router=3)
+    said.coordination.watched["assignment"](assignment(2))
+    frame(said, 2, router=3)
+    said.coordination.watched["log"]({"id": "one"})
+    ((path, events),) = said.coordination.acknowledged
+    assert path == "logs/one/router-3"
+    assert [(e.event, e.version) for e in events] == [("switch", 1), ("switch", 2)]
+    assert 0 < events[0].at_us <= events[1].at_us
+
+
+def test_a_router_that_would_not_hear_of_a_switch_ends(said):
+    frame(said, 0)
+    said.coordination.lost = True
+    with pytest.raises(ServiceUnavailable):
+        frame(said, 1)
+
+
+def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch):
+    """Slots may be waiting for its end: another router has ended without switching, and says nothing any more."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic, clock.sleep = lambda: clock.now, lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(tasks, "time", clock)
+
+    class Full:
+        def __init__(self, config):
+            pass
+
+        def frame(self, router, offset, value):
+            return []
+
+        def stalled(self):
+            return True
+
+        def resume(self):
+            return [(0, b"kept")]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(tasks, "RouterTask", Full)
+    rows = pa.RecordBatch.from_pydict({"partition": [0], "offset": [0], "value": [b"frame"]})
+    answered = list(tasks.router(CONFIG, batch_s=3.0)(iter([rows, rows])))
+    assert clock.now == pytest.approx(3.0, abs=tasks.STALL_S)
+    assert len(answered) == 1, "what was kept goes out at the end"
