@@ -10,9 +10,9 @@ import pandas as pd
 import psutil
 from pyspark.sql import SparkSession
 
-from keyshift import trace
 from bench.load import UNMEASURED_S, KeyshiftSubject
 from bench.measurements import Measurement
+from keyshift import trace
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.spec import RunSpec
 

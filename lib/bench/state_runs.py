@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from keyshift.analysis import metrics
 from bench.measurements import Measurement
+from keyshift.analysis import metrics
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.connect import open_lab
 from keyshift.lab.run import Lab

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import matplotlib
 import typer
 
+from bench.aims import Run, aims, dirty_points, fit, hand_over_table, moved_minimum_bytes, preset_table
+from bench.measurements import table
 from keyshift.analysis.plots.strategies import pareto
 from keyshift.analysis.plots.style import save
 from keyshift.analysis.tables import tradeoffs
-from bench.aims import Run, aims, dirty_points, fit, hand_over_table, moved_minimum_bytes, preset_table
-from bench.measurements import table
 from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.folders import write_whole
 from keyshift.lab.bare_copy import open_ring

@@ -1,5 +1,5 @@
-from keyshift import trace
 from bench.legs import LEGS, moments
+from keyshift import trace
 
 
 def test_moments_of_a_frame_are_brought_together_from_the_files_of_all_processes(tmp_path):

@@ -26,11 +26,11 @@ import psutil
 import typer
 from tqdm import tqdm
 
-from keyshift.analysis.plots.style import save
 from bench.soak.job import SoakJob, Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, Round, rounds
 from bench.soak.report import Happened, clock, figure, grown, growth_table, summary
 from bench.soak.watch import Sample, Watch
+from keyshift.analysis.plots.style import save
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
 from keyshift.model.errors import BadInput, KeyshiftError

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from keyshift.analysis.growth import Growth, growth
-from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
 from bench.measurements import aligned
 from bench.soak.plan import Round
 from bench.soak.watch import ROLES, Sample
+from keyshift.analysis.growth import Growth, growth
+from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
 
 MEASURES = {"rss_mib": "MiB", "threads": "threads", "fds": "open files"}
 PROCESSES = "processes"
