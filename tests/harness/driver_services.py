@@ -5,7 +5,7 @@ What they have and what they do is that of ``nodes`` and ``engine``; Kafka is in
 
 import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from engine import Engine, Query
@@ -17,9 +17,12 @@ from urllib3.exceptions import HTTPError
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.wire.config import JobConfig
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.nodes import Folder, Node
 
 if TYPE_CHECKING:
     from driver_world import Driver, World
+
+T = TypeVar("T")
 
 # -- ZooKeeper ---------------------------------------------------------------------------------------------------------
 
@@ -43,31 +46,31 @@ class DrivenSession(Session):
             self.lose("injected: was lost")
         return ServiceUnavailable("injected: ZooKeeper was away")
 
-    def publish(self, path: str, value: Any) -> None:
+    def publish(self, node: Node[T], value: T) -> None:
         with self._calling("publish"):
-            super().publish(path, value)
+            super().publish(node, value)
 
-    def acknowledge(self, path: str, value: Any) -> None:
+    def acknowledge(self, node: Node[T], value: T) -> None:
         with self._calling("acknowledge"):
-            super().acknowledge(path, value)
+            super().acknowledge(node, value)
 
-    def register(self, path: str, value: Any) -> None:
+    def register(self, node: Node[T], value: T) -> None:
         with self._calling("register"):
-            super().register(path, value)
+            super().register(node, value)
 
-    def withdraw(self, path: str) -> None:
+    def withdraw(self, node: Node[Any] | Folder[Any]) -> None:
         with self._calling("withdraw"):
-            if not path and self._ensemble.below(self.root):
+            if not node.path and self._ensemble.below(self.root):
                 self._world.deletes(f"ZooKeeper's nodes of {self.root}")
-            super().withdraw(path)
+            super().withdraw(node)
 
-    def read(self, path: str) -> Any | None:
+    def read(self, node: Node[T]) -> T | None:
         with self._calling("read"):
-            return super().read(path)
+            return super().read(node)
 
-    def children(self, path: str) -> list[str]:
+    def children(self, folder: Folder[Any]) -> list[str]:
         with self._calling("children"):
-            return super().children(path)
+            return super().children(folder)
 
     def _watch(self, watch: _Watch) -> None:
         with self._calling("watch"):

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from nodes import Ensemble, Session
 
@@ -12,6 +12,9 @@ from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.wire.config import JobConfig
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.nodes import Folder, Node
+
+T = TypeVar("T")
 
 
 class Died(Exception):
@@ -26,13 +29,13 @@ class MortalSession(Session):
         self._dies, self._fate = dies, random.Random(ensemble.rng.random())
         self.dead = threading.Event()
 
-    def publish(self, path: str, value: Any) -> None:
+    def publish(self, node: Node[T], value: T) -> None:
         self._pass()
-        super().publish(path, value)
+        super().publish(node, value)
         self._pass()
 
-    def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
-        super().watch_children(path, lambda names: self._lives() and call(names))
+    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:
+        super().watch_children(folder, lambda names: self._lives() and call(names))
 
     def look(self) -> None:
         """Whether its coordinator is still there."""

@@ -8,24 +8,26 @@ all that is asked of it raises. That of a driver publishes and withdraws nothing
 """
 
 import contextlib
-import json
 import queue
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.nodes import Folder, Node
+
+T = TypeVar("T")
 
 EXPIRED_S = 0.3  # at the most, until an expired session has its successor
 
 
 @dataclass
 class _Node:
-    data: str
+    data: bytes
     owner: "Session | None" = None  # of an ephemeral one
     made: int = 0  # a number of its own for each value
 
@@ -53,13 +55,13 @@ class Ensemble:
         self.epochs: dict[str, int] = {}  # by job: how often somebody has claimed it; of those that are not over
         self._made = 0
 
-    def put(self, path: str, value: Any, owner: "Session | None" = None, over: bool = True) -> None:
+    def put(self, path: str, data: bytes, owner: "Session | None" = None, over: bool = True) -> None:
         """Set a node; without ``over`` only if it is not there."""
         with self.lock:
             new = path not in self.nodes
             if new or over:
                 self._made += 1
-                self.nodes[path] = _Node(json.dumps(value), owner, self._made)
+                self.nodes[path] = _Node(data, owner, self._made)
                 self._changed(path, path.rsplit("/", 1)[0] + "/" if new else "")
 
     def remove(self, path: str) -> None:
@@ -94,9 +96,9 @@ class Session:
         self._there.set()
         self._over = ""  # why there is none any more
         self._events: queue.Queue[_Watch | None] = queue.Queue()
-        self._acks: list[tuple[str, Any]] = []  # under way
+        self._acks: list[tuple[str, bytes]] = []  # under way
         self._watches: list[_Watch] = []
-        self._registered: dict[str, Any] = {}
+        self._registered: dict[str, bytes] = {}
         self._term: int | None = None  # since it was elected
         with ensemble.lock:
             ensemble.sessions.append(self)
@@ -121,8 +123,8 @@ class Session:
             if self._over:
                 return
             if self.root in self._ensemble.nodes:
-                for path, value in self._registered.items():
-                    self._ensemble.put(path, value, self)
+                for path, data in self._registered.items():
+                    self._ensemble.put(path, data, self)
             self._there.set()
         for watch in self._watches:  # all of them, as it is not known what changed meanwhile
             self._tell(watch)
@@ -149,20 +151,20 @@ class Session:
     def begin(self) -> None:
         with self._talking():
             self._require_driver()
-            self._ensemble.put(self.root, None, over=False)
+            self._ensemble.put(self.root, b"", over=False)
 
-    def publish(self, path: str, value: Any) -> None:
+    def publish(self, node: Node[T], value: T) -> None:
         with self._talking():
             self._require_driver()
             self._require_root()
             if self._term not in (None, self._ensemble.terms.get(self.root)):
-                raise ServiceUnavailable(f"{path} is not written: another one leads now")
-            self._ensemble.put(self._at(path), value)
+                raise ServiceUnavailable(f"{node.path} is not written: another one leads now")
+            self._ensemble.put(self._at(node), node.encode(value))
 
-    def acknowledge(self, path: str, value: Any) -> None:
+    def acknowledge(self, node: Node[T], value: T) -> None:
         with self._ensemble.lock:
             self._require()
-            self._acks.append((self._at(path), json.loads(json.dumps(value))))
+            self._acks.append((self._at(node), node.encode(value)))
         arrival = threading.Timer(self._late(), self._arrive)
         arrival.daemon = True
         arrival.start()
@@ -176,62 +178,63 @@ class Session:
     def _send_acks(self) -> None:
         acks, self._acks = self._acks, []
         if self.root in self._ensemble.nodes:
-            for path, value in acks:
-                self._ensemble.put(path, value, over=False)
+            for path, data in acks:
+                self._ensemble.put(path, data, over=False)
         elif acks:
             self._over = "was refused: there is no root"
 
-    def register(self, path: str, value: Any) -> None:
+    def register(self, node: Node[T], value: T) -> None:
+        path, data = self._at(node), node.encode(value)
         with self._talking():
             self._require_root()
-            self._ensemble.remove(self._at(path))
-            self._registered[self._at(path)] = value
-            self._ensemble.put(self._at(path), value, self)
+            self._ensemble.remove(path)
+            self._registered[path] = data
+            self._ensemble.put(path, data, self)
 
-    def withdraw(self, path: str) -> None:
-        node = self._at(path).rstrip("/")
+    def withdraw(self, node: Node[Any] | Folder[Any]) -> None:
+        path = self._at(node)
         with self._talking():
             self._require_driver()
-            self._registered.pop(node, None)
-            for each in [each for each in self._ensemble.nodes if each == node or each.startswith(f"{node}/")]:
+            self._registered.pop(path, None)
+            for each in [each for each in self._ensemble.nodes if each == path or each.startswith(f"{path}/")]:
                 self._ensemble.remove(each)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self, path: str) -> Any | None:
+    def read(self, node: Node[T]) -> T | None:
         with self._talking():
-            node = self._ensemble.nodes.get(self._at(path))
-            return None if node is None else json.loads(node.data)
+            there = self._ensemble.nodes.get(self._at(node))
+            return None if there is None else node.decode(there.data)
 
-    def require(self, path: str) -> Any:
-        if (value := self.read(path)) is None:
-            raise ServiceUnavailable(f"{self._at(path)} is missing")
+    def require(self, node: Node[T]) -> T:
+        if (value := self.read(node)) is None:
+            raise ServiceUnavailable(f"{self._at(node)} is missing")
         return value
 
-    def children(self, path: str) -> list[str]:
+    def children(self, folder: Folder[Any]) -> list[str]:
         with self._talking():
-            return self._ensemble.below(self._at(path).rstrip("/"))
+            return self._ensemble.below(self._at(folder))
 
-    def read_below(self, path: str) -> dict[str, Any]:
-        return {name: self.read(f"{path}/{name}") for name in self.children(path)}
+    def read_below(self, folder: Folder[T]) -> dict[str, T]:
+        return {name: self.require(folder[name]) for name in self.children(folder)}
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
     def watch(
-        self, path: str, call: Callable[[Any], bool | None], gone: Callable[[], bool | None] = lambda: None
+        self, node: Node[T], call: Callable[[T], bool | None], gone: Callable[[], bool | None] = lambda: None
     ) -> None:
         def look() -> tuple[Any, Callable[[], bool | None]]:
-            node = self._ensemble.nodes.get(self._at(path))
-            return (None, gone) if node is None else (node.made, lambda: call(json.loads(node.data)))
+            there = self._ensemble.nodes.get(self._at(node))
+            return (None, gone) if there is None else (there.made, lambda: call(node.decode(there.data)))
 
-        self._watch(_Watch(self._at(path), look, seen="nothing yet"))
+        self._watch(_Watch(self._at(node), look, seen="nothing yet"))
 
-    def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
+    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:
         def look() -> tuple[Any, Callable[[], bool | None]]:
-            names = self._ensemble.below(self._at(path))
+            names = self._ensemble.below(self._at(folder))
             return names, lambda: call(self._rng.sample(names, len(names)))
 
-        self._watch(_Watch(self._at(path) + "/", look))
+        self._watch(_Watch(self._at(folder) + "/", look))
 
     def _watch(self, watch: _Watch) -> None:
         with self._talking():
@@ -323,8 +326,8 @@ class Session:
             if not self._over:
                 self._end("is closed")
 
-    def _at(self, path: str) -> str:
-        return f"{self.root}/{path}"
+    def _at(self, node: Node[Any] | Folder[Any]) -> str:
+        return f"{self.root}/{node.path}".rstrip("/")
 
     def _late(self) -> float:
         return self._rng.random() * self._ensemble.delay_s

@@ -257,7 +257,7 @@ class Run:
             stage.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
             if self._rng.random() < 0.5:
                 answers = stage.await_copies() or {}
-                self.seen["copied"] += sum(answer["units"] for answer in answers.values())
+                self.seen["copied"] += sum(answer.units for answer in answers.values())
 
     def _draw_target(self, stage: MortalStage, current: Assignment) -> Assignment:
         slots, bins, rng = stage.config.slots, self.shape.point.bins, self._rng

@@ -28,6 +28,7 @@ from keyshift.runtime.snapshots import Snapshots
 from keyshift.runtime.succession import Succession
 from keyshift.state.timers import Timers
 from keyshift.wire import savepoint
+from keyshift.wire.nodes import PLAN
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.exits import Onward
 from keyshift.worker.flight import messages
@@ -367,7 +368,7 @@ def says_that_a_savepoint_is_one_frame_later(original: Original) -> Any:
     def init(self: Any, config: Any) -> None:
         original(self, config)
         acknowledge = self.coordination.acknowledge
-        self.coordination.acknowledge = lambda path, value: acknowledge(path, {"offset": value["offset"] + 1})
+        self.coordination.acknowledge = lambda node, value: acknowledge(node, replace(value, offset=value.offset + 1))
 
     return init
 
@@ -425,7 +426,7 @@ def takes_snapshots_without_timers(original: Original) -> Any:
 
 @mutant(Session, "publish", ("target",), CALM, strategy="fluid", mode=None, leader_dies=0.1)
 def does_not_write_its_plan_down(original: Original) -> Any:
-    return lambda self, path, value: original(self, path, value | {"steps": []} if path == "plan" else value)
+    return lambda self, node, value: original(self, node, replace(value, steps=()) if node == PLAN else value)
 
 
 @mutant(Coordinator, "inherit", ("target",), CALM, strategy="all_at_once", mode=None, leader_dies=0.15)

@@ -12,6 +12,10 @@ from nodes import Ensemble, Session
 
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import ALL, Folder, Node
+
+STEPS = Node("steps", int)
+ACKS, SLOTS, HANDOVERS = (Folder(path, {"": str}) for path in ("acks/2", "slots", "handover"))
 
 
 def until(there):
@@ -44,25 +48,25 @@ def test_a_session_has_the_methods_of_the_real_one():
 def test_a_watch_hears_the_value_now_and_the_last_one_in_the_end(ensemble):
     one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
     heard = []
-    one.watch("assignment", heard.append, lambda: heard.append("gone"))
+    one.watch(STEPS, heard.append, lambda: heard.append("gone"))
     assert heard == ["gone"]
     for value in range(100):
-        other.publish("assignment", value)
+        other.publish(STEPS, value)
     until(lambda: heard[-1] == 99)
     assert heard[1:] == sorted(heard[1:]), "an older value came behind a newer one"
     assert len(heard) < 100, "nothing was missed"
-    other.withdraw("assignment")
+    other.withdraw(STEPS)
     until(lambda: heard[-1] == "gone")
 
 
 def test_a_watch_ends_with_false(ensemble):
     session = Session(ensemble, "/job")
     heard, last = [], threading.Event()
-    session.watch("steps", lambda value: heard.append(value) or False)
-    session.publish("steps", 1)
+    session.watch(STEPS, lambda value: heard.append(value) or False)
+    session.publish(STEPS, 1)
     until(lambda: heard)
-    session.publish("steps", 2)
-    session.watch("steps", lambda value: last.set())
+    session.publish(STEPS, 2)
+    session.watch(STEPS, lambda value: last.set())
     assert last.wait(60)
     assert heard == [1]
 
@@ -70,38 +74,38 @@ def test_a_watch_ends_with_false(ensemble):
 def test_acknowledgements_come_late_and_the_first_counts_but_nothing_overtakes_them(ensemble):
     ensemble.delay_s = 60.0
     one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
-    one.acknowledge("acks/2/prepared-0", "first")
-    one.acknowledge("acks/2/prepared-0", "second")
-    assert other.children("acks/2") == []
-    one.publish("handover/0", {})
-    assert other.read_below("acks/2") == {"prepared-0": "first"}
+    one.acknowledge(ACKS["prepared-0"], "first")
+    one.acknowledge(ACKS["prepared-0"], "second")
+    assert other.children(ACKS) == []
+    one.publish(HANDOVERS[0], "here")
+    assert other.read_below(ACKS) == {"prepared-0": "first"}
 
 
 def test_an_expired_session_is_gone_for_a_while_and_then_registers_and_watches_anew(ensemble):
     one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
-    one.register("slots/0", "here")
+    one.register(SLOTS[0], "here")
     heard = []
-    other.watch("slots/0", heard.append, lambda: heard.append(None))
-    one.watch("steps", lambda value: heard.append(f"steps {value}"))
+    other.watch(SLOTS[0], heard.append, lambda: heard.append(None))
+    one.watch(STEPS, lambda value: heard.append(f"steps {value}"))
     one.expire()
-    assert other.read("slots/0") is None
-    one.acknowledge("acks/2/prepared-0", {})
-    other.publish("steps", 2)
-    assert one.read("slots/0") == "here", "whoever asks waits for the successor"
-    until(lambda: "steps 2" in heard and other.children("acks/2"))
+    assert other.read(SLOTS[0]) is None
+    one.acknowledge(ACKS["prepared-0"], "first")
+    other.publish(STEPS, 2)
+    assert one.read(SLOTS[0]) == "here", "whoever asks waits for the successor"
+    until(lambda: "steps 2" in heard and other.children(ACKS))
     assert heard[0] == "here"
-    one.withdraw("slots/0")
+    one.withdraw(SLOTS[0])
     one.expire()
-    assert one.read("slots/0") is None, "what was withdrawn is not registered again"
+    assert one.read(SLOTS[0]) is None, "what was withdrawn is not registered again"
 
 
 def test_a_lost_session_says_so_whatever_is_asked(ensemble):
     one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
-    one.register("slots/0", "here")
+    one.register(SLOTS[0], "here")
     one.expire()
     one.lose()
-    assert other.read("slots/0") is None
-    for ask in (lambda: one.read("steps"), lambda: one.acknowledge("x", 1), lambda: one.publish("x", 1)):
+    assert other.read(SLOTS[0]) is None
+    for ask in (lambda: one.read(STEPS), lambda: one.acknowledge(STEPS, 1), lambda: one.publish(STEPS, 1)):
         with pytest.raises(ServiceUnavailable, match="was lost"):
             ask()
 
@@ -109,9 +113,9 @@ def test_a_lost_session_says_so_whatever_is_asked(ensemble):
 def test_what_is_said_late_when_the_root_is_gone_leaves_nothing_behind(ensemble):
     ensemble.delay_s = 60.0
     task, other, driver = (Session(ensemble, "/job") for _ in range(3))
-    task.acknowledge("acks/2/prepared-0", {})
-    driver.withdraw("")
-    for say in (lambda: other.register("slots/0", "here"), lambda: other.publish("handover/0", {}), task.close):
+    task.acknowledge(ACKS["prepared-0"], "first")
+    driver.withdraw(ALL)
+    for say in (lambda: other.register(SLOTS[0], "here"), lambda: other.publish(HANDOVERS[0], "here"), task.close):
         with contextlib.suppress(ServiceUnavailable):
             say()
     assert not ensemble.nodes
@@ -142,12 +146,12 @@ def test_a_driver_whose_job_another_one_has_claimed_publishes_withdraws_and_lead
     nodes = Session(ensemble, "/keyshift/job")
     old = Session(ensemble, "/keyshift/job/0", nodes.claim("job", first=True))
     old.begin()
-    old.publish("steps", 1)
+    old.publish(STEPS, 1)
     new = Session(ensemble, "/keyshift/job/0", nodes.claim("job"))
-    for act in (lambda: old.publish("steps", 2), lambda: old.withdraw("steps"), lambda: old.lead("old", lambda: None)):
+    for act in (lambda: old.publish(STEPS, 2), lambda: old.withdraw(STEPS), lambda: old.lead("old", lambda: None)):
         with pytest.raises(Deposed):
             act()
-    assert new.read("steps") == 1
+    assert new.read(STEPS) == 1
     with pytest.raises(Deposed):
         old.end_epoch()
     new.end_epoch()

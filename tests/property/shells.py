@@ -380,7 +380,7 @@ class SlotShell:
         last, steps = value
         if self.ended:
             self.sim.seen["step after the end"] += 1
-        self.sim.log("slot", self.slot, "sees until", last, *((version, step.to_json()) for version, step in steps))
+        self.sim.log("slot", self.slot, "sees until", last, *((version, step) for version, step in steps))
         unmade = {}
         for version, step in steps:
             moves = step.moves if version > self.machine.version else ()  # otherwise made in a batch before

@@ -1,6 +1,5 @@
 """Slots of a small job with Flight between them; ZooKeeper and the bucket are dictionaries, rows come from the test."""
 
-import json
 import threading
 import time
 from dataclasses import replace
@@ -11,7 +10,9 @@ from small_job import CONFIG, DEADLINE_S
 
 from keyshift.model import frames
 from keyshift.model.keys import Assignment
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
+from keyshift.wire import nodes
 from keyshift.wire.config import result_schema, slot_schema
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot import task as slot_task
@@ -35,28 +36,28 @@ class Nodes:
     def __init__(self):
         self.values, self.watches, self.lock = {}, [], threading.Lock()
 
-    def put(self, path, value):
+    def put(self, node, value):
         with self.lock:
-            self.values[path] = json.dumps(value)
-        self._tell(path)
+            self.values[node.path] = node.encode(value)
+        self._tell(node)
 
-    def put_new(self, path, value):
+    def put_new(self, node, value):
         with self.lock:
-            self.values.setdefault(path, json.dumps(value))
+            self.values.setdefault(node.path, node.encode(value))
 
-    def remove(self, path):
+    def remove(self, node):
         with self.lock:
-            self.values.pop(path, None)
-        self._tell(path)
+            self.values.pop(node.path, None)
+        self._tell(node)
 
-    def get(self, path):
-        raw = self.values.get(path)
-        return None if raw is None else json.loads(raw)
+    def get(self, node):
+        data = self.values.get(node.path)
+        return None if data is None else node.decode(data)
 
-    def _tell(self, path):
+    def _tell(self, node):
         for of, call in list(self.watches):
-            if of == path:
-                call(self.get(path))
+            if of == node:
+                call(self.get(node))
 
 
 class Session:
@@ -65,33 +66,33 @@ class Session:
     def __init__(self, nodes):
         self._nodes, self._closed = nodes, False
 
-    def read(self, path):
-        return self._nodes.get(path)
+    def read(self, node):
+        return self._nodes.get(node)
 
-    def require(self, path):
-        value = self.read(path)
-        assert value is not None, path
+    def require(self, node):
+        value = self.read(node)
+        assert value is not None, node
         return value
 
-    def publish(self, path, value):
-        self._nodes.put(path, value)
+    def publish(self, node, value):
+        self._nodes.put(node, value)
 
     register = publish
 
-    def acknowledge(self, path, value):
+    def acknowledge(self, node, value):
         if not self._closed:
-            self._nodes.put_new(path, value)
+            self._nodes.put_new(node, value)
 
-    def withdraw(self, path):
-        self._nodes.remove(path)
+    def withdraw(self, node):
+        self._nodes.remove(node)
 
-    def watch(self, path, call, gone=lambda: None):
+    def watch(self, node, call, gone=lambda: None):
         def heard(value):
             if not self._closed:
                 gone() if value is None else call(value)
 
-        self._nodes.watches.append((path, heard))
-        heard(self.read(path))
+        self._nodes.watches.append((node, heard))
+        heard(self.read(node))
 
     def check(self):
         pass
@@ -112,7 +113,7 @@ class SmallJob:
         monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store())
         monkeypatch.setattr(SlotTask, "_warm_up", lambda task: None)
         assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)
-        self.nodes.put("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
+        self.nodes.put(nodes.ASSIGNMENT, PublishAssignment(assignment))
 
     def store(self):
         made = SavepointStore(self.config.endpoints, self.config.job)
@@ -152,8 +153,7 @@ class SmallJob:
     def publish(self, version, *steps):
         """Steps, of which the last has this version."""
         first = version - len(steps) + 1
-        rows = [{"version": first + number} | step.to_json() for number, step in enumerate(steps)]
-        self.nodes.put("steps", {"version": version, "steps": rows})
+        self.nodes.put(nodes.STEPS, nodes.PublishedSteps(version, tuple(enumerate(steps, first)), 0, ""))
 
     def say(self, task, kind, version=1, payload=b"", router=0, watermark=0, offset=0):
         """A row of a router; gives the rows of results."""

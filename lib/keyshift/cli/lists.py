@@ -55,7 +55,7 @@ def plan(
             typer.echo(json.dumps(asdict(decision)))
     else:
         for number, step in enumerate(made.steps):
-            typer.echo(json.dumps({"step": number, "moves": [asdict(move) for move in step.moves]}))
+            typer.echo(json.dumps({"step": number, "moves": [move._asdict() for move in step.moves]}))
 
 
 def workloads(as_json: Json = False) -> None:

@@ -16,6 +16,7 @@ from keyshift.state import clean_stores
 from keyshift.traffic.topics import await_silence, delete_topic
 from keyshift.wire.config import topics_of
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import ALL, of_job
 from keyshift.wire.savepoint import SavepointStore
 
 
@@ -76,9 +77,9 @@ def _parts(endpoints: Endpoints, left: dict[str, Any]) -> dict[str, Callable[[],
     run = left["run_id"]
 
     def nodes() -> None:
-        coordination = Coordination(endpoints.zookeeper, f"/keyshift/{run}", left["token"])
+        coordination = Coordination(endpoints.zookeeper, of_job(run), left["token"])
         try:
-            coordination.withdraw("")
+            coordination.withdraw(ALL)
         finally:
             coordination.close()
 
@@ -89,7 +90,7 @@ def _parts(endpoints: Endpoints, left: dict[str, Any]) -> dict[str, Callable[[],
         shutil.rmtree(left["work"], ignore_errors=True)
 
     return {
-        f"nodes below /keyshift/{run} in ZooKeeper": nodes,  # first: with them goes the right to drive the job
+        f"nodes below {of_job(run)} in ZooKeeper": nodes,  # first: with them goes the right to drive the job
         **{f"topic {name}": partial(delete_topic, endpoints.kafka, name, endpoints.sign_in) for name in topics_of(run)},
         f"snapshots below savepoints/{run}/ in the bucket {endpoints.bucket}": SavepointStore(
             endpoints, run

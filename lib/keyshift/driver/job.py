@@ -20,14 +20,16 @@ from keyshift.driver.stage import LedStage, StagePast, Unfinished
 from keyshift.driver.strikes import Services, Strikes
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.records import SnapshotRecord, StepRecord
+from keyshift.model.records import Installed, Released, SnapshotRecord, StepRecord, UnitLeft
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
+from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.faults import Fault
-from keyshift.wire.savepoint import Manifest, Savepoint, SavepointStore, Unreadable, participants
+from keyshift.wire.nodes import Restored
+from keyshift.wire.savepoint import Manifest, Savepoint, SavepointStore, participants
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,10 @@ class Job:
 
     # -- who drives it ------------------------------------------------------------------------------------------------
 
-    def _nodes(self) -> contextlib.closing[Coordination]:
+    def _participant(self) -> contextlib.closing[Coordination]:
         """A place in ZooKeeper, at the root of the whole job."""
         config = self.config
-        root, epoch = f"/keyshift/{config.job}", Epoch(config.job, config.epoch) if config.epoch else None
+        root, epoch = nodes.of_job(config.job), Epoch(config.job, config.epoch) if config.epoch else None
         return contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token, epoch))
 
     def claim(self, first: bool = False) -> int:
@@ -124,8 +126,8 @@ class Job:
 
         ``first``: there was none before. Raises NotThere if the job is over.
         """
-        with self._nodes() as nodes:
-            self.config = dataclasses.replace(self.config, epoch=nodes.claim(self.config.job, first).number)
+        with self._participant() as participant:
+            self.config = dataclasses.replace(self.config, epoch=participant.claim(self.config.job, first).number)
         return self.config.epoch
 
     def require_driver(self) -> None:
@@ -134,8 +136,8 @@ class Job:
             with contextlib.suppress(ServiceUnavailable):  # it was away for too long for this one: another one asks
                 return there.require_epoch()
         if self.config.epoch:
-            with self._nodes() as nodes:
-                nodes.require_epoch()
+            with self._participant() as participant:
+                participant.require_epoch()
 
     def end(self) -> None:
         """The job is over, after ``stop``: nobody claims it any more, and what it left may go.
@@ -143,8 +145,8 @@ class Job:
         Raises Deposed if another process has claimed it.
         """
         if self.config.epoch:
-            with self._nodes() as nodes:
-                nodes.end_epoch()
+            with self._participant() as participant:
+                participant.end_epoch()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -245,7 +247,7 @@ class Job:
         self._start(list(after.values()), savepoint.offsets)
         self._say("restoring")
         restored = {
-            stage.name: stage.by_slot("restored", range(stage.config.slots), "the restore") for stage in self.stages
+            stage.name: stage.by_slot(nodes.RESTORED, range(stage.config.slots), "the restore") for stage in self.stages
         }
         self._say("restored")
         unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
@@ -311,12 +313,12 @@ class Job:
         self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
         self.kept(past)
         config = self.config
-        with self._nodes() as nodes:
-            nodes.require_epoch()
-            attempts = [int(name) for name in nodes.children("") if name.isdigit()]
+        with self._participant() as participant:
+            participant.require_epoch()
+            attempts = [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
             if not attempts:
                 raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
-            left = [stage.resume(past.stages[stage.name], nodes, max(attempts)) for stage in self.stages]
+            left = [stage.resume(past.stages[stage.name], participant, max(attempts)) for stage in self.stages]
         tasks = {  # a restart that was under way may have led to more
             each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
             for each, of in zip(config.chain(), left, strict=True)
@@ -338,8 +340,8 @@ class Job:
         if not self.snapshots or self.snapshots[-1].name != self.config.restore:
             return
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
-            said = [each for stage in self.stages for each in stage.participant.read_below("unreadable").values()]
-            for found in [Unreadable(**each) for each in said][:1]:
+            said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
+            for found in said[:1]:
                 self.snapshots.pop()
                 self.troubles.append(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
 
@@ -349,11 +351,11 @@ class Job:
         After ``end``: it is not asked here whose the job is.
         """
         config = self.config
-        root = f"/keyshift/{config.job}"
+        root = nodes.of_job(config.job)
         for snapshotter in self._ended:  # what one of them is still writing would come behind the removal
             snapshotter.join(config.deadline_s)
-        with contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token)) as nodes:
-            nodes.withdraw("")
+        with contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token)) as participant:
+            participant.withdraw(nodes.ALL)
         SavepointStore(self.config.endpoints, self.config.job).delete_all()
         for attempt in range(self.config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
@@ -380,12 +382,12 @@ class Job:
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say("savepoint")
         self._end_snapshots()  # nothing goes on behind this one
-        self.stages[0].tell("savepoint", {"id": name})
+        self.stages[0].tell(nodes.SAVEPOINT, name)
         manifest = Manifest()
         for stage in self.stages:
             wanted = participants(stage.config)
             what = f"savepoint {name} of {stage.name}"
-            said = stage.answers(f"savepoints/{name}", wanted, what, lambda: self._output.received)
+            said = stage.answers(nodes.saved(name), wanted, what, lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)
         store = SavepointStore(config.endpoints, config.job)
         store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
@@ -406,7 +408,7 @@ def _restarted(
     before: Assignment,
     after: Assignment,
     unit_bytes: Mapping[int, int],
-    restored: dict[int, dict[str, Any]],
+    restored: dict[int, Restored],
     begun_us: int,
     aligned_us: int,
     stopped_us: int,
@@ -414,12 +416,11 @@ def _restarted(
     """A restart as one step, in which every unit leaves its slot and arrives at one."""
     sizes = sorted(unit_bytes.items())
     moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
-    drained_us = max(installed_us for answer in restored.values() for _, _, installed_us in answer["units"])
-    said: dict[tuple[str, int], dict[str, Any]] = {
-        ("installed", slot): {"units": answer["units"], "drained_us": drained_us} for slot, answer in restored.items()
+    drained_us = max(unit.installed_us for answer in restored.values() for unit in answer.units)
+    installed = {slot: Installed(answer.units, drained_us) for slot, answer in restored.items()}
+    left = [UnitLeft(unit, size, aligned_us, stopped_us) for unit, size in sizes]
+    released: dict[int, Released] = {
+        slot: Released(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
     }
-    for slot in set(before.owner):
-        units = [[unit, size, aligned_us, stopped_us] for unit, size in sizes if before.owner[unit] == slot]
-        said["released", slot] = {"units": units}
     step, version = Step(moves, Mode(gate="query")), before.version + 1
-    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", said)
+    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)

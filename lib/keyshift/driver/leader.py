@@ -8,16 +8,16 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from keyshift.clock import now_us
 from keyshift.model.keys import Assignment, Assignments, Step
-from keyshift.model.records import StepRecord
+from keyshift.model.records import Installed, Released, StepRecord
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
-from keyshift.wire.coordination import Coordination, steps_of, steps_to_json
+from keyshift.wire import nodes
+from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import Fault
 
 TICK_S = 0.1
@@ -134,11 +134,11 @@ class Coordinator:
         again = {asked.make_steps for asked in self._asked}
         return [*(_Asked(make, False) for make in self._machine.unbegun if make not in again), *self._asked]
 
-    def unfinished(self, nodes: Coordination, version: int) -> tuple[list[Step], list[MakeSteps]]:
+    def unfinished(self, participant: Coordination, version: int) -> tuple[list[Step], list[MakeSteps]]:
         """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
         the requests that had not begun. Raises ServiceUnavailable.
         """
-        left, beginning = left_over(nodes), self._beginning
+        left, beginning = left_over(participant), self._beginning
         steps = left.to_come(version) if left else []
         requests = [beginning[1]] if beginning and not (left and left.plan == beginning[0]) else []
         for asked in self._waiting:
@@ -255,19 +255,17 @@ class Coordinator:
                     if steps:  # it was ahead of them, and had not begun
                         self.records.pop(of, None)
                 self._hear(steps)
-                self._coordination.publish(
-                    "steps", steps_to_json(version, steps, len(rest)) | {"plan": self._plan_name}
-                )
+                told = nodes.PublishedSteps(version, steps, len(rest), self._plan_name)
+                self._coordination.publish(nodes.STEPS, told)
                 self._beginning = None
                 self._note(steps, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
                     say(f"step {len(self.records)} preparing, {len(rest)} to come")
                     self._at_phase("prepare")
-            case protocol.PublishAssignment(assignment, paused, snapshot):
-                told = {"paused": sorted(paused), "snapshot": snapshot}
+            case protocol.PublishAssignment(assignment, _, snapshot):
                 if assignment.version != self.history[-1].version and not snapshot:
                     self._at_phase("switch")
-                self._coordination.publish("assignment", assignment.to_json() | told)
+                self._coordination.publish(nodes.ASSIGNMENT, effect)
                 if assignment.version != self.history[-1].version:  # otherwise only the pause ends
                     if record := self.records.get(assignment.version):
                         record.prepared_us = record.switched_us = now
@@ -316,9 +314,7 @@ class Coordinator:
     def read_acknowledgements(self) -> None:
         """Complete ``records``: what slots measured is of no interest while steps wait for each other."""
         for version, record in self.records.items():
-            for name, data in self._coordination.read_below(f"acks/{version}").items():
-                phase, slot = name.rsplit("-", 1)
-                record.acknowledgements[phase, int(slot)] = data
+            note_acknowledgements(record, self._coordination.read_below(nodes.acks(version)))
 
     def _listen(self, version: int) -> None:
         """Puts each acknowledgement of ``version`` into the inbox, once."""
@@ -327,15 +323,25 @@ class Coordinator:
         def changed(names: list[str]) -> bool:
             for name in sorted(set(names) - seen):
                 seen.add(name)
-                phase, slot = name.rsplit("-", 1)
 
-                def heard(machine: CoordinatorMachine, phase: Any = phase, slot: str = slot) -> list[protocol.Effect]:
-                    return machine.acknowledged(phase, version, int(slot), _ms())
+                def heard(machine: CoordinatorMachine, name: str = name) -> list[protocol.Effect]:
+                    phase, slot = nodes.phase_and_slot(name)
+                    return machine.acknowledged(phase, version, slot, _ms())
 
                 self._inbox.put(heard)
             return version >= self._machine.assignment.version  # False ends the watch of an old step
 
-        self._coordination.watch_children(f"acks/{version}", changed)
+        self._coordination.watch_children(nodes.acks(version), changed)
+
+
+def note_acknowledgements(record: StepRecord, said: Mapping[str, nodes.Acknowledgement]) -> None:
+    """Put into ``record`` what its slots have ``said``, by the names of their nodes."""
+    for name, each in said.items():
+        _, slot = nodes.phase_and_slot(name)
+        if isinstance(each, Released):
+            record.released[slot] = each
+        elif isinstance(each, Installed):
+            record.installed[slot] = each
 
 
 @dataclass(frozen=True)
@@ -346,8 +352,8 @@ class LeftOver:
 
     assignment: Assignment
     version: int
-    steps: list[tuple[int, Step]]
-    rest: list[Step]
+    steps: Sequence[tuple[int, Step]]
+    rest: Sequence[Step]
     plan: str
 
     def to_come(self, version: int) -> list[Step]:
@@ -355,28 +361,30 @@ class LeftOver:
         return [*(step for of, step in self.steps if of > version and step.moves), *self.rest]
 
 
-def left_over(nodes: Coordination, folder: str = "") -> LeftOver | None:
-    """In ``folder``, which ends in a slash or is empty: of an attempt and a stage. None if there were no steps.
+def left_over(participant: Coordination, folder: str = "") -> LeftOver | None:
+    """What is there of an attempt and a stage: in ``folder``, or at the root. None if there were no steps.
 
     Raises ServiceUnavailable.
     """
-    raw, plan = nodes.read(f"{folder}steps"), nodes.read(f"{folder}plan") or {"plan": "", "steps": []}
-    if raw is None and not plan["steps"]:
+    steps, plan, begun = nodes.STEPS, nodes.PLAN, nodes.ASSIGNMENT
+    if folder:
+        steps, plan, begun = steps.below(folder), plan.below(folder), begun.below(folder)
+    published, written = participant.read(steps), participant.read(plan) or nodes.WrittenPlan("", ())
+    if published is None and not written.steps:
         return None
-    assignment = Assignment.from_json(nodes.require(f"{folder}assignment"))
-    whole = [Step.from_json(step) for step in plan["steps"]]
-    if raw is None:
-        return LeftOver(assignment, assignment.version, [], whole, plan["plan"])
-    version, steps = steps_of(raw)
-    begun = raw["plan"] == plan["plan"]  # otherwise nothing of it was published yet
-    return LeftOver(assignment, version, steps, whole[len(whole) - raw["rest"] :] if begun else whole, plan["plan"])
+    assignment, whole = participant.require(begun).assignment, written.steps
+    if published is None:
+        return LeftOver(assignment, assignment.version, [], whole, written.name)
+    known = published.plan == written.name  # otherwise nothing of it was published yet
+    rest = whole[len(whole) - published.rest :] if known else whole
+    return LeftOver(assignment, published.version, published.steps, rest, written.name)
 
 
-def publish_plan(nodes: Coordination, name: str, steps: Iterable[Step]) -> None:
+def publish_plan(participant: Coordination, name: str, steps: Iterable[Step]) -> None:
     """Write ``steps`` down. None of it happens before it is said with ``steps`` how much of it is to come, or another
     coordinator takes over.
     """
-    nodes.publish("plan", {"plan": name, "steps": [step.to_json() for step in steps]})
+    participant.publish(nodes.PLAN, nodes.WrittenPlan(name, tuple(steps)))
 
 
 def _words(dropped: protocol.Dropped) -> str:

@@ -13,9 +13,11 @@ from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
 from keyshift.model.records import SnapshotRecord
 from keyshift.waiting import wait_until
+from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.inquiry import answers
-from keyshift.wire.savepoint import Manifest, SavepointStore, Writing, participants
+from keyshift.wire.nodes import SlotSaved, Writing
+from keyshift.wire.savepoint import Manifest, SavepointStore, participants
 
 LOOK_S = 0.05
 KEPT = 2  # complete ones: the newest, and the one before if it cannot be read
@@ -120,17 +122,16 @@ class Snapshotter:
     def _take(self, name: str) -> None:
         config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
-        path = f"savepoints/{name}"
         for stage, version in zip(self._stages, versions, strict=True):
             wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
             check, progress = partial(self._check, stage, name), partial(_writers, stage)
-            said = answers(stage.participant, path, wanted, what, config.deadline_s, check, progress)
-            failed = {who: answer["failed"] for who, answer in said.items() if "failed" in answer}
-            if failed:
+            said = answers(stage.participant, nodes.saved(name), wanted, what, config.deadline_s, check, progress)
+            slots = {who: answer for who, answer in said.items() if isinstance(answer, SlotSaved)}
+            if failed := [who for who, answer in slots.items() if answer.failed]:
                 who = min(failed)
-                raise ServiceUnavailable(f"{who} of {stage.name}: {failed[who]}")
+                raise ServiceUnavailable(f"{who} of {stage.name}: {slots[who].failed}")
             manifest.add(stage.name, said, stage.led().assignment_of(version))
-            written[stage.name] = sum(said[f"slot-{n}"]["bytes"] for n in range(stage.config.slots))
+            written[stage.name] = sum(answer.bytes for answer in slots.values())
         self._await_results(name)
         self._stages[0].participant.require_epoch()
         made_by = {"workload": config.workload, "parameters": config.parameters, "revoked": self._revoked}
@@ -173,16 +174,16 @@ class Snapshotter:
         the end of the attempt.
         """
         for stage in self._stages:
-            for name in stage.participant.children("savepoints"):
+            for name in stage.participant.children(nodes.ALL_SAVED):
                 if name.startswith(MARK):
-                    stage.participant.withdraw(f"savepoints/{name}")
-            published = stage.participant.read("steps")
+                    stage.participant.withdraw(nodes.saved(name))
+            published = stage.participant.read(nodes.STEPS)
             if published is None:
                 continue
-            under_way, records = {step["version"] for step in published["steps"]}, stage.led().records
-            for version in map(int, stage.participant.children("acks")):
-                if version <= published["version"] and version not in under_way and version not in records:
-                    stage.participant.withdraw(f"acks/{version}")
+            under_way, records = dict(published.steps).keys(), stage.led().records
+            for version in map(int, stage.participant.children(nodes.ALL_ACKS)):
+                if version <= published.version and version not in under_way and version not in records:
+                    stage.participant.withdraw(nodes.acks(version))
 
     def _begun(self, stage: LedStage, name: str) -> int:
         """Request it of ``stage``, and wait until its routers are told: a migration may come first, and take long.
@@ -226,4 +227,5 @@ class Snapshotter:
 
 def _writers(stage: LedStage) -> list[Writing]:
     """What each slot that has ever written something down said last of it."""
-    return [Writing(**said) for _, said in sorted(stage.participant.read_below("writing").items())]
+    said = stage.participant.read_below(nodes.WRITING)
+    return [said[slot] for slot in sorted(said)]

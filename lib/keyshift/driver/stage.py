@@ -5,24 +5,35 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from keyshift.driver.leader import STEADY, Coordinator, CoordinatorDied, MakeSteps, left_over, publish_plan
+from keyshift.driver.leader import (
+    STEADY,
+    Coordinator,
+    CoordinatorDied,
+    MakeSteps,
+    left_over,
+    note_acknowledgements,
+    publish_plan,
+)
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, Step
 from keyshift.model.records import StepRecord
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
-from keyshift.wire import protocol_logs
+from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.faults import Fault
 from keyshift.wire.inquiry import answers
+from keyshift.wire.nodes import Folder, Node
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
 Say = Callable[[str], None]
+T = TypeVar("T")
 AtPhase = Callable[["LedStage", str], None]
 
 
@@ -128,7 +139,7 @@ class LedStage:
         self.coordination.begin()
         if left.steps:
             publish_plan(self.coordination, f"of attempt {config.attempt - 1}", left.steps)
-        self.coordination.publish("assignment", assignment.to_json() | {"paused": [], "snapshot": ""})
+        self.coordination.publish(nodes.ASSIGNMENT, PublishAssignment(assignment))
         self._coordinator, self._session = self._elected_next(assignment)
         for make_steps in left.requests:
             self._coordinator.request(make_steps)
@@ -237,24 +248,24 @@ class LedStage:
         records = list(coordinator.records.values()) if coordinator else []
         return StagePast(self.assignments + history, list(self.begins), [*self.records, *records])
 
-    def resume(self, past: StagePast, nodes: Coordination, attempt: int) -> Unfinished:
-        """Go on from there in another process. ``nodes``: of the job, with what has happened since then.
+    def resume(self, past: StagePast, participant: Coordination, attempt: int) -> Unfinished:
+        """Go on from there in another process. ``participant``: at the root of the job, where what has happened since
+        then is.
 
         Gives what the last ``attempt`` has left, or the one before if that had just begun; requests are lost. Raises
         ServiceUnavailable if there is none.
         """
         self.assignments, self.begins, self.records = past.assignments, past.begins, past.records
-        roots = [f"{number}/{self.name}" for number in range(attempt, -1, -1)]
-        root = next((each for each in roots if nodes.read(f"{each}/assignment") is not None), roots[0])
+        roots = [nodes.of_stage(number, self.name) for number in range(attempt, -1, -1)]
+        begun = (each for each in roots if participant.read(nodes.ASSIGNMENT.below(each)) is not None)
+        root = next(begun, roots[0])
         for record in self.records:
-            if not record.acknowledgements:
-                for name, said in nodes.read_below(f"{root}/acks/{record.version}").items():
-                    phase, slot = name.rsplit("-", 1)
-                    record.acknowledgements[phase, int(slot)] = said
-        newest = Assignment.from_json(nodes.require(f"{root}/assignment"))
+            if not (record.released or record.installed):
+                note_acknowledgements(record, participant.read_below(nodes.acks(record.version).below(root)))
+        newest = participant.require(nodes.ASSIGNMENT.below(root)).assignment
         if not self.assignments or newest.version > self.assignments[-1].version:
             self.assignments.append(newest)
-        left = left_over(nodes, f"{root}/")
+        left = left_over(participant, root)
         return Unfinished(newest, left.to_come(newest.version) if left else ())
 
     # -- moving state -------------------------------------------------------------------------------------------------
@@ -283,8 +294,7 @@ class LedStage:
     def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
         """Keep copies of units at other slots from now on (unit, owner, holder)."""
         name = secrets.token_hex(3)
-        rows = [[move.unit, move.source, move.destination] for move in copies]
-        self.tell("copies", {"id": name, "copies": rows, "every_s": every_s, "lag_keys": lag_keys, "whole": whole})
+        self.tell(nodes.COPIES, nodes.CopiesWanted(name, copies, every_s, lag_keys, whole))
         self._copying = name, {move.source for move in copies}
 
     def end_copies(self) -> None:
@@ -293,18 +303,19 @@ class LedStage:
             self.copy((), 1.0, 0, whole=False)
             self._copying = None
 
-    def await_copies(self) -> dict[int, dict[str, Any]] | None:
+    def await_copies(self) -> dict[int, nodes.CopiesClose] | None:
         """Until the copies ordered last are close; what each owner measured. None if there are none."""
         if self._copying is None:
             return None
         name, owners = self._copying
-        return self.by_slot(f"copied/{name}", owners, "copying")
+        return self.by_slot(nodes.copied(name), owners, "copying")
 
-    def copied_by_now(self) -> dict[int, dict[str, Any]]:
+    def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
         """Of the copies ordered last, what those owners measured whose are close by now."""
         if self._copying is None:
             return {}
-        return {int(slot): said for slot, said in self.participant.read_below(f"copied/{self._copying[0]}").items()}
+        name, _ = self._copying
+        return {int(slot): said for slot, said in self.participant.read_below(nodes.copied(name)).items()}
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -312,9 +323,9 @@ class LedStage:
         """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
         with self._measuring:
             name = secrets.token_hex(3)
-            self.tell("measure", {"id": name})
-            measured = self.by_slot(f"measured/{name}", range(self.config.slots), "measure")
-            self.participant.withdraw(f"measured/{name}")  # a job that lasts is asked often
+            self.tell(nodes.MEASURE, name)
+            measured = self.by_slot(nodes.measured(name), range(self.config.slots), "measure")
+            self.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
             return measured
 
     def left_behind(self) -> set[tuple[int, int]]:
@@ -329,19 +340,20 @@ class LedStage:
         wait_until(settled, SETTLE_S, CHECK_S)
         return left
 
-    def tell(self, path: str, value: dict[str, Any]) -> None:
+    def tell(self, node: Node[T], value: T) -> None:
         """Publish something for the tasks of the stage."""
-        self.participant.publish(path, value)
+        self.participant.publish(node, value)
 
-    def by_slot(self, path: str, slots: Collection[int], what: str) -> dict[int, dict[str, Any]]:
-        """What each of ``slots`` answers below ``path``."""
-        return {int(slot): said for slot, said in sorted(self.answers(path, set(map(str, slots)), what).items())}
+    def by_slot(self, folder: Folder[T], slots: Collection[int], what: str) -> dict[int, T]:
+        """What each of ``slots`` answers in ``folder``."""
+        said = self.answers(folder, set(map(str, slots)), what)
+        return {int(slot): said[slot] for slot in sorted(said)}
 
     def answers(
-        self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
-    ) -> dict[str, Any]:
+        self, folder: Folder[T], wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[str, T]:
         """See ``inquiry.answers``."""
-        return answers(self.participant, path, wanted, what, self.config.deadline_s, self._alive, progress)
+        return answers(self.participant, folder, wanted, what, self.config.deadline_s, self._alive, progress)
 
     def read_log(self, alive: bool) -> list[Event]:
         """The last protocol events of the attempt, of slots and routers as far as they answer. ``alive``: the query."""

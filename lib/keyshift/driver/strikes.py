@@ -6,6 +6,7 @@ from typing import Protocol
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
+from keyshift.wire import nodes
 from keyshift.wire.faults import SERVICES, Fault
 
 
@@ -59,7 +60,7 @@ class Strikes:
                 for name in names:
                     self._once(self._faults[int(name)], stage)
 
-            stage.participant.watch_children("faults", told)
+            stage.participant.watch_children(nodes.FAULTS, told)
 
     def _reached(self, stage: LedStage, phase: str) -> None:
         """From a leader's thread."""
@@ -96,5 +97,4 @@ class Strikes:
         elif fault.who == "coordinator":
             stage.fail(fault)
         else:
-            what = {"slot": 0, "action": fault.action, "who": fault.who, "seconds": fault.seconds, "at_us": now_us()}
-            stage.tell("fault", what)
+            stage.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))

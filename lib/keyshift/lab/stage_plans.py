@@ -14,6 +14,7 @@ from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, Plan
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.planner import Decision, Plan, Strategy, make_plan
 from keyshift.progress import Say
+from keyshift.wire.nodes import CopiesClose
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,6 @@ class StagePlans:
             self.led.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 
 
-def _copied(answers: Mapping[int, Mapping[str, Any]]) -> Copied:
-    took_s = max((a["at_us"] - a["began_us"]) / SECOND_US for a in answers.values())
-    return Copied(sum(answer["bytes"] for answer in answers.values()), took_s)
+def _copied(answers: Mapping[int, CopiesClose]) -> Copied:
+    took_s = max((a.at_us - a.began_us) / SECOND_US for a in answers.values())
+    return Copied(sum(answer.bytes for answer in answers.values()), took_s)

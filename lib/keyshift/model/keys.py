@@ -6,9 +6,9 @@ within the group. A *unit* is what a strategy moves: a group (``bins == 1``) or 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, NewType, overload
+from typing import Annotated, Any, Literal, NamedTuple, NewType, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,7 @@ def units_of(keys: npt.NDArray[np.int64], key_groups: int, bins: int = 1) -> npt
     return (group * np.uint64(bins) + bin_).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One unit changes its slot."""
 
     unit: UnitId
@@ -81,17 +80,6 @@ class Step:
     moves: tuple[Move, ...]
     mode: Mode = Mode()
     snapshot: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Rows of unit, source, destination, the mode, and the snapshot's name if it is one."""
-        moves = [[m.unit, m.source, m.destination] for m in self.moves]
-        return {"moves": moves, "mode": asdict(self.mode)} | ({"snapshot": self.snapshot} if self.snapshot else {})
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> "Step":
-        """The inverse of ``to_json``."""
-        moves = tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in raw["moves"])
-        return cls(moves, Mode(**raw["mode"]), raw.get("snapshot", ""))
 
 
 @dataclass(frozen=True)

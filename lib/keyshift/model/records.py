@@ -2,18 +2,52 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from keyshift.model.keys import Step
+
+
+class UnitLeft(NamedTuple):
+    """A unit that a slot has sent: how much that was, and when it was aligned and all of it had gone."""
+
+    unit: int
+    bytes: int
+    aligned_us: int
+    sent_us: int
+
+
+class UnitCame(NamedTuple):
+    """A unit that a slot has got: when the last of it came, and when it was installed."""
+
+    unit: int
+    received_us: int
+    installed_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a slot says when all units that leave it in a step have arrived elsewhere, at ``at_us`` (0: not said)."""
+
+    units: tuple[UnitLeft, ...]
+    at_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What a slot says when all units that come to it in a step are there, and nothing waits for them any more since
+    ``drained_us``.
+    """
+
+    units: tuple[UnitCame, ...]
+    drained_us: int
+    at_us: int = 0
 
 
 @dataclass(slots=True)
 class StepRecord:
     """What happened in one step; times in microseconds since the epoch.
 
-    ``acknowledgements``: of each phase and slot what it measured: ``released`` has ``units``, rows of unit, bytes, and
-    when it was aligned and sent; ``installed`` has ``units``, rows of unit, and when it was received and installed, and
-    ``drained_us``.
+    ``released``, ``installed``: what each slot said that gave or got units.
     """
 
     version: int
@@ -23,7 +57,8 @@ class StepRecord:
     switched_us: int | None = None
     completed_us: int | None = None
     outcome: str = "under way"  # or complete, rolled back, late, cancelled
-    acknowledgements: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    released: dict[int, Released] = field(default_factory=dict)
+    installed: dict[int, Installed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.records import StepRecord
+from keyshift.model.records import Installed, Released, StepRecord, UnitCame, UnitLeft
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
 from keyshift.results.verdict import Course
@@ -236,11 +236,12 @@ def restarted(
     """A restart as one step, in which every unit leaves its slot and arrives at one, as ``stop_restart`` records it."""
     pairs = list(enumerate(zip(before.owner, after.owner, strict=True)))
     step = Step(tuple(Move(UnitId(unit), here, there) for unit, (here, there) in pairs), Mode(gate="query"))
-    said: dict[tuple[str, int], dict[str, Any]] = {}
-    for slot in set(before.owner):
-        units = [[unit, unit_bytes, stopped_us, stopped_us] for unit in before.units_of(slot)]
-        said["released", slot] = {"units": units}
-    for slot in set(after.owner):
-        units = [[unit, running_us, running_us] for unit in after.units_of(slot)]
-        said["installed", slot] = {"units": units, "drained_us": running_us}
-    return StepRecord(after.version, step, begun_us, begun_us, begun_us, running_us, "complete", said)
+    released: dict[int, Released] = {
+        slot: Released(tuple(UnitLeft(unit, unit_bytes, stopped_us, stopped_us) for unit in before.units_of(slot)))
+        for slot in set(before.owner)
+    }
+    installed: dict[int, Installed] = {
+        slot: Installed(tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot)), running_us)
+        for slot in set(after.owner)
+    }
+    return StepRecord(after.version, step, begun_us, begun_us, begun_us, running_us, "complete", released, installed)

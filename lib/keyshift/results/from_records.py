@@ -125,14 +125,15 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
     begun.sort(key=lambda each: each[0].published_us)
     for number, (record, stage) in enumerate(begun):
         for move in record.step.moves:
-            released = record.acknowledgements.get(("released", move.source), {"units": []})
-            installed = record.acknowledgements.get(("installed", move.destination), {"units": [], "drained_us": None})
-            out = next((row for row in released["units"] if row[0] == move.unit), [move.unit, 0, None, None])
-            into = next((row for row in installed["units"] if row[0] == move.unit), [move.unit, None, None])
+            released, installed = record.released.get(move.source), record.installed.get(move.destination)
+            left = next((unit for unit in (released.units if released else ()) if unit.unit == move.unit), None)
+            came = next((unit for unit in (installed.units if installed else ()) if unit.unit == move.unit), None)
             row = [
-                number, move.unit, move.source, move.destination, out[1],
-                since(record.prepared_us), since(record.switched_us), since(out[2]), since(out[3]),
-                since(into[1]), since(into[2]), since(installed["drained_us"]), stage,
+                number, move.unit, move.source, move.destination, left.bytes if left else 0,
+                since(record.prepared_us), since(record.switched_us),
+                since(left.aligned_us if left else None), since(left.sent_us if left else None),
+                since(came.received_us if came else None), since(came.installed_us if came else None),
+                since(installed.drained_us if installed else None), stage,
             ]  # fmt: skip
             for name, value in zip(columns, row, strict=True):
                 columns[name].append(value)

@@ -5,7 +5,7 @@ A core notes events, and its driver gives them the time. ``in_order`` puts those
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from keyshift.protocol import slot as protocol
@@ -80,15 +80,9 @@ class ProtocolLog:
         self.events += (event._replace(at_us=now_us) for event in self.new)
         self.new.clear()
 
-    def remember(self, events: Iterable[Sequence[Any]]) -> None:
+    def remember(self, events: Iterable[Event]) -> None:
         """These were the last events here before, in another process perhaps."""
-        self.events += map(event_of, events)
-
-
-def event_of(row: Sequence[Any]) -> Event:
-    """An event that has travelled as JSON."""
-    at_us, place, event, units, *rest = row
-    return Event(at_us, place, event, tuple(units), *rest)
+        self.events += events
 
 
 def to_lines(events: Iterable[Event]) -> str:

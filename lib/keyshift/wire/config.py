@@ -11,6 +11,7 @@ from keyshift.model.frames import RESULT_FIELDS
 from keyshift.registry import unknown
 from keyshift.state import Store, backends
 from keyshift.wire.faults import Fault
+from keyshift.wire.nodes import of_job, of_stage
 from keyshift.workloads import ORIGIN, KeyedStage, Source, Workload, model_of
 
 UNIT = pa.field("unit", pa.int32())
@@ -65,7 +66,7 @@ class JobConfig:
     @property
     def root(self) -> str:
         """The folder of the stage in ZooKeeper."""
-        return f"/keyshift/{self.job}/{self.attempt}/{self.stage}"
+        return f"{of_job(self.job)}/{of_stage(self.attempt, self.stage)}"
 
     @property
     def events_topic(self) -> str:

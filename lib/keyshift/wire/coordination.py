@@ -1,23 +1,17 @@
-"""ZooKeeper, through kazoo: the messages between the participants of a job.
+"""ZooKeeper, through kazoo: carries the messages between the participants of a job, which are in ``nodes``.
 
-Below the root of a stage: ``assignment``, ``steps`` and ``savepoint`` (published by the coordinator, watched), ``plan``
-(for whoever takes over), ``election`` and ``leader`` (who leads), ``slots/N`` (ephemeral: where slot N listens),
-``handover/N`` (where the state of slot N stayed at the end of a batch), ``acks/VERSION/PHASE-N`` and
-``savepoints/ID/…`` (acknowledgements, with their measurements; of snapshots, too). What the job asks is in ``measure``,
-``copies`` and ``log``, with an ID, and the answers are in ``measured/ID/…``, ``copied/ID/…`` and ``logs/ID/…``. A slot
-that finds its number in ``fault`` fails; ``faults/N`` says that the phase of fault N has come. A value that is too long
-for a node is in several, in a folder of ``parts``.
+A value that is too long for a node is in several, in a folder of ``parts``. Who leads is in ``election`` and
+``leader``.
 
 The driver makes the root before its tasks begin. Nobody else does: what a task says late, when the job is over and its
 nodes are removed, leaves nothing behind.
 """
 
 import contextlib
-import json
 import secrets
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kazoo.client import TransactionRequest
 from kazoo.exceptions import (
@@ -34,9 +28,9 @@ from kazoo.security import make_acl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Step
 from keyshift.wire.confirmed import ConfirmedWrites, Write, parents
 from keyshift.wire.epoch import Epoch, begun, claimed
+from keyshift.wire.nodes import Folder, Node
 from keyshift.wire.session import GIVE_UP_S, Session
 
 PART_BYTES = 512 << 10  # ZooKeeper takes less than 1 MiB in one message
@@ -45,14 +39,7 @@ PARTS = b"parts/"  # no JSON begins so
 OF_ALL_JOBS = make_acl("world", "anyone", read=True, create=True, delete=True)  # the folder that their folders are in
 
 
-def steps_to_json(version: int, steps: Sequence[tuple[int, Step]], rest: int) -> dict[str, Any]:
-    """What ``steps`` holds: see ``protocol.coordinator.PublishSteps``; ``rest`` is how many of the plan come last."""
-    return {"version": version, "steps": [{"version": of} | step.to_json() for of, step in steps], "rest": rest}
-
-
-def steps_of(raw: dict[str, Any]) -> tuple[int, list[tuple[int, Step]]]:
-    """The version and the steps of ``steps_to_json``."""
-    return raw["version"], [(step["version"], Step.from_json(step)) for step in raw["steps"]]
+T = TypeVar("T")
 
 
 class Coordination(Session):
@@ -111,26 +98,30 @@ class Coordination(Session):
                 self._epoch.require(self._client)
             self._client.retry(self._client.ensure_path, self.root)
 
-    def publish(self, path: str, value: Any) -> None:
+    def publish(self, node: Node[T], value: T) -> None:
         """Create or overwrite a node, behind what was acknowledged before.
 
         Who has led publishes only until another one is elected, and after that raises ServiceUnavailable.
         """
-        node = f"{self.root}/{path}"
-        *parts, (_, data) = self._writes(node, value)
+        path = self._at(node)
+        *parts, (_, data) = self._writes(path, node.encode(value))
         with self._talking():
             self._confirm()
             for part, piece in parts:
                 with contextlib.suppress(NodeExistsError):  # it arrived, and the answer did not
                     self._create(part, piece)
             try:
-                self._client.retry(self._put, node, data)
+                self._client.retry(self._put, path, data)
             except BadVersionError:
-                raise ServiceUnavailable(f"{path} is not written: another coordinator leads {self.root} now") from None
-        if (before := self._in_parts.pop(node, None)) is not None:
-            self.withdraw(before.decode())
+                told = f"{node.path} is not written: another coordinator leads {self.root} now"
+                raise ServiceUnavailable(told) from None
+        if (before := self._in_parts.pop(path, None)) is not None:
+            self._withdraw(f"{self.root}/{before.decode()}")
         if parts:
-            self._in_parts[node] = data
+            self._in_parts[path] = data
+
+    def _at(self, node: Node[Any] | Folder[Any]) -> str:
+        return f"{self.root}/{node.path}".rstrip("/")
 
     def _put(self, node: str, data: bytes) -> None:
         """May be repeated: nobody else writes the node, or nobody who comes before in the order of terms."""
@@ -177,10 +168,10 @@ class Coordination(Session):
                 raise result
         return results
 
-    def acknowledge(self, path: str, value: Any) -> None:
+    def acknowledge(self, node: Node[T], value: T) -> None:
         """Create a node that others wait for, without blocking; the first one counts."""
         self.check()
-        self._acknowledgements.create(self._writes(f"{self.root}/{path}", value))
+        self._acknowledgements.create(self._writes(self._at(node), node.encode(value)))
 
     def _confirm(self) -> None:
         """Wait until all that was acknowledged is there."""
@@ -189,9 +180,8 @@ class Coordination(Session):
         if not there:
             raise ServiceUnavailable(f"ZooKeeper at {self._hosts} did not answer within {GIVE_UP_S:g} s")
 
-    def _writes(self, node: str, value: Any) -> list[Write]:
-        """The writes after which ``node`` holds ``value``, that of the node itself last."""
-        data = json.dumps(value).encode()
+    def _writes(self, node: str, data: bytes) -> list[Write]:
+        """The writes after which ``node`` holds ``data``, that of the node itself last."""
         if len(data) <= PART_BYTES:
             return [(node, data)]
         pieces = [data[begin : begin + PART_BYTES] for begin in range(0, len(data), PART_BYTES)]
@@ -199,12 +189,12 @@ class Coordination(Session):
         parts = [(f"{self.root}/{folder}/{number}", piece) for number, piece in enumerate(pieces)]
         return [*parts, (node, folder.encode())]
 
-    def register(self, path: str, value: Any) -> None:
+    def register(self, node: Node[T], value: T) -> None:
         """An ephemeral node: it goes when this object is closed. Takes over what an earlier holder left."""
-        node, data = f"{self.root}/{path}", json.dumps(value).encode()
+        path, data = self._at(node), node.encode(value)
         with self._holding, self._talking():
-            self._held[node] = data
-            self._contend(NodeExistsError, self._claim, node, data)
+            self._held[path] = data
+            self._contend(NodeExistsError, self._claim, path, data)
 
     def _claim(self, node: str, data: bytes) -> None:
         try:
@@ -213,9 +203,11 @@ class Coordination(Session):
             self._delete(node)
             raise
 
-    def withdraw(self, path: str) -> None:
-        """Delete a node and all below it, if it is there."""
-        node = f"{self.root}/{path}".rstrip("/")
+    def withdraw(self, node: Node[Any] | Folder[Any]) -> None:
+        """Delete a node or a folder and all below it, if it is there."""
+        self._withdraw(self._at(node))
+
+    def _withdraw(self, node: str) -> None:
         with self._holding:
             self._held.pop(node, None)
         with self._talking():
@@ -241,40 +233,41 @@ class Coordination(Session):
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, path: str) -> Any | None:
+    def read(self, node: Node[T]) -> T | None:
         """The value of a node, or None if it is not there."""
         with self._talking():
-            return self._client.retry(self._read, f"{self.root}/{path}")
+            data = self._client.retry(self._read, self._at(node))
+        return None if data is None else node.decode(data)
 
-    def _read(self, node: str) -> Any | None:
+    def _read(self, node: str) -> bytes | None:
         try:
             data, _ = self._client.get(node)
         except NoNodeError:
             return None
         try:
-            return self._value(data)
+            return self._whole(data)
         except NoNodeError:
             raise ForceRetryError from None  # it was overwritten meanwhile
 
-    def _value(self, data: bytes) -> Any:
+    def _whole(self, data: bytes) -> bytes:
         """What a node holds, itself or in parts. Raises NoNodeError if these are gone: the node was overwritten."""
-        if data.startswith(PARTS):
-            folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])
-            answers = [self._client.get_async(f"{self.root}/{folder}/{number}") for number in range(count)]
-            data = b"".join(answer.get()[0] for answer in answers)
-        return json.loads(data)
+        if not data.startswith(PARTS):
+            return data
+        folder, count = data.decode(), int(data.rsplit(b"-", 1)[1])
+        answers = [self._client.get_async(f"{self.root}/{folder}/{number}") for number in range(count)]
+        return b"".join(answer.get()[0] for answer in answers)
 
-    def require(self, path: str) -> Any:
+    def require(self, node: Node[T]) -> T:
         """The value of a node that must be there. Raises ServiceUnavailable if it is not."""
-        value = self.read(path)
+        value = self.read(node)
         if value is None:
-            raise ServiceUnavailable(f"{self.root}/{path} is missing in ZooKeeper: was the job's folder removed?")
+            raise ServiceUnavailable(f"{self._at(node)} is missing in ZooKeeper: was the job's folder removed?")
         return value
 
-    def children(self, path: str) -> list[str]:
-        """Names below a node; empty if it is not there."""
+    def children(self, folder: Folder[Any]) -> list[str]:
+        """Names in a folder; empty if it is not there."""
         with self._talking():
-            return self._names(f"{self.root}/{path}".rstrip("/"))
+            return self._names(self._at(folder))
 
     def _names(self, node: str) -> list[str]:
         try:
@@ -282,18 +275,19 @@ class Coordination(Session):
         except NoNodeError:
             return []
 
-    def read_below(self, path: str) -> dict[str, Any]:
-        """The values of all nodes below one, by name."""
-        names = self.children(path)
+    def read_below(self, folder: Folder[T]) -> dict[str, T]:
+        """The values of all nodes in a folder, by name."""
+        names = self.children(folder)
         with self._talking():
-            return self._client.retry(self._read_all, path, names)  # type: ignore[no-any-return]
+            found = self._client.retry(self._read_all, self._at(folder), names)
+        return {name: folder[name].decode(data) for name, data in found.items()}
 
-    def _read_all(self, path: str, names: list[str]) -> dict[str, Any]:
-        answers = [self._client.get_async(f"{self.root}/{path}/{name}") for name in names]  # all under way at once
-        return {name: self._value(answer.get()[0]) for name, answer in zip(names, answers, strict=True)}
+    def _read_all(self, folder: str, names: list[str]) -> dict[str, bytes]:
+        answers = [self._client.get_async(f"{folder}/{name}") for name in names]  # all under way at once
+        return {name: self._whole(answer.get()[0]) for name, answer in zip(names, answers, strict=True)}
 
     def watch(
-        self, path: str, call: Callable[[Any], bool | None], gone: Callable[[], bool | None] = lambda: None
+        self, node: Node[T], call: Callable[[T], bool | None], gone: Callable[[], bool | None] = lambda: None
     ) -> None:
         """Call with the value now (if any) and at every change, from kazoo's thread, until it returns False.
 
@@ -304,22 +298,22 @@ class Coordination(Session):
             if not data:
                 return gone()
             try:
-                value = self._client.retry(self._value, data)
+                whole = self._client.retry(self._whole, data)
             except NoNodeError:
                 return None  # it was overwritten meanwhile: that is the next call
-            return call(value)
+            return call(node.decode(whole))
 
         with self._talking():
-            self._client.DataWatch(f"{self.root}/{path}", changed)
+            self._client.DataWatch(self._at(node), changed)
         self.check()  # kazoo does not tell if it has ended
 
-    def watch_children(self, path: str, call: Callable[[list[str]], bool | None]) -> None:
-        """Call with the names below a node, now and at every change, until it returns False. Creates the node."""
-        node = f"{self.root}/{path}"
+    def watch_children(self, folder: Folder[Any], call: Callable[[list[str]], bool | None]) -> None:
+        """Call with the names in a folder, now and at every change, until it returns False. Creates the folder."""
+        path = self._at(folder)
         with self._talking():
             with contextlib.suppress(NodeExistsError):
-                self._create(node, b"")
-            self._client.ChildrenWatch(node, call)
+                self._create(path, b"")
+            self._client.ChildrenWatch(path, call)
         self.check()
 
     # -- leading ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from keyshift.model.errors import Deposed, NotThere
+from keyshift.wire.nodes import of_job
 
 
 class Epoch(NamedTuple):
@@ -61,4 +62,4 @@ def begun(client: KazooClient, job: str) -> Epoch:
 
 
 def _node(job: str) -> str:
-    return f"/keyshift/{job}/driver"
+    return f"{of_job(job)}/driver"

@@ -185,7 +185,7 @@ class FaultPoints:
         self._steps: dict[int, Step] = {}  # by version
         self._of_flight: list[Fault] = []  # that wait for state on its way
 
-    def published(self, steps: list[tuple[int, Step]]) -> None:
+    def published(self, steps: Sequence[tuple[int, Step]]) -> None:
         """What is under way."""
         self._steps |= dict(steps)
 

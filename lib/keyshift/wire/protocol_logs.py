@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.records import StepRecord
-from keyshift.runtime.protocol_log import Event, ProtocolLog, event_of, in_order, to_lines
+from keyshift.runtime.protocol_log import Event, ProtocolLog, in_order, to_lines
 from keyshift.waiting import wait_until
+from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 
 ANSWER_S = 2.0  # for all slots and routers, which have it in memory
@@ -19,14 +20,14 @@ SHOWN = 100  # events, in the log of a worker
 def answer(coordination: Coordination, request: str, log: ProtocolLog) -> None:
     """Give the job what ``log`` remembers. One that is empty has no place yet."""
     if log.events:
-        coordination.acknowledge(f"logs/{request}/{log.place}", list(log.events))
+        coordination.acknowledge(nodes.logs(request)[log.place], tuple(log.events))
 
 
 def keep(coordination: Coordination, log: ProtocolLog) -> None:
     """The task ends and hands nothing over: the job finds its log when it looks. Does not wait, and may be repeated."""
     if log.events:
         with contextlib.suppress(ServiceUnavailable):
-            coordination.acknowledge(f"logs/ended/{log.events[0].at_us}-{log.place}", list(log.events))
+            coordination.acknowledge(nodes.ENDED_LOGS[f"{log.events[0].at_us}-{log.place}"], tuple(log.events))
 
 
 def report(coordination: Coordination, log: ProtocolLog) -> None:
@@ -43,12 +44,11 @@ def gather(coordination: Coordination, places: int, steps: Iterable[StepRecord],
     """
     request = secrets.token_hex(3)
     if alive:
-        coordination.publish("log", {"id": request})
-        wait_until(lambda: len(coordination.children(f"logs/{request}")) >= places, ANSWER_S)
-    ended = sorted(coordination.read_below("logs/ended").items())
+        coordination.publish(nodes.LOG, request)
+        wait_until(lambda: len(coordination.children(nodes.logs(request))) >= places, ANSWER_S)
+    ended = sorted(coordination.read_below(nodes.ENDED_LOGS).items())
     logs: dict[str, list[Event]] = {"coordinator": _of_coordinator(steps)}
-    for _, rows in [*ended, *coordination.read_below(f"logs/{request}").items()]:
-        events = [event_of(row) for row in rows]
+    for _, events in [*ended, *coordination.read_below(nodes.logs(request)).items()]:
         logs.setdefault(events[0].place, []).extend(events)
     return in_order(logs.values())
 

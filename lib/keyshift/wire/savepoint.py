@@ -28,6 +28,7 @@ from keyshift.runtime.snapshots import Part
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 from keyshift.wire.config import JobConfig
+from keyshift.wire.nodes import Location, RouterSaved, Saved, of_router, of_slot
 from keyshift.workloads import Workload
 
 FORMAT = 2  # of manifests and segments; another one is not read
@@ -35,38 +36,6 @@ SEGMENT_BYTES = 64 << 20
 _LENGTH_BYTES = 8
 _MANIFEST = "manifest.json"
 _DELETED = pa.schema([pa.field("key", pa.int64())])
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where one part of a unit's state is: a stretch of a segment. ``number``, ``follows``: see ``snapshots.Part``."""
-
-    unit: int
-    segment: str
-    offset: int
-    length: int
-    crc: int
-    number: int = 1
-    follows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """What a slot says now and then of what it writes down: ``bytes`` that were made or sent so far, and whether it is
-    over.
-    """
-
-    name: str
-    bytes: int = 0
-    over: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """What a slot says of a savepoint or snapshot that is not there as it was written, in one line."""
-
-    name: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +54,17 @@ class Manifest:
         self.offsets: dict[int, int] = {}
         self.stages: dict[str, dict[str, Any]] = {}
 
-    def add(self, stage: str, said: dict[str, Any], assignment: Assignment) -> None:
+    def add(self, stage: str, said: Mapping[str, Saved], assignment: Assignment) -> None:
         """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
         are. ``assignment``: that the parts belong to.
         """
-        places: dict[int, Any] = {}
+        places: dict[int, Sequence[Location]] = {}
         for who, answer in said.items():
-            kind, number = who.split("-")
-            if kind == "router":
-                self.offsets[int(number)] = int(answer["offset"])
+            _, number = who.split("-")
+            if isinstance(answer, RouterSaved):
+                self.offsets[int(number)] = answer.offset
             else:
-                places[int(number)] = answer["places"]
+                places[int(number)] = answer.places
         self.stages[stage] = {"assignment": assignment.to_json(), "places": dict(sorted(places.items()))}
 
     @property
@@ -286,7 +255,7 @@ class SavepointStore:
 def participants(config: JobConfig) -> set[str]:
     """Who of the stage of ``config`` answers when a savepoint or a snapshot is taken."""
     routers = config.routers if config.number == 0 else 0  # where others continue nobody has to know
-    return {f"router-{n}" for n in range(routers)} | {f"slot-{n}" for n in range(config.slots)}
+    return set(map(of_router, range(routers))) | set(map(of_slot, range(config.slots)))
 
 
 def _require_chains(what: str, stage: str, rows_: Iterable[Sequence[Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from keyshift.model import frames
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
 from keyshift.wire import channel
@@ -97,9 +98,9 @@ class Onward(Routing):
     """
 
     def __init__(self, config: JobConfig, slot: int) -> None:
-        self._armed: dict[str, dict[str, Any]] = {}  # by snapshot: assignments that count from its cut
+        self._armed: dict[str, PublishAssignment] = {}  # by snapshot: assignments that count from its cut
         self._promised = 0  # no result of a unit that has left goes on under a later version; 0: of none has to
-        self._later: dict[str, Any] | None = None  # an assignment that comes behind what was promised
+        self._later: PublishAssignment | None = None  # an assignment that comes behind what was promised
         super().__init__(config)
         self._slot, self._slots, self._hop_us = slot, config.slots, config.hop_us
         self._pending: list[pa.RecordBatch | Mark] = []
@@ -108,15 +109,16 @@ class Onward(Routing):
         self._given_us = 0
         self._nothing = frames.empty(pa.schema([*self.stage.events, *ORIGIN]))
 
-    def _announced(self, raw: dict[str, Any]) -> None:
+    def _announced(self, told: PublishAssignment) -> None:
         with self._lock:
-            if raw["snapshot"] and raw["version"] > self._begin["version"]:
-                self._armed = {raw["snapshot"]: raw}
+            version = told.assignment.version
+            if told.snapshot and version > self._begin.assignment.version:
+                self._armed = {told.snapshot: told}
                 self._core.machine.release()  # this may be all that is ever heard of the end of the step before
-            elif self._promised and raw["version"] > self._promised:
-                self._later = raw
+            elif self._promised and version > self._promised:
+                self._later = told
             else:
-                self._announce(raw)
+                self._announce(told)
 
     def promise(self, results: Results) -> int:  # noqa: D102
         with self._lock:
@@ -175,7 +177,7 @@ class Onward(Routing):
         with self._lock:
             if isinstance(mark, Moved):
                 # What was promised of units that have left before this one came is kept: their results are out.
-                if self._later is not None and self._later["version"] <= mark.routed:
+                if self._later is not None and self._later.assignment.version <= mark.routed:
                     self._announce(self._later)
                     self._later = None
                 known = self._core.machine.newest >= mark.routed
@@ -184,7 +186,7 @@ class Onward(Routing):
         self._waits_since = 0.0 if known else self._waits_since or time.monotonic()
         if known or isinstance(mark, Moved):
             return known
-        given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin["snapshot"]
+        given_up = time.monotonic() - self._waits_since > CUT_S or mark.name == self._begin.snapshot
         if given_up:  # the next stage does not take part in it any more
             self._waits_since = 0.0
         return given_up

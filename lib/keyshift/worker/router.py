@@ -6,17 +6,16 @@ A task of the query routes what it reads from Kafka (``tasks``), and a slot what
 import json
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from keyshift.clock import now_us
-from keyshift.model.keys import Assignment
 from keyshift.protocol import RouterMachine
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import Row
-from keyshift.wire import channel, protocol_logs
+from keyshift.wire import channel, nodes, protocol_logs
 from keyshift.wire.config import JobConfig, slot_schema
 from keyshift.wire.coordination import Coordination
 
@@ -33,27 +32,27 @@ class Routing:
         self.stage = config.make_stage()
         self.coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
         self._lock = threading.Lock()
-        self._begin = self.coordination.require("assignment")
-        machine = RouterMachine(*assignment_of(self._begin))
+        self._begin = self.coordination.require(nodes.ASSIGNMENT)
+        machine = RouterMachine(self._begin.assignment, self._begin.paused)
         first = config.number == 0
         schema = slot_schema(self.stage, first)
         split = ArrowSplit(schema, config.slots, config.key_groups, config.bins, placed=not first)
         self._core: RouterCore[pa.RecordBatch] = RouterCore(machine, config.slots, config.queue_bytes, split)
         self._primers = [(slot, Row(channel.PRIMER, 0, 0, 0, 0)) for slot in range(config.slots)]  # not sent yet
-        self.coordination.watch("assignment", self._announced)
-        self.coordination.watch("log", self._log_wanted)
+        self.coordination.watch(nodes.ASSIGNMENT, self._announced)
+        self.coordination.watch(nodes.LOG, self._log_wanted)
 
-    def _announced(self, raw: dict[str, Any]) -> None:
+    def _announced(self, told: PublishAssignment) -> None:
         with self._lock:
-            self._announce(raw)
+            self._announce(told)
 
-    def _announce(self, raw: dict[str, Any]) -> None:
+    def _announce(self, told: PublishAssignment) -> None:
         """Under the lock."""
-        self._core.machine.announce(*assignment_of(raw), raw["snapshot"])
+        self._core.machine.announce(told.assignment, told.paused, told.snapshot)
 
-    def _log_wanted(self, raw: dict[str, Any]) -> None:
+    def _log_wanted(self, question: str) -> None:
         with self._lock:
-            protocol_logs.answer(self.coordination, raw["id"], self._core.log)
+            protocol_logs.answer(self.coordination, question, self._core.log)
 
     def request_savepoint(self, savepoint: str) -> None:
         """Its barrier goes out with the next frame, and nothing after it."""
@@ -104,11 +103,6 @@ class Routing:
         """End the session. The task, and with it the batch, does not wait for that."""
         protocol_logs.keep(self.coordination, self._core.log)
         threading.Thread(target=self.coordination.close, args=(True,), name="keyshift-router-end", daemon=True).start()
-
-
-def assignment_of(raw: dict[str, Any]) -> tuple[Assignment, frozenset[int]]:
-    """The assignment that was published, and the slots that are paused under it."""
-    return Assignment.from_json(raw), frozenset(raw["paused"])
 
 
 def _packed(rows: list[tuple[int, Row]]) -> list[Routed]:

@@ -9,7 +9,7 @@ from keyshift.clock import now_us
 from keyshift.model import frames
 from keyshift.runtime.row import DATA
 from keyshift.trace import Trace
-from keyshift.wire import channel
+from keyshift.wire import channel, nodes
 from keyshift.wire.config import JobConfig
 from keyshift.worker.router import Routed, Routing
 from keyshift.worker.slot.task import SlotTask
@@ -108,7 +108,7 @@ class RouterTask(Routing):
     def __init__(self, config: JobConfig) -> None:
         self._event_schema, self._epochs = config.make_source().schema, config.epochs
         super().__init__(config)
-        self.coordination.watch("savepoint", lambda raw: self.request_savepoint(raw["id"]))
+        self.coordination.watch(nodes.SAVEPOINT, self.request_savepoint)
 
     def frame(self, router: int, offset: int, value: pa.Buffer) -> list[Routed]:
         """Rows for all slots; see ``Routing.routed``. Of a frame that is stale there are none."""
@@ -119,5 +119,6 @@ class RouterTask(Routing):
             return []
         rows, savepoints = self.routed(router, offset, self.stage.mapped(events), meta.get("watermark", 0))
         for savepoint in savepoints:
-            self.coordination.acknowledge(f"savepoints/{savepoint}/router-{router}", {"offset": offset})
+            node = nodes.saved(savepoint)[nodes.of_router(router)]
+            self.coordination.acknowledge(node, nodes.RouterSaved(offset))
         return rows

@@ -17,10 +17,30 @@ from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, Snapshot
 from keyshift.model.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
-from keyshift.model.records import StepRecord
+from keyshift.model.records import Installed, StepRecord, UnitCame
+from keyshift.protocol.coordinator import PublishAssignment
+from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.faults import Fault, parse
+from keyshift.wire.nodes import (
+    ASSIGNMENT,
+    PLAN,
+    RESTORED,
+    STEPS,
+    UNREADABLE,
+    CopiesClose,
+    Location,
+    Restored,
+    RouterSaved,
+    SlotSaved,
+    Unreadable,
+    copied,
+    logs,
+    measured,
+    of_slot,
+    saved,
+)
 from keyshift.wire.savepoint import SavepointStore
 
 START = Assignment.contiguous(4, 2)
@@ -83,29 +103,29 @@ class Nodes:
     def begin(self):
         pass
 
-    def publish(self, path, value):
+    def publish(self, node, value):
         self.require_epoch()
+        path = node.path
         self._all.published.append((path, value))
         if path in ("steps", "plan", "assignment"):
             self._all.nodes[self.root, path] = value
         if path == "savepoint":
-            name = value["id"]
-            self._all.below[f"savepoints/{name}"] = {"router-0": {"offset": 10}} | {
-                f"slot-{slot}": {"places": [[unit, "segment", 0, 100 + unit, 0] for unit in units]}
+            self._all.below[saved(value).path] = {"router-0": RouterSaved(10)} | {
+                of_slot(slot): SlotSaved(tuple(Location(unit, "segment", 0, 100 + unit, 0) for unit in units))
                 for slot, units in ((0, (0, 1)), (1, (2, 3)))
             }
         if path == "log":
-            self._all.below[f"logs/{value['id']}"] = {
-                place: [[1, place, "begin", [0], 3, 0, ""]] for place in ("slot-0", "slot-1", "router-0")
+            self._all.below[logs(value).path] = {
+                place: (Event(1, place, "begin", (0,), 3),) for place in ("slot-0", "slot-1", "router-0")
             }
         if path == "measure":
-            self._all.below[f"measured/{value['id']}"] = {
+            self._all.below[measured(value).path] = {
                 "0": {"left_behind": self._all.left.pop() if self._all.left else []},
                 "1": {"left_behind": []},
             }
 
-    def withdraw(self, path):
-        self._all.below.pop(path, None)
+    def withdraw(self, node):
+        self._all.below.pop(node.path, None)
 
     def lead(self, name, act):
         act()
@@ -114,20 +134,20 @@ class Nodes:
         if self._all.lost:
             raise ServiceUnavailable("away")
 
-    def read(self, path):
-        return self._all.nodes.get((self.root, path)) or self._all.below.get(path)
+    def read(self, node):
+        return self._all.nodes.get((self.root, node.path)) or self._all.below.get(node.path)
 
-    def require(self, path):
-        return self._all.nodes.get((self.root, path)) or self._all.below[path]
+    def require(self, node):
+        return self._all.nodes.get((self.root, node.path)) or self._all.below[node.path]
 
-    def watch_children(self, path, call):
-        call(sorted(self._all.below.get(path, ())))
+    def watch_children(self, folder, call):
+        call(sorted(self._all.below.get(folder.path, ())))
 
-    def children(self, path):
-        return sorted(self._all.below.get(path, ()))
+    def children(self, folder):
+        return sorted(self._all.below.get(folder.path, ()))
 
-    def read_below(self, path):
-        return self._all.below.get(path, {})
+    def read_below(self, folder):
+        return self._all.below.get(folder.path, {})
 
     def close(self):
         pass
@@ -137,9 +157,9 @@ class Nodes:
 def job(monkeypatch):
     """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
     all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0)
-    all_of.below["restored"] = {"0": {"units": [[0, 5_000_000, 6_000_000]]}} | {
-        "1": {"units": [[1, 5_500_000, 7_000_000], [2, 5_500_000, 7_500_000], [3, 5_500_000, 8_000_000]]}
-    }
+    ends_us = enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))
+    first, *others = (UnitCame(unit, 5_000_000, end_us) for unit, end_us in ends_us)
+    all_of.below[RESTORED.path] = {"0": Restored((first,), 1), "1": Restored(tuple(others), 1)}
     queries = []
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
@@ -235,12 +255,11 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
         Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
     )
     assert record.step.mode.gate == "query" and record.outcome == "complete"
-    released = {row[0]: row for slot in (0, 1) for row in record.acknowledgements["released", slot]["units"]}
+    released = {row[0]: row for slot in (0, 1) for row in record.released[slot].units}
     assert {unit: row[1] for unit, row in released.items()} == {unit: 100 + unit for unit in range(4)}
     assert all(record.published_us <= row[2] <= row[3] for row in released.values())
-    installed = {slot: record.acknowledgements["installed", slot] for slot in (0, 1)}
-    assert {row[0] for said in installed.values() for row in said["units"]} == set(range(4))
-    assert {said["drained_us"] for said in installed.values()} == {8_000_000}
+    assert {unit.unit for said in record.installed.values() for unit in said.units} == set(range(4))
+    assert {said.drained_us for said in record.installed.values()} == {8_000_000}
     assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
 
 
@@ -304,7 +323,7 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
 
 def unreadable(job, version):
     """A slot has said so of the snapshot of ``version``."""
-    job.all_of.below["unreadable"] = {"1": {"name": f"{MARK}{version}", "why": "no checksum"}}
+    job.all_of.below[UNREADABLE.path] = {"1": Unreadable(f"{MARK}{version}", "no checksum")}
 
 
 def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
@@ -327,7 +346,7 @@ def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
     job.snapshots += [snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)]
-    job.all_of.below["restored"] = {"0": {"units": []}}
+    job.all_of.below[RESTORED.path] = {"0": Restored((), 1)}
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 9}
@@ -344,15 +363,16 @@ def test_a_job_whose_input_is_gone_does_not_begin_later_in_it(job):
 def steps_of(job, attempt):
     """What was published in an attempt: moves of its steps that were under way, and of the plan."""
     root = f"/keyshift/job/{attempt}/{CONFIG.stage}"
-    steps, plan = (job.all_of.nodes.get((root, path), {"steps": []}) for path in ("steps", "plan"))
-    return [[step["moves"] for step in each["steps"]] for each in (steps, plan)]
+    steps, plan = (job.all_of.nodes.get((root, node.path)) for node in (STEPS, PLAN))
+    under_way = [step.moves for _, step in steps.steps] if steps else []
+    return [under_way, [step.moves for step in plan.steps] if plan else []]
 
 
-MOVES = [[[0, 0, 1]], [[1, 0, 1]], [[2, 1, 0]]]
+MOVES = [((0, 0, 1),), ((1, 0, 1),), ((2, 1, 0),)]
 
 
 def plan_of(current):
-    return tuple(Step((Move(UnitId(unit), SlotId(here), SlotId(there)),)) for [[unit, here, there]] in MOVES)
+    return tuple(Step((Move(UnitId(unit), SlotId(here), SlotId(there)),)) for ((unit, here, there),) in MOVES)
 
 
 def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attempt(job):
@@ -464,8 +484,8 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     job.stop()
     newest = Assignment(START.version + 6, (SlotId(1),) * 4)
     nodes.below[""] = ["0", "1", "other"]
-    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
-    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": {"units": [], "drained_us": 3}}
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
+    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": Installed((), 3)}
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.resume(past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
@@ -474,7 +494,7 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     assert other.revoked == {START.version + n for n in range(2, 7)}
     assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
     assert job.offsets[-1] == {0: 40}
-    assert counter.records[0].acknowledgements == {("installed", 1): {"units": [], "drained_us": 3}}
+    assert counter.records[0].installed == {1: Installed((), 3)}
     assert counter.begins == [START.version, START.version + 7]
     other.stop()
     del nodes.below[""]
@@ -487,7 +507,7 @@ def test_a_job_whose_driver_died_in_a_restart_goes_on_with_the_slots_that_it_led
     job.stop()
     nodes.below[""] = ["0", "1"]
     newest = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (0, 1, 2, 3)))
-    nodes.below[f"1/{CONFIG.stage}/assignment"] = newest.to_json()
+    nodes.below[f"1/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.resume(past)
     assert (other.config.slots, other.config.attempt) == (4, 2)
@@ -500,7 +520,7 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_the_one_bef
     job.stop()
     nodes.below[""] = ["0", "1"]  # and no stage has an assignment in the second one
     newest = Assignment(START.version + 4, (SlotId(1),) * 4)
-    nodes.below[f"0/{CONFIG.stage}/assignment"] = newest.to_json()
+    nodes.below[f"0/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.resume(past)
     assert (other.config.attempt, other.stage("counter").assignment.owner) == (2, newest.owner)
@@ -509,7 +529,7 @@ def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_the_one_bef
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
-    job.all_of.below["logs/ended"] = {"5-slot-1": [[5, "slot-1", "begin", [], 3, 0, ""]]}
+    job.all_of.below["logs/ended"] = {"5-slot-1": (Event(5, "slot-1", "begin", (), 3),)}
     job.queries[-1].stop()
     job.recover()
     assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"
@@ -524,7 +544,7 @@ def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_t
 def test_a_job_asks_one_slot_to_die(job):
     job.hit(Fault("stop", "slot", "", 4.0, 2.0))
     path, told = job.all_of.published[-1]
-    assert path == "fault" and (told["slot"], told["action"], told["seconds"]) == (0, "stop", 2.0)
+    assert path == "fault" and (told.slot, told.fault.action, told.fault.seconds) == (0, "stop", 2.0)
 
 
 def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
@@ -539,9 +559,9 @@ def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
 
 def test_copies_do_not_outlive_an_attempt(job):
     job.counter.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
-    name = job.all_of.published[-1][1]["id"]
-    job.all_of.below[f"copied/{name}"] = {"0": {"bytes": 7}}
-    assert job.counter.await_copies() == {0: {"bytes": 7}}
+    name = job.all_of.published[-1][1].id
+    job.all_of.below[copied(name).path] = {"0": CopiesClose(1, 2, 7, 1, 5)}
+    assert job.counter.await_copies() == {0: CopiesClose(1, 2, 7, 1, 5)}
     job.recover()
     assert job.counter.await_copies() is None
 
@@ -572,7 +592,7 @@ def test_steps_are_led_as_long_as_the_job_runs(job):
 
 def claimed_by_another(job):
     """Another process goes on with the job, while this one's query, coordinator and threads live."""
-    job.all_of.below |= {"": ["0"], f"0/{CONFIG.stage}/assignment": job.counter.assignment.to_json()}
+    job.all_of.below |= {"": ["0"], f"0/{CONFIG.stage}/assignment": PublishAssignment(job.counter.assignment)}
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.claim()
     other.resume(job.past())
@@ -611,13 +631,14 @@ def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
 
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
     """Slots of the old query may go on under that one, and what they say under it is revoked."""
-    job.counter._coordinator._coordination.publish("assignment", {"version": START.version + 3})
-    job.all_of.below[f"0/{CONFIG.stage}/assignment"] = Assignment(START.version + 3, START.owner).to_json()
+    later = Assignment(START.version + 3, START.owner)
+    job.counter._coordinator._coordination.publish(ASSIGNMENT, PublishAssignment(later))
+    job.all_of.below[f"0/{CONFIG.stage}/assignment"] = PublishAssignment(later)
     job.all_of.below[""] = ["0"]
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.claim()
     with pytest.raises(Deposed):
-        job.counter._coordinator._coordination.publish("assignment", {"version": START.version + 4})
+        job.counter._coordinator._coordination.publish(ASSIGNMENT, PublishAssignment(later))
     other.resume(job.past())
     assert other.stage("counter").begins[-1] == START.version + 4
     assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked

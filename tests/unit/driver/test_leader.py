@@ -1,23 +1,33 @@
 """The coordinator's shell over nodes in memory: what it writes down of steps. With ZooKeeper: tests/integration."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
+from keyshift.wire.nodes import Ready, acks
 
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
 BACK = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
 PAUSING = Step(FIRST.moves, Mode(gate="router"))
-ENDS = ("installed-1", "prepared-0", "prepared-1", "released-0")
+SAID = {
+    "installed-1": Installed((UnitCame(0, 1, 2),), 3),
+    "prepared-0": Ready(1),
+    "prepared-1": Ready(1),
+    "released-0": Released((UnitLeft(0, 10, 1, 2),)),
+}
+ENDS = tuple(SAID)
 
 
 class Nodes:
-    """``hook(path, value)`` is called after each publication."""
+    """``hook(path, value)`` is called after each publication. ``values``: by path."""
 
     def __init__(self, hook):
         self.hook, self.listeners, self.acks, self.values = hook, {}, {}, {}
@@ -25,27 +35,27 @@ class Nodes:
     def lead(self, name, act):
         act()
 
-    def read(self, path):
-        return self.values.get(path)
+    def read(self, node):
+        return self.values.get(node.path)
 
-    def require(self, path):
-        return self.values[path]
+    def require(self, node):
+        return self.values[node.path]
 
-    def publish(self, path, value):
-        self.values[path] = value
-        self.hook(path, value)
+    def publish(self, node, value):
+        self.values[node.path] = value
+        self.hook(node.path, value)
 
-    def watch_children(self, path, call):
-        self.listeners[path] = call
-        call(sorted(self.acks.get(path, ())))
+    def watch_children(self, folder, call):
+        self.listeners[folder.path] = call
+        call(sorted(self.acks.get(folder.path, ())))
 
     def acknowledge(self, version, *names):
-        path = f"acks/{version}"
+        path = acks(version).path
         self.acks.setdefault(path, set()).update(names)
         self.listeners[path](sorted(self.acks[path]))
 
-    def read_below(self, path):
-        return {name: {"said": name} for name in self.acks.get(path, ())}
+    def read_below(self, folder):
+        return {name: SAID[name] for name in self.acks.get(folder.path, ())}
 
 
 def lead(coordinator, *requests):
@@ -77,10 +87,10 @@ def migrate():
 def test_every_step_is_written_down_with_what_its_slots_measured(migrate):
     def hook(nodes, coordinator, path, value):
         if path == "steps":
-            for step in value["steps"]:
-                nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
+            for version, _ in value.steps:
+                nodes.acknowledge(version, "prepared-0", "prepared-1")
         if path == "assignment":
-            nodes.acknowledge(value["version"], *ENDS)
+            nodes.acknowledge(value.assignment.version, *ENDS)
 
     coordinator = migrate(hook)
     begin = START.version
@@ -91,18 +101,17 @@ def test_every_step_is_written_down_with_what_its_slots_measured(migrate):
     for record in coordinator.records.values():
         assert record.outcome == "complete"
         assert record.published_us <= record.switched_us <= record.completed_us
-        assert {f"{phase}-{slot}" for phase, slot in record.acknowledgements} == set(ENDS)
-        assert all(data == {"said": f"{phase}-{slot}"} for (phase, slot), data in record.acknowledgements.items())
+        assert record.released == {0: SAID["released-0"]} and record.installed == {1: SAID["installed-1"]}
     assert [assignment.version for assignment in coordinator.history] == [begin, begin + 1, begin + 2]
 
 
 def test_a_step_ahead_that_is_taken_back_leaves_no_record(migrate):
     def hook(nodes, coordinator, path, value):
-        if path == "steps" and len(value["steps"]) == 1 and value["version"] == START.version + 1:
-            nodes.acknowledge(value["version"], "prepared-0", "prepared-1")
+        if path == "steps" and len(value.steps) == 1 and value.version == START.version + 1:
+            nodes.acknowledge(value.version, "prepared-0", "prepared-1")
         if path == "assignment":
             coordinator.cancel()
-        if path == "steps" and value["version"] == START.version + 2 and len(value["steps"]) == 1:
+        if path == "steps" and value.version == START.version + 2 and len(value.steps) == 1:
             nodes.acknowledge(START.version + 1, *ENDS)
 
     coordinator = migrate(hook)
@@ -119,8 +128,8 @@ class Died(Exception):
 
 def prepared(nodes, value):
     """The slots prepare all steps that are published."""
-    for step in value["steps"]:
-        nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
+    for version, _ in value.steps:
+        nodes.acknowledge(version, "prepared-0", "prepared-1")
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -131,13 +140,13 @@ def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
     def hook(path, value):
         if path == "assignment" and replaced:
             dying.request(lambda current: (), replace=True)
-        if path == "steps" and value["version"] == done:
+        if path == "steps" and value.version == done:
             prepared(nodes, value)
-        if path == "steps" and value["version"] > done and len(value["steps"]) == 1:
+        if path == "steps" and value.version > done and len(value.steps) == 1:
             raise Died
 
     nodes = Nodes(hook)
-    nodes.values["assignment"] = START.to_json() | {"paused": []}
+    nodes.values["assignment"] = PublishAssignment(START)
     dying = Coordinator(nodes, "one", START, 0.05, 2)
     with pytest.raises(Died):
         lead(dying, (FIRST, SECOND))
@@ -159,10 +168,10 @@ def test_who_takes_over_does_what_was_to_come():
         if path == "steps":
             prepared(nodes, value)
         if path == "assignment":
-            nodes.acknowledge(value["version"], *ENDS)
+            nodes.acknowledge(value.assignment.version, *ENDS)
 
     nodes = Nodes(die)
-    nodes.values["assignment"] = START.to_json() | {"paused": []}
+    nodes.values["assignment"] = PublishAssignment(START)
     with pytest.raises(Died):
         lead(Coordinator(nodes, "one", START, 30.0, 2), (FIRST, SECOND))
     nodes.hook = finish
@@ -176,12 +185,12 @@ def test_a_successor_inherits_the_records_and_what_was_asked_for_and_not_begun(p
     [kill] = parse(f"kill:coordinator@{phase}")
 
     def hook(path, value):
-        for step in value["steps"] if path == "steps" else ():
-            nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
+        for version, _ in value.steps if path == "steps" else ():
+            nodes.acknowledge(version, "prepared-0", "prepared-1")
         if path == "assignment":
-            for move in migrations[value["version"] - START.version - 1].moves:
+            for move in migrations[value.assignment.version - START.version - 1].moves:
                 done = f"installed-{move.destination}", f"released-{move.source}"
-                nodes.acknowledge(value["version"], *done)
+                nodes.acknowledge(value.assignment.version, *done)
 
     def at_phase(reached):
         if reached == phase:
@@ -190,12 +199,12 @@ def test_a_successor_inherits_the_records_and_what_was_asked_for_and_not_begun(p
 
     migrations = [FIRST, SECOND, BACK]
     nodes = Nodes(hook)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     first = Coordinator(nodes, "first", START, 30.0, 2, at_phase=at_phase)
     with pytest.raises(CoordinatorDied):
         lead(first, (FIRST,), (SECOND,))
     assert first.busy, "until there is a successor"
-    assert nodes.values["assignment"]["version"] == START.version
+    assert nodes.values["assignment"].assignment.version == START.version
     (record,) = first.records.values()
     second = Coordinator(nodes, "second", first.assignment, 30.0, 2)
     second.inherit(first)
@@ -215,16 +224,16 @@ def test_a_step_that_ended_before_its_leader_died_keeps_its_record():
         if path == "steps":
             prepared(nodes, value)
         if path == "assignment":
-            if value["version"] == begun:
+            if value.assignment.version == begun:
                 raise Died
-            nodes.acknowledge(value["version"], *ENDS, "installed-0", "released-1")
+            nodes.acknowledge(value.assignment.version, *ENDS, "installed-0", "released-1")
 
     nodes = Nodes(hook)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     first = Coordinator(nodes, "first", START, 30.0, 2)
     with pytest.raises(Died):
         lead(first, (FIRST, SECOND, BACK))
-    assert [step["version"] for step in nodes.values["steps"]["steps"]] == [ended, begun]
+    assert [version for version, _ in nodes.values["steps"].steps] == [ended, begun]
     second = Coordinator(nodes, "second", START, 30.0, 2)
     second.inherit(first)
     nodes.acknowledge(begun, *ENDS)
@@ -250,12 +259,12 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
     nodes = Nodes(hook)
     coordinator = lead(Coordinator(nodes, "test", START, 0.05, 2), (PAUSING,))
     assert coordinator.records[START.version + 1].outcome == "late"
-    assert nodes.values["assignment"] == coordinator.assignment.to_json() | {"paused": [], "snapshot": ""}
+    assert nodes.values["assignment"] == PublishAssignment(coordinator.assignment)
 
 
 def test_what_was_dropped_because_a_step_was_late_is_told():
     def hook(path, value):
-        if path == "steps" and value["version"] == START.version + 1:
+        if path == "steps" and value.version == START.version + 1:
             prepared(nodes, value)
 
     nodes = Nodes(hook)
@@ -272,7 +281,7 @@ def finish(nodes, ends=ENDS):
         if path == "steps":
             prepared(nodes, value)
         if path == "assignment":
-            nodes.acknowledge(value["version"], *ends)
+            nodes.acknowledge(value.assignment.version, *ends)
 
     return hook
 
@@ -339,12 +348,12 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
 def test_a_snapshot_comes_in_the_middle_of_a_plan(migrate):
     def hook(nodes, coordinator, path, value):
         if path == "steps":
-            if value["version"] == START.version + 1:
+            if value.version == START.version + 1:
                 coordinator.snapshot("in-the-middle")
-            for step in value["steps"]:
-                nodes.acknowledge(step["version"], "prepared-0", "prepared-1")
+            for version, _ in value.steps:
+                nodes.acknowledge(version, "prepared-0", "prepared-1")
         if path == "assignment":
-            nodes.acknowledge(value["version"], *(("captured-0", "captured-1") if value["snapshot"] else ENDS))
+            nodes.acknowledge(value.assignment.version, *(("captured-0", "captured-1") if value.snapshot else ENDS))
 
     coordinator = migrate(hook)
     version = coordinator.snapshots["in-the-middle"]
@@ -356,13 +365,13 @@ def test_a_snapshot_comes_in_the_middle_of_a_plan(migrate):
 def test_a_migration_of_which_its_leader_published_no_step_is_its_successors(at):
     """Once: whether its plan was written down or not."""
 
-    def die(path, value):
-        if path == at:
+    def die(node, value):
+        if node.path == at:
             raise Died
-        publish(path, value)
+        publish(node, value)
 
     nodes = Nodes(lambda path, value: None)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     publish, nodes.publish = nodes.publish, die
     planned = []
     first = Coordinator(nodes, "first", START, 30.0, 2)
@@ -381,13 +390,13 @@ def test_a_migration_of_which_its_leader_published_no_step_is_its_successors(at)
 
 def test_a_plan_that_was_written_down_and_not_begun_is_inherited_through_a_second_death():
     nodes = Nodes(lambda path, value: None)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     publish = nodes.publish
 
-    def die(path, value):
-        if path == "steps":
+    def die(node, value):
+        if node.path == "steps":
             raise Died
-        publish(path, value)
+        publish(node, value)
 
     nodes.publish, before = die, None
     for name in ("first", "second"):
@@ -409,7 +418,7 @@ def test_a_plan_that_was_written_down_and_not_begun_is_inherited_through_a_secon
 def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successors():
     def hook(path, value):
         if path == "steps":
-            if len(value["steps"]) == 1 and value["rest"] == 0:
+            if len(value.steps) == 1 and value.rest == 0:
                 raise Died
             prepared(nodes, value)
         if path == "assignment":
@@ -418,13 +427,13 @@ def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successor
     nodes = Nodes(hook)
     publish = nodes.publish
 
-    def late(path, value):
-        if path == "steps" and value["rest"] == 0 and len(value["steps"]) == 1:
+    def late(node, value):
+        if node.path == "steps" and value.rest == 0 and len(value.steps) == 1:
             raise Died  # before it is there
-        publish(path, value)
+        publish(node, value)
 
     nodes.publish = late
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     first = Coordinator(nodes, "first", START, 30.0, 2)
     with pytest.raises(Died):
         lead(first, (FIRST, SECOND, BACK))
@@ -440,17 +449,17 @@ def test_a_snapshot_is_known_though_its_leader_died_when_it_was_published():
     def die(path, value):
         if path == "steps":
             prepared(nodes, value)
-        if path == "assignment" and value["snapshot"]:
+        if path == "assignment" and value.snapshot:
             raise Died
 
     nodes = Nodes(die)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     leader = Coordinator(nodes, "first", START, 30.0, 2)
     leader.snapshot("one")
     with pytest.raises(Died):
         lead(leader)
     version = leader.snapshots["one"]
-    assert nodes.values["assignment"]["version"] == version
+    assert nodes.values["assignment"].assignment.version == version
     assert leader.assignment_of(version) == Assignment(version, START.owner)
 
 
@@ -458,12 +467,13 @@ def test_a_phase_does_not_say_that_something_has_migrated_if_nothing_has():
     said = []
     nodes = Nodes(lambda path, value: None)
     nodes.hook = finish(nodes)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     lead(Coordinator(nodes, "test", START, 30.0, 2, said.append), ())
     assert said == ["planning", "steady"]
     lead(Coordinator(nodes, "test", START, 30.0, 2, said.append), (FIRST,))
     assert said[-1] == "migrated"
-    nodes.values["steps"] |= {"version": START.version + 2, "steps": [], "rest": 0}  # behind a snapshot
+    steps = nodes.values["steps"]
+    nodes.values["steps"] = replace(steps, version=START.version + 2, steps=(), rest=0)  # behind a snapshot
     said.clear()
     lead(Coordinator(nodes, "successor", START, 30.0, 2, said.append))
     assert "migrated" not in said
@@ -476,15 +486,15 @@ def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instea
         if path == "steps":
             prepared(nodes, value)
         if path == "assignment":
-            nodes.acknowledge(value["version"], "captured-0", "captured-1", *ENDS)
+            nodes.acknowledge(value.assignment.version, "captured-0", "captured-1", *ENDS)
 
-    def die(path, value):
-        if path == "steps":
+    def die(node, value):
+        if node.path == "steps":
             raise Died
-        publish(path, value)
+        publish(node, value)
 
     nodes = Nodes(hook)
-    nodes.values["assignment"] = START.to_json()
+    nodes.values["assignment"] = PublishAssignment(START)
     publish, nodes.publish = nodes.publish, die
     first = Coordinator(nodes, "first", START, 30.0, 2)
     first.snapshot("instead")
@@ -500,8 +510,8 @@ def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instea
 
 
 def test_a_snapshot_that_a_leader_did_not_live_to_publish_may_be_asked_for_again():
-    def die(path, value):
-        if path == "steps":
+    def die(node, value):
+        if node.path == "steps":
             raise Died
 
     nodes = Nodes(lambda path, value: None)

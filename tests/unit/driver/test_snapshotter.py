@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from dataclasses import asdict, astuple, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +12,9 @@ from small_job import CONFIG
 from keyshift.driver import snapshotter as module
 from keyshift.driver.snapshotter import MARK, Snapshotter
 from keyshift.model.errors import Deposed, ProtocolViolation, ServiceUnavailable
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Step
 from keyshift.waiting import wait_until
-from keyshift.wire.savepoint import Writing
+from keyshift.wire.nodes import STEPS, WRITING, PublishedSteps, RouterSaved, SlotSaved, Writing, saved
 
 OWNERS = {0: (0, 1), 1: (2, 3)}  # units by slot
 
@@ -37,13 +37,12 @@ class Job:
         version = self.snapshots[name] = 10 + len(self.snapshots)
         self.nodes["acks"].add(str(version))
         self.nodes["savepoints"].add(name)
-        answers = {"router-0": {"offset": version}}
+        answers = {"router-0": RouterSaved(version)}
         for slot, units in OWNERS.items():
             places = self.store.write(name, slot, [(unit, state(unit)) for unit in units], 100)
-            rows = [list(astuple(place)) for place in places]
-            answers[f"slot-{slot}"] = {"places": rows, "bytes": sum(place.length for place in places)}
-        answers |= {who: {"failed": why} for who, why in self.failing.items()}
-        self.answers[f"savepoints/{name}"] = {who: said for who, said in answers.items() if who not in self.silent}
+            answers[f"slot-{slot}"] = SlotSaved(tuple(places), sum(place.length for place in places))
+        answers |= {who: SlotSaved(failed=why) for who, why in self.failing.items()}
+        self.answers[saved(name).path] = {who: said for who, said in answers.items() if who not in self.silent}
 
     def assignment_of(self, version):
         return replace(self.assignment, version=version)
@@ -51,23 +50,23 @@ class Job:
     def said(self, what):
         return self.said_by if what["savepoint"] in self.snapshots else set()
 
-    def watch_children(self, path, call):
-        call(sorted(self.answers[path]))
+    def watch_children(self, folder, call):
+        call(sorted(self.answers[folder.path]))
 
-    def read_below(self, path):
-        return dict(self.writing) if path == "writing" else self.answers[path]
+    def read_below(self, folder):
+        return dict(self.writing) if folder == WRITING else self.answers[folder.path]
 
-    def read(self, path):
-        steps = [{"version": version} for version in self.under_way]
-        return {"version": 9 + len(self.snapshots), "steps": steps} if path == "steps" else None
+    def read(self, node):
+        assert node == STEPS
+        return PublishedSteps(9 + len(self.snapshots), tuple((version, Step(())) for version in self.under_way), 0, "")
 
-    def children(self, path):
-        return sorted(self.nodes[path])
+    def children(self, folder):
+        return sorted(self.nodes[folder.path])
 
-    def withdraw(self, path):
-        folder, _, name = path.partition("/")
+    def withdraw(self, node):
+        folder, _, name = node.path.partition("/")
         self.nodes[folder].discard(name)
-        self.withdrawn.append(path)
+        self.withdrawn.append(node.path)
 
     def check(self):
         pass
@@ -172,15 +171,20 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):
     sizes = itertools.count()
     slow, there = made.job.read_below, threading.Event()
 
-    def read_below(path):
-        if path == "writing":
-            return {} if there.is_set() else {"1": asdict(Writing("first", next(sizes)))}
-        return slow(path)
+    def read_below(folder):
+        if folder == WRITING:
+            return {} if there.is_set() else {"1": Writing("first", next(sizes))}
+        return slow(folder)
 
     made.job.read_below = read_below
     made.job.silent = {"slot-1"}
     watched = []
-    made.job.watch_children = lambda path, call: (watched.append((path, call)), call(sorted(made.job.answers[path])))
+
+    def watch_children(folder, call):
+        watched.append((folder.path, call))
+        call(sorted(made.job.answers[folder.path]))
+
+    made.job.watch_children = watch_children
     there.set()
     made.begin(deadline_s=0.3)
     until(lambda: watched)
@@ -199,14 +203,14 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):
 
 def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
     made.job.silent = {"slot-1"}
-    made.job.writing = {"1": asdict(Writing("first", 7, over=True))}
+    made.job.writing = {"1": Writing("first", 7, over=True)}
     made.begin(deadline_s=0.1)
     until(lambda: made.job.snapshots)
-    made.job.writing = {"1": asdict(Writing("second", 7))}
+    made.job.writing = {"1": Writing("second", 7)}
     until(lambda: made.troubles)
     asked = len(made.job.snapshots)
     assert not wait_until(lambda: len(made.job.snapshots) > asked, 0.5, 0.01)
-    made.job.silent, made.job.writing = set(), {"1": asdict(Writing("second", 9, over=True))}
+    made.job.silent, made.job.writing = set(), {"1": Writing("second", 9, over=True)}
     until(lambda: made.complete)
 
 

@@ -17,14 +17,14 @@ class Stage:
         self.participant = SimpleNamespace(watch_children=self.watch)
         self.watched, self.told, self.failed = {}, [], []
 
-    def watch(self, path, call):
-        self.watched[path] = call
+    def watch(self, folder, call):
+        self.watched[folder.path] = call
 
     def fail(self, fault):
         self.failed.append(str(fault))
 
-    def tell(self, path, value):
-        self.told.append((path, value["slot"], value["action"]))
+    def tell(self, node, value):
+        self.told.append((node.path, value.slot, value.fault.action))
 
 
 class Services:

@@ -11,6 +11,7 @@ from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import QueryDied
 from keyshift.model.keys import Assignment
 from keyshift.wire.faults import parse
+from keyshift.wire.nodes import CopiesClose
 
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 
@@ -46,7 +47,7 @@ class Job:
         self.copied.clear()
 
     def await_copies(self):
-        return {0: {"bytes": 10, "began_us": 1_000_000, "at_us": 3_000_000}} if self.copied else None
+        return {0: CopiesClose(1_000_000, 2, 10, 1, 3_000_000)} if self.copied else None
 
     def request(self, make_steps, replace):
         self.requests.append((make_steps, replace))

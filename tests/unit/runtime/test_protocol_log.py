@@ -4,7 +4,10 @@ import json
 import random
 
 from keyshift.protocol.slot import Freeze, Installed, Open, Prepared, Request, Send
-from keyshift.runtime.protocol_log import EVENTS, Event, ProtocolLog, event_of, in_order, to_lines
+from keyshift.runtime.protocol_log import EVENTS, Event, ProtocolLog, in_order, to_lines
+from keyshift.wire.nodes import logs
+
+LOG = logs("one")["slot-1"]
 
 
 def test_events_get_the_time_of_their_turn_and_the_oldest_are_forgotten():
@@ -53,16 +56,16 @@ def test_an_acknowledgement_is_of_what_was_sent_last():
     assert [event[3:6] for event in log.new if event.event == "acknowledged"] == [((3,), 5, 1), ((3,), 5, 0)]
 
 
-def test_what_has_travelled_as_json_goes_on_where_it_was():
+def test_what_has_travelled_goes_on_where_it_was():
     log, other = ProtocolLog("slot-1"), ProtocolLog("slot-1")
     log.note("arrived", [3], 5, 1)
     log.stamp(10)
     other.note("begin")
-    other.remember(json.loads(json.dumps(list(log.events))))
+    other.remember(LOG.decode(LOG.encode(tuple(log.events))))
     other.stamp(11)
     assert list(other.events) == [Event(10, "slot-1", "arrived", (3,), 5, 1), Event(11, "slot-1", "begin")]
     lines = [json.loads(line) for line in to_lines(other.events).splitlines()]
-    assert [event_of(line.values()) for line in lines] == list(other.events)
+    assert [Event(**line | {"units": tuple(line["units"])}) for line in lines] == list(other.events)
 
 
 # A step that moves unit 3 from slot 0 to slot 1, in one of the orders in which it may have happened.

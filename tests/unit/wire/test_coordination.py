@@ -7,10 +7,10 @@ import pytest
 from kazoo.exceptions import ConnectionClosedError, NodeExistsError, NoNodeError, NotEmptyError
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.wire import coordination as coordination
 from keyshift.wire import session as zookeeper_session
-from keyshift.wire.coordination import Coordination, steps_of, steps_to_json
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import ADDRESSES, ALL, ALL_ACKS
 
 
 class Client:
@@ -75,27 +75,27 @@ def job(monkeypatch):
 
 def test_a_folder_goes_with_all_that_is_in_it_and_nothing_else(job):
     job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/2", "/job/acks/2/x", "/job/steps", "/jobs"), b"")
-    job.withdraw("acks")
+    job.withdraw(ALL_ACKS)
     assert job._client.nodes.keys() == {"/job", "/job/steps", "/jobs"}
-    job.withdraw("")
+    job.withdraw(ALL)
     assert job._client.nodes.keys() == {"/jobs"}
 
 
 def test_a_folder_that_somebody_writes_into_meanwhile_goes_all_the_same(job):
     job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/1"), b"")
     job._client.intruders = ["/job/acks/3", "/job/acks/2", "/job/new"]
-    job.withdraw("")
+    job.withdraw(ALL)
     assert not job._client.nodes and not job._client.intruders
 
 
 def test_what_is_not_there_need_not_be_deleted(job):
-    job.withdraw("slots/1")
+    job.withdraw(ADDRESSES[1])
 
 
 def test_a_connection_that_is_closed_ends_a_deletion(job):
     job._client.nodes, job._client.lost = {"/job": b""}, True
     with pytest.raises(ServiceUnavailable, match="ConnectionClosedError"):
-        job.withdraw("")
+        job.withdraw(ALL)
 
 
 def test_a_folder_that_somebody_writes_into_all_the_time_is_given_up(job, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_folder_that_somebody_writes_into_all_the_time_is_given_up(job, monkey
     monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
     job._client.nodes, job._client.intruders = {"/job": b"", "/job/new": b""}, Endless()
     with pytest.raises(ServiceUnavailable, match="NotEmptyError"):
-        job.withdraw("")
+        job.withdraw(ALL)
 
 
 def test_a_place_that_somebody_takes_all_the_time_is_given_up(job, monkeypatch):
@@ -114,17 +114,10 @@ def test_a_place_that_somebody_takes_all_the_time_is_given_up(job, monkeypatch):
     monkeypatch.setattr(job._client, "delete", lambda path: None)
     job._client.nodes = {"/job/slots/1": b"other"}
     with pytest.raises(ServiceUnavailable, match="NodeExistsError"):
-        job.register("slots/1", "new")
+        job.register(ADDRESSES[1], "new")
 
 
 def test_who_registers_takes_over_what_an_earlier_holder_left(job):
     job._client.nodes = {"/job/slots/1": b"old"}
-    job.register("slots/1", "new")
+    job.register(ADDRESSES[1], "new")
     assert job._client.nodes == {"/job/slots/1": b'"new"'}
-
-
-def test_steps_come_back_as_they_were_published():
-    first = Step((Move(UnitId(1), SlotId(0), SlotId(2)),), Mode(gate="slots"))
-    second = Step((Move(UnitId(3), SlotId(2), SlotId(0)),))
-    assert steps_of(steps_to_json(9, ((7, first), (8, second)), 3)) == (9, [(7, first), (8, second)])
-    assert steps_of(steps_to_json(9, (), 0)) == (9, [])

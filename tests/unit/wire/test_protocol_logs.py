@@ -1,7 +1,5 @@
 """How protocol logs come to the job: from tasks that are asked, and from those that have ended."""
 
-import json
-
 import pytest
 
 from keyshift.driver.leader import StepRecord
@@ -9,6 +7,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.wire import protocol_logs
+from keyshift.wire.nodes import LOG
 from keyshift.wire.protocol_logs import answer, gather, keep
 
 
@@ -18,19 +17,19 @@ class Nodes:
     def __init__(self, logs=()):
         self.nodes, self.logs = {}, logs
 
-    def publish(self, path, value):
-        assert path == "log"
+    def publish(self, node, question):
+        assert node == LOG
         for log in self.logs:
-            answer(self, value["id"], log)
+            answer(self, question, log)
 
-    def acknowledge(self, path, value):
-        self.nodes.setdefault(path, json.dumps(value))
+    def acknowledge(self, node, value):
+        self.nodes.setdefault(node.path, node.encode(value))
 
-    def children(self, path):
-        return [node.removeprefix(f"{path}/") for node in self.nodes if node.startswith(f"{path}/")]
+    def children(self, folder):
+        return [path.removeprefix(f"{folder.path}/") for path in self.nodes if path.startswith(f"{folder.path}/")]
 
-    def read_below(self, path):
-        return {name: json.loads(self.nodes[f"{path}/{name}"]) for name in self.children(path)}
+    def read_below(self, folder):
+        return {name: folder[name].decode(self.nodes[folder[name].path]) for name in self.children(folder)}
 
 
 def log(place, *events):
@@ -81,7 +80,7 @@ def test_of_a_query_that_is_dead_nobody_is_asked():
 
 def test_a_task_without_zookeeper_does_not_fail_because_of_that():
     class Away:
-        def acknowledge(self, path, value):
+        def acknowledge(self, node, value):
             raise ServiceUnavailable("away")
 
     keep(Away(), log("slot-0", (10, "barrier", 5)))

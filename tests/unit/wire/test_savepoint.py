@@ -5,7 +5,6 @@ The store is a dictionary here; tests/integration has the real one.
 
 import random
 import re
-from dataclasses import astuple, replace
 
 import pyarrow as pa
 import pytest
@@ -19,6 +18,7 @@ from keyshift.runtime.snapshots import Part
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire import savepoint
+from keyshift.wire.nodes import RouterSaved, SlotSaved
 from keyshift.wire.savepoint import Manifest
 from keyshift.workloads.chain import Chain
 from keyshift.workloads.keycount import KeyCount
@@ -93,9 +93,9 @@ def test_what_a_slot_writes_again_does_not_spoil_what_it_acknowledged_before():
 
 def manifest(places, units):
     """As the job makes it of what the slots have acknowledged; ``units``: how many there are."""
-    said = {f"slot-{slot}": {"places": [list(astuple(place)) for place in of]} for slot, of in places.items()}
+    said = {f"slot-{slot}": SlotSaved(tuple(of)) for slot, of in places.items()}
     made = Manifest()
-    made.add("counter", said | {"router-0": {"offset": 7}}, Assignment(1, (0,) * units))
+    made.add("counter", said | {"router-0": RouterSaved(7)}, Assignment(1, (0,) * units))
     return made
 
 
@@ -147,7 +147,7 @@ def committed(**made_by):
     store = store_of()
     places = store.write("one", "counter-0", [(unit, state(unit)) for unit in (0, 1)], 100)
     manifest = Manifest()
-    manifest.add("counter", {"slot-0": {"places": list(map(list, map(astuple, places)))}}, Assignment(3, (0, 0)))
+    manifest.add("counter", {"slot-0": SlotSaved(tuple(places))}, Assignment(3, (0, 0)))
     store.commit("one", manifest, **made_by)
     return store
 
@@ -319,4 +319,4 @@ def test_what_is_made_and_what_is_sent_is_told_while_it_is_written(monkeypatch):
 
 
 def part_of(place, unit):
-    return replace(place, unit=unit)
+    return place._replace(unit=unit)

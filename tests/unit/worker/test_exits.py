@@ -7,10 +7,12 @@ import pytest
 from small_job import CONFIG
 
 from keyshift.model.keys import Assignment
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
 from keyshift.runtime.slot import Cut, Moved
 from keyshift.wire.channel import received, routed
 from keyshift.wire.config import result_schema
+from keyshift.wire.nodes import ASSIGNMENT
 from keyshift.worker import router as routing
 from keyshift.worker.exits import Onward, make_exit
 from keyshift.workloads import workloads
@@ -23,7 +25,8 @@ SAID = (DATA, BARRIER, SNAPSHOT, SAVEPOINT, MOVED)
 
 
 def published(version, snapshot="", paused=()):
-    return Assignment.contiguous(4, 2).to_json() | {"version": version, "paused": paused, "snapshot": snapshot}
+    assignment = replace(Assignment.contiguous(4, 2), version=version)
+    return PublishAssignment(assignment, frozenset(paused), snapshot)
 
 
 @pytest.fixture
@@ -39,16 +42,16 @@ def onward(monkeypatch):
         def check(self):
             pass
 
-        def require(self, path):
+        def require(self, node):
             return published(1)
 
-        def watch(self, path, call):
-            watched[path] = call
+        def watch(self, node, call):
+            watched[node] = call
 
     monkeypatch.setattr(routing, "Coordination", Coordination)
     made = make_exit(FIRST, 0)
     assert isinstance(made, Onward)
-    made.publish = lambda *said: watched["assignment"](published(*said))
+    made.publish = lambda *said: watched[ASSIGNMENT](published(*said))
     return made
 
 

@@ -11,11 +11,13 @@ from small_job import CONFIG
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, SlotId, units_of
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.router import AWAKE_US, TICK_US
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
 from keyshift.wire.channel import PRIMER, received
 from keyshift.wire.channel import answered as batch_of
 from keyshift.wire.config import slot_schema
+from keyshift.wire.nodes import Node, RouterSaved
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker.tasks import RouterTask
@@ -25,9 +27,9 @@ CONFIG = replace(CONFIG, slots=SLOTS)
 EVENTS = CONFIG.make_source().schema
 
 
-def assignment(version: int, paused: tuple[int, ...] = ()) -> dict:
+def assignment(version: int, paused: tuple[int, ...] = (), snapshot: str = "") -> PublishAssignment:
     owner = tuple(SlotId(unit % SLOTS) for unit in range(CONFIG.key_groups * CONFIG.bins))
-    return Assignment(version, owner).to_json() | {"paused": list(paused), "snapshot": ""}
+    return PublishAssignment(Assignment(version, owner), frozenset(paused), snapshot)
 
 
 @pytest.fixture
@@ -44,14 +46,14 @@ def said(monkeypatch):
             if self.lost:
                 raise ServiceUnavailable("away")
 
-        def require(self, path: str) -> dict:
+        def require(self, node: Node) -> PublishAssignment:
             return assignment(1)
 
-        def watch(self, path: str, call) -> None:
-            self.watched[path] = call
+        def watch(self, node: Node, call) -> None:
+            self.watched[node.path] = call
 
-        def acknowledge(self, path: str, value: dict) -> None:
-            self.acknowledged.append((path, value))
+        def acknowledge(self, node: Node, value) -> None:
+            self.acknowledged.append((node.path, value))
 
     monkeypatch.setattr(routing, "Coordination", Coordination)
     return RouterTask(CONFIG)
@@ -146,20 +148,20 @@ def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(sai
 
 def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
     frame(said, 0)
-    said.coordination.watched["savepoint"]({"id": "s"})
+    said.coordination.watched["savepoint"]("s")
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
-    assert said.coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert said.coordination.acknowledged == [("savepoints/s/router-0", RouterSaved(1))]
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
 
 
 def test_behind_a_snapshot_events_go_on(said):
     frame(said, 0)
-    said.coordination.watched["assignment"](assignment(2) | {"snapshot": "s"})
+    said.coordination.watched["assignment"](assignment(2, snapshot="s"))
     key = keys_of(1)[:1]
     assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
-    assert said.coordination.acknowledged == [("savepoints/s/router-0", {"offset": 1})]
+    assert said.coordination.acknowledged == [("savepoints/s/router-0", RouterSaved(1))]
     assert DATA in kinds(frame(said, 2, key))[1]
 
 
@@ -172,13 +174,13 @@ def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
 
 
 def test_a_router_tells_what_it_has_done_when_it_is_asked(said):
-    said.coordination.watched["log"]({"id": "early"})
+    said.coordination.watched["log"]("early")
     assert said.coordination.acknowledged == [], "it does not know yet who it is"
     frame(said, 0, router=3)
     frame(said, 1, router=3)
     said.coordination.watched["assignment"](assignment(2))
     frame(said, 2, router=3)
-    said.coordination.watched["log"]({"id": "one"})
+    said.coordination.watched["log"]("one")
     ((path, events),) = said.coordination.acknowledged
     assert path == "logs/one/router-3"
     assert [(e.event, e.version) for e in events] == [("switch", 1), ("switch", 2)]

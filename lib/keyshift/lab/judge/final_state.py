@@ -16,7 +16,8 @@ from keyshift.model.records import SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results.verdict import Course, Inventory, Judgement, judge
 from keyshift.runtime.router import TICK_US
-from keyshift.wire.savepoint import Location, SavepointStore
+from keyshift.wire.nodes import Location
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 

@@ -8,14 +8,18 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from keyshift.driver.job import Past
 from keyshift.driver.snapshotter import Snapshot
 from keyshift.driver.stage import StagePast
-from keyshift.model.keys import Assignments, Step
+from keyshift.model.keys import Assignments
 from keyshift.model.records import StepRecord
 from keyshift.planner import Decision
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import Savepoint
+
+_RECORDS = TypeAdapter(list[StepRecord])
 
 
 def past_to_json(config: JobConfig, past: Past) -> dict[str, Any]:
@@ -66,7 +70,7 @@ def _stage_to_json(past: StagePast) -> dict[str, Any]:
     return {
         "assignments": past.assignments.to_json(),
         "begins": past.begins,
-        "records": [_record_to_json(record) for record in past.records],
+        "records": _RECORDS.dump_python(past.records, mode="json"),
     }
 
 
@@ -74,7 +78,7 @@ def _stage_from_json(raw: dict[str, Any]) -> StagePast:
     return StagePast(
         assignments=Assignments.from_json(raw["assignments"]),
         begins=raw["begins"],
-        records=[_record_from_json(each) for each in raw["records"]],
+        records=_RECORDS.validate_python(raw["records"]),
     )
 
 
@@ -86,17 +90,3 @@ def _numbered(kind: Any, raw: dict[str, Any]) -> Any:
 
 def _by_number(raw: dict[str, int]) -> dict[int, int]:
     return {int(number): value for number, value in raw.items()}
-
-
-def _record_to_json(record: StepRecord) -> dict[str, Any]:
-    rows = [[phase, slot, said] for (phase, slot), said in record.acknowledgements.items()]
-    return {name: getattr(record, name) for name in _PLAIN} | {"step": record.step.to_json(), "said": rows}
-
-
-def _record_from_json(raw: dict[str, Any]) -> StepRecord:
-    said = {(phase, slot): answer for phase, slot, answer in raw["said"]}
-    plain = {name: raw[name] for name in _PLAIN}
-    return StepRecord(step=Step.from_json(raw["step"]), acknowledgements=said, **plain)
-
-
-_PLAIN = ("version", "published_us", "prepared_us", "switched_us", "completed_us", "outcome")

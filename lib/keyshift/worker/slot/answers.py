@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keyshift.clock import SECOND_US, now_us
-from keyshift.wire import protocol_logs
-from keyshift.wire.faults import Fault
+from keyshift.wire import nodes, protocol_logs
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.replicator import Replicator
 
@@ -20,15 +19,13 @@ class SlotAnswers:
 
     def listen(self) -> None:
         """From now on."""
-        for question, answer in (
-            ("measure", self._measures_wanted),
-            ("copies", self._copies_wanted),
-            ("log", self._log_wanted),
-            ("fault", self._fault_wanted),
-        ):
-            self._shared.coordination.watch(question, answer)
+        coordination = self._shared.coordination
+        coordination.watch(nodes.MEASURE, self._measures_wanted)
+        coordination.watch(nodes.COPIES, self._copies_wanted)
+        coordination.watch(nodes.LOG, self._log_wanted)
+        coordination.watch(nodes.FAULT, self._fault_wanted)
 
-    def _measures_wanted(self, raw: dict[str, Any]) -> None:
+    def _measures_wanted(self, question: str) -> None:
         shared = self._shared
         with shared.lock:
             if shared.closed.is_set():
@@ -38,18 +35,18 @@ class SlotAnswers:
                 "left_behind": shared.host.left_behind(),
                 "queue_bytes": shared.core.queued_bytes,
             }
-        shared.coordination.acknowledge(f"measured/{raw['id']}/{shared.slot}", answer)
+        shared.coordination.acknowledge(nodes.measured(question)[shared.slot], answer)
 
-    def _copies_wanted(self, raw: dict[str, Any]) -> None:
+    def _copies_wanted(self, order: nodes.CopiesWanted) -> None:
         with self._shared.lock:
-            ours = [(unit, holder) for unit, owner, holder in raw["copies"] if owner == self._shared.slot]
-            self._replicator.start(raw["id"], ours, raw["every_s"], raw["lag_keys"], raw["whole"])
+            ours = [(unit, holder) for unit, owner, holder in order.copies if owner == self._shared.slot]
+            self._replicator.start(order.id, ours, order.every_s, order.lag_keys, order.whole)
 
-    def _fault_wanted(self, raw: dict[str, Any]) -> None:
-        if raw["slot"] == self._shared.slot and now_us() - raw["at_us"] < SOON_US:  # not once more in the next batch
-            Fault(raw["action"], raw["who"], "", None, raw["seconds"]).strike()
+    def _fault_wanted(self, wanted: nodes.FaultNow) -> None:
+        if wanted.slot == self._shared.slot and now_us() - wanted.at_us < SOON_US:  # not once more in the next batch
+            wanted.fault.strike()
 
-    def _log_wanted(self, raw: dict[str, Any]) -> None:
+    def _log_wanted(self, question: str) -> None:
         with self._shared.lock:
             if not self._shared.closed.is_set():
-                protocol_logs.answer(self._shared.coordination, raw["id"], self._shared.core.log)
+                protocol_logs.answer(self._shared.coordination, question, self._shared.core.log)

@@ -1,12 +1,14 @@
 """Carries out what a slot's core decides: units, messages, errands and acknowledgements leave the slot."""
 
 from collections.abc import Callable
-from typing import Any
 
 from keyshift.clock import now_us
+from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
 from keyshift.protocol import slot as protocol
+from keyshift.protocol.coordinator import Phase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
+from keyshift.wire.nodes import Acknowledgement, CopiesClose, Ready, ack, copied
 from keyshift.worker.exits import Results
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.slot.shared import Shared
@@ -33,8 +35,8 @@ class SlotEffects:
         self._shared, self._freeze, self._snapshots, self._promise = shared, freeze, snapshots, promise
         core, host, clients, turn, failed = shared.core, shared.host, shared.clients, shared.turn, shared.failed
         self._aligned_us: dict[int, int] = {}
-        self._outgoing: dict[int, list[int]] = {}  # unit -> bytes, aligned_us, sent_us
-        self.incoming: dict[int, list[int]] = {}  # unit -> received_us, installed_us
+        self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
+        self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
         self.couriers = KeyCouriers(clients, core.keys, turn, failed)
         at = host.server.address
         self.departures = Departures(shared.slot, at, clients, addresses, turn, self._sent, failed)
@@ -63,7 +65,7 @@ class SlotEffects:
                     self.couriers.send(effect)
                 case protocol.Prepared(version):
                     faults.reached("prepare", version)
-                    self._acknowledge(version, "prepared", {})
+                    self._acknowledge(version, "prepared", Ready(now_us()))
                 case protocol.Open():
                     messages.setdefault(effect.destination, []).append(effect)
                 case protocol.Request():
@@ -71,19 +73,19 @@ class SlotEffects:
                 case protocol.Hurry(unit):
                     self.departures.hurry(unit)
                 case protocol.Installed(version, units):
-                    times = [[unit, *self.incoming.pop(unit)] for unit in sorted(units)]
-                    self._acknowledge(version, "installed", {"units": times, "drained_us": now_us()})
+                    came = tuple(UnitCame(unit, *self.incoming.pop(unit)) for unit in sorted(units))
+                    self._acknowledge(version, "installed", Installed(came, now_us(), now_us()))
                 case protocol.Released(version, units):
-                    times = [[unit, *self._outgoing.pop(unit)] for unit in sorted(units)]
-                    self._acknowledge(version, "released", {"units": times})
+                    left = tuple(UnitLeft(unit, *self._outgoing.pop(unit)) for unit in sorted(units))
+                    self._acknowledge(version, "released", Released(left, now_us()))
                 case protocol.Freeze(savepoint):
                     self._freeze(savepoint)
                 case Captured(snapshot, version):
                     faults.reached("snapshot")
-                    self._acknowledge(version, "captured", {})
+                    self._acknowledge(version, "captured", Ready(now_us()))
                     self._snapshots.captured(effect)
                 case protocol.Skip(snapshot, version):
-                    self._acknowledge(version, "captured", {})
+                    self._acknowledge(version, "captured", Ready(now_us()))
                     self._snapshots.skipped(snapshot)
         for slot, parcels in leaving.items():
             self.departures.send(slot, parcels)
@@ -102,17 +104,14 @@ class SlotEffects:
         return self.replicator.shrink(parcel, send.destination)
 
     def _sent(self, unit: int, size: int) -> None:
-        self._outgoing[unit] = [size, self._aligned_us[unit], now_us()]
+        self._outgoing[unit] = size, self._aligned_us[unit], now_us()
         self._shared.faults.sending(self._cut)
 
     def _cut(self) -> None:
         self._shared.clients.cut(self._shared.host.server.address)
 
-    def _acknowledge(self, version: int, phase: str, value: dict[str, Any]) -> None:
-        self._answer(f"acks/{version}/{phase}-{self._shared.slot}", value)
+    def _acknowledge(self, version: int, phase: Phase, value: Acknowledgement) -> None:
+        self._shared.coordination.acknowledge(ack(version, phase, self._shared.slot), value)
 
-    def _acknowledge_copies(self, request: str, answer: dict[str, Any]) -> None:
-        self._answer(f"copied/{request}/{self._shared.slot}", answer)
-
-    def _answer(self, path: str, value: dict[str, Any]) -> None:
-        self._shared.coordination.acknowledge(path, value | {"at_us": now_us()})
+    def _acknowledge_copies(self, order: str, close: CopiesClose) -> None:
+        self._shared.coordination.acknowledge(copied(order)[self._shared.slot], close)

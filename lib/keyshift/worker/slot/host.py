@@ -13,7 +13,7 @@ from keyshift.runtime.key_access import SLICE_KEYS, Stay
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 from keyshift.wire.config import JobConfig
-from keyshift.wire.savepoint import Location
+from keyshift.wire.nodes import Location
 from keyshift.worker.flight.messages import CopyPart, Parcel
 from keyshift.worker.flight.server import StateServer
 

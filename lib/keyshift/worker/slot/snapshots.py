@@ -4,14 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple
 from typing import Any
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.objects import Progress
 from keyshift.runtime.slot import Captured
 from keyshift.state import UnitState
-from keyshift.wire.savepoint import Location, SavepointStore, Writing
+from keyshift.wire.nodes import WRITING, Location, SlotSaved, Writing, of_slot, saved
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot.shared import Shared
 
 Places = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
@@ -37,20 +37,21 @@ class SlotSnapshots:
         """Write it, in a thread of its own; under the slot's lock."""
         if self.busy:
             self._shared.core.snapshots.forget(effect.parts)
-            self._answer(effect.snapshot, {"failed": "the one before is still being written"})
+            self._answer(effect.snapshot, SlotSaved(failed="the one before is still being written"))
             return
         self.busy = True
         threading.Thread(target=self._write, args=(effect,), name="keyshift-snapshot", daemon=True).start()
 
     def skipped(self, snapshot: str) -> None:
         """It does not happen here."""
-        self._answer(snapshot, {"failed": "it did not come to all routers in one batch, or too much waited for it"})
+        why = "it did not come to all routers in one batch, or too much waited for it"
+        self._answer(snapshot, SlotSaved(failed=why))
 
     def save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
         """Write a savepoint. Raises ServiceUnavailable."""
         with self._told(savepoint) as progress:
             places = self._store().write(savepoint, self._name, states, self._shared.config.chunk_bytes, progress)
-            self._answer(savepoint, {"places": _rows(places)})
+            self._answer(savepoint, SlotSaved(tuple(places)))
 
     @property
     def _name(self) -> str:
@@ -62,7 +63,7 @@ class SlotSnapshots:
             with self._told(effect.snapshot) as progress:
                 answer = self._written(effect, progress)
                 self._answer(effect.snapshot, answer)
-            complete = "failed" not in answer
+            complete = not answer.failed
         except BaseException as error:
             self._shared.failed(error)
         finally:
@@ -71,7 +72,7 @@ class SlotSnapshots:
                 if complete:
                     self._say({"marker": "sealed", "savepoint": effect.snapshot})
 
-    def _written(self, effect: Captured, progress: Progress) -> dict[str, Any]:
+    def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
         """What there is to answer."""
         shared, schema, chunk_bytes = self._shared, self._shared.host.state_schema, self._shared.config.chunk_bytes
         try:
@@ -80,23 +81,23 @@ class SlotSnapshots:
         except ServiceUnavailable as error:
             with shared.lock:
                 shared.core.snapshots.forget(effect.parts)
-            return {"failed": str(error)}
+            return SlotSaved(failed=str(error))
         with shared.lock:
             for place in places:
                 before = self._places.get(place.unit, []) if place.follows else []
                 self._places[place.unit] = [*before, place]
             for unit in self._places.keys() - set(effect.units):
                 del self._places[unit]
-            rows = [row for unit in effect.units for row in _rows(self._places.get(unit, []))]
-        return {"places": rows, "bytes": sum(place.length for place in places)}
+            all_places = tuple(place for unit in effect.units for place in self._places.get(unit, ()))
+        return SlotSaved(all_places, sum(place.length for place in places))
 
     @contextmanager
     def _told(self, name: str) -> Iterator[Progress]:
         """Inside, what is written of ``name`` is told to whoever waits for it; its end, too, behind the answer."""
-        node, size, said_at = f"writing/{self._shared.slot}", 0, time.monotonic()
+        node, size, said_at = WRITING[self._shared.slot], 0, time.monotonic()
 
         def say(over: bool = False) -> None:
-            self._shared.coordination.publish(node, asdict(Writing(name, size, over)))
+            self._shared.coordination.publish(node, Writing(name, size, over))
 
         def progress(more: int) -> None:
             nonlocal size, said_at
@@ -112,9 +113,5 @@ class SlotSnapshots:
             finally:
                 say(over=True)
 
-    def _answer(self, snapshot: str, value: dict[str, Any]) -> None:
-        self._shared.coordination.acknowledge(f"savepoints/{snapshot}/slot-{self._shared.slot}", value)
-
-
-def _rows(places: Sequence[Location]) -> list[list[Any]]:
-    return [list(astuple(place)) for place in places]
+    def _answer(self, snapshot: str, answer: SlotSaved) -> None:
+        self._shared.coordination.acknowledge(saved(snapshot)[of_slot(self._shared.slot)], answer)

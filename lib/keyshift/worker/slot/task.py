@@ -18,14 +18,13 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.keys import Assignment
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import UnitState
-from keyshift.wire import protocol_logs
+from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.channel import MARKER
 from keyshift.wire.config import JobConfig
-from keyshift.wire.coordination import Coordination, steps_of
+from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.exits import Exit, make_exit
@@ -78,14 +77,14 @@ class SlotTask:
         self._clients = StateClients(
             config.token, config.deadline_s, host.state_schema, config.chunk_bytes, config.certificate
         )
-        handover = self._coordination.read(f"handover/{self.slot}")
-        self._measures = Measures(config.key_groups * config.bins, handover and handover["measures"])
+        handover = self._coordination.read(nodes.HANDOVERS[self.slot])
+        self._measures = Measures(config.key_groups * config.bins, handover.measures if handover else None)
         self._store = host.store(self.slot)
         states: dict[int, UnitState] = {}
         fresh: Sequence[int] = ()
         expected: Sequence[int] = ()
         if handover is None:
-            assignment = Assignment.from_json(self._coordination.require("assignment"))
+            assignment = self._coordination.require(nodes.ASSIGNMENT).assignment
             owned, version = assignment.units_of(self.slot), assignment.version
             if config.restore is None:
                 fresh = owned
@@ -93,23 +92,23 @@ class SlotTask:
                 expected = owned
                 savepoint = config.restore
                 self._background(lambda: self._arrivals.restore(owned, self._savepoints(), savepoint))
-        elif handover["address"] == host.server.address:
-            version = handover["version"]
+        elif handover.address == host.server.address:
+            version = handover.version
             states |= host.left.pop(self.slot)
         else:
-            expected, version = handover["units"], handover["version"]
-            self._background(lambda: self._arrivals.pull(expected, handover["address"]))
+            expected, version, address = handover.units, handover.version, handover.address
+            self._background(lambda: self._arrivals.pull(expected, address))
         shape = Shape(config.routers, config.key_groups * config.bins, config.queue_bytes, config.number == 0)
         self._core = make_core(self.slot, self._stage, self._store, shape, states, fresh, expected, version)
         if handover is not None:  # time goes on where it was: routers do not say again what they said before
-            self._core.watermarks, self._core.savepoint = handover["watermarks"], handover["savepoint"]
-            self._core.log.remember(handover["log"])
+            self._core.watermarks, self._core.savepoint = list(handover.watermarks), handover.savepoint
+            self._core.log.remember(handover.log)
         self.exit: Exit = make_exit(config, self.slot)
         self._connect()
         # In this order: state may be pushed as soon as the address is known, and must be expected by then.
         host.open(self)
-        self._coordination.watch("steps", self._steps_published)
-        self._coordination.register(f"slots/{self.slot}", {"address": host.server.address})
+        self._coordination.watch(nodes.STEPS, self._steps_published)
+        self._coordination.register(nodes.ADDRESSES[self.slot], host.server.address)
         self._set_marker({"marker": "ready", "attempt": config.attempt, "batch": self._batch_id})
         if not host.warm:
             host.warm = True
@@ -146,17 +145,17 @@ class SlotTask:
             core, machine = self._core, self._core.machine
             self._effects.replicator.stop()
             self._host.seal(self.slot, machine.version, core.states)
-            self._coordination.withdraw(f"slots/{self.slot}")
-            handover = {
-                "address": self._host.server.address,
-                "units": sorted(machine.serving),
-                "version": machine.version,
-                "measures": self._measured(),
-                "watermarks": core.watermarks,
-                "savepoint": core.savepoint,
-                "log": list(core.log.events),
-            }
-            self._coordination.publish(f"handover/{self.slot}", handover)
+            self._coordination.withdraw(nodes.ADDRESSES[self.slot])
+            handover = nodes.Handover(
+                address=self._host.server.address,
+                units=tuple(sorted(machine.serving)),
+                version=machine.version,
+                measures=self._measured(),
+                watermarks=tuple(core.watermarks),
+                savepoint=core.savepoint,
+                log=tuple(core.log.events),
+            )
+            self._coordination.publish(nodes.HANDOVERS[self.slot], handover)
             self._end()
 
     def _end(self) -> None:
@@ -294,13 +293,12 @@ class SlotTask:
         except BaseException as error:
             self._failed(error)
 
-    def _steps_published(self, raw: dict[str, Any]) -> bool:
+    def _steps_published(self, told: nodes.PublishedSteps) -> bool:
         """From kazoo's thread."""
         try:
-            version, steps = steps_of(raw)
-            self._faults.published(steps)
+            self._faults.published(told.steps)
             with self._turn() as core:
-                new = core.published(version, steps)
+                new = core.published(told.version, told.steps)
             for step in new:
                 self._background(partial(self._effects.departures.greet, step))
         except BaseException as error:
@@ -309,7 +307,7 @@ class SlotTask:
         return True
 
     def _tell_fault(self, number: int) -> None:
-        self._coordination.acknowledge(f"faults/{number}", {})
+        self._coordination.acknowledge(nodes.FAULTS[number], None)
 
     def _measured(self) -> dict[str, Any]:
         core = self._core

@@ -2,10 +2,10 @@
 
 import threading
 from functools import partial
-from typing import Any
 
 from keyshift.model.errors import MigrationFailed
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import ADDRESSES
 
 
 class Addresses:
@@ -30,13 +30,13 @@ class Addresses:
             first = slot not in self._known
             self._known.setdefault(slot, None)
         if first:
-            self._coordination.watch(f"slots/{slot}", partial(self._heard, slot))
+            self._coordination.watch(ADDRESSES[slot], partial(self._heard, slot))
         with self._changed:
             if not self._changed.wait_for(lambda: self._known[slot], within_s):
                 raise MigrationFailed(f"slot {slot} did not say where it is within {within_s:g} s")
             return str(self._known[slot])
 
-    def _heard(self, slot: int, raw: dict[str, Any]) -> None:
+    def _heard(self, slot: int, address: str) -> None:
         with self._changed:
-            self._known[slot] = raw["address"]
+            self._known[slot] = address
             self._changed.notify_all()

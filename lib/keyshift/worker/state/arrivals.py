@@ -1,12 +1,13 @@
 """Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, NotThere
+from keyshift.model.records import UnitCame
 from keyshift.state import UnitState
-from keyshift.wire.savepoint import SavepointStore, Unreadable
+from keyshift.wire.nodes import RESTORED, UNREADABLE, Restored, Unreadable
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.expected_units import ExpectedUnits
@@ -17,7 +18,9 @@ PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call 
 class Arrivals:
     """``times``: unit -> received_us, installed_us, written down here. ``in_time()`` begins a slice of queued work."""
 
-    def __init__(self, shared: Shared, times: dict[int, list[int]], in_time: Callable[[], Callable[[], bool]]) -> None:
+    def __init__(
+        self, shared: Shared, times: dict[int, tuple[int, int]], in_time: Callable[[], Callable[[], bool]]
+    ) -> None:
         self._shared, self._times, self._in_time = shared, times, in_time
 
     def take(self, parcels: list[Parcel]) -> list[bool]:
@@ -37,7 +40,7 @@ class Arrivals:
                         home = parcel.home if parcel.partial else None
                         about = parcel.unit, parcel.version, parcel.hop, parcel.routers
                         core.arrived(*about, state, home, parcel.routed)
-                        self._times[parcel.unit] = [received, now_us()]
+                        self._times[parcel.unit] = received, now_us()
                 for parcel in awaited:
                     self._shared.faults.reached("drain", parcel.version)
                 core.drain(now_us(), self._in_time())  # now: the step that ends with it does not wait for a row
@@ -79,11 +82,11 @@ class Arrivals:
         try:
             self._expected(units).restore(store, savepoint, shared.config.stage)
         except (Damaged, NotThere) as error:
-            shared.coordination.publish(f"unreadable/{shared.slot}", asdict(Unreadable(savepoint, str(error))))
+            shared.coordination.publish(UNREADABLE[shared.slot], Unreadable(savepoint, str(error)))
             raise
         with shared.lock:
-            times = [[unit, *self._times[unit]] for unit in units if unit in self._times]
-        shared.coordination.acknowledge(f"restored/{shared.slot}", {"units": times, "begin_us": begin_us})
+            came = tuple(UnitCame(unit, *self._times[unit]) for unit in units if unit in self._times)
+        shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
 
     def _expected(self, units: Sequence[int]) -> ExpectedUnits:
         def wanted() -> list[int]:

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.wire.savepoint import Location, SavepointStore
+from keyshift.wire.nodes import Location
+from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.state.outbox import again

@@ -7,9 +7,8 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
+from keyshift.wire.nodes import CopiesClose
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 
@@ -40,7 +40,7 @@ class _Order:
 
 
 class Replicator:
-    """The copies of the units of one slot. ``acknowledge(name, measures)`` is called once for each order, when all are
+    """The copies of the units of one slot. ``acknowledge(name, close)`` is called once for each order, when all are
     close.
     """
 
@@ -51,7 +51,7 @@ class Replicator:
         states: dict[int, UnitState],
         lock: threading.Lock,
         address_of: Callable[[int], str],
-        acknowledge: Callable[[str, dict[str, Any]], None],
+        acknowledge: Callable[[str, CopiesClose], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._schema = state_schema  # with the key
@@ -64,7 +64,7 @@ class Replicator:
         self._thread: threading.Thread | None = None
         self._bytes = 0
 
-    def start(self, name: str, units: list[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
+    def start(self, name: str, units: Sequence[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
         """The order ``name``: keep a copy of each unit at its holder from now on; under the slot's lock.
 
         It is close when a round over all of them had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
@@ -121,8 +121,8 @@ class Replicator:
                     return
                 if told != order.id and changed <= order.lag_keys and rounds > 1:
                     told = order.id
-                    answer = {"began_us": began, "rounds": rounds, "bytes": self._bytes, "units": len(self._copies)}
-                    self._acknowledge(order.id, answer)
+                    close = CopiesClose(began, rounds, self._bytes, len(self._copies), now_us())
+                    self._acknowledge(order.id, close)
                 self._closed.wait(0.0 if told != order.id and rounds == 1 else order.every_s)
         except BaseException as error:
             if not self._closed.is_set():

@@ -1,4 +1,4 @@
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +15,7 @@ from keyshift.model.keys import Assignment
 from keyshift.results.verdict import Course, Inventory, Judgement
 from keyshift.runtime.snapshots import Part
 from keyshift.state.timers import EVENT
+from keyshift.wire.nodes import SlotSaved
 from keyshift.wire.savepoint import Manifest, Savepoint
 from keyshift.workloads import workloads
 
@@ -27,12 +28,12 @@ def final(monkeypatch):
     store = store_of()
     monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
-        rows = {
-            str(slot): [list(astuple(place)) for place in store.write(name, slot, units, 10_000)]
+        said = {
+            f"slot-{slot}": SlotSaved(tuple(store.write(name, slot, units, 10_000)))
             for slot, units in ((1, [(1, state(1)), (2, state(2, keys=0))]), (2, [(0, state(0, timers=1))]))
         }
         manifest = Manifest()
-        manifest.add("counter", {f"slot-{slot}": {"places": of} for slot, of in rows.items()}, assignment)
+        manifest.add("counter", said, assignment)
         store.commit(name, manifest)
     sizes = {"counter": {0: 10, 1: 20, 2: 0}}
     job = SimpleNamespace(
@@ -145,8 +146,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     ):
         manifest = Manifest()
         manifest.offsets[0] = offset
-        rows = [list(astuple(place)) for place in some]
-        manifest.add("counter", {"slot-0": {"places": rows}}, Assignment(version, (0,)))
+        manifest.add("counter", {"slot-0": SlotSaved(tuple(some))}, Assignment(version, (0,)))
         store.commit(name, manifest, revoked=revoked)
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True),

@@ -16,19 +16,30 @@ from keyshift.lab.live.journal import (
     past_to_json,
 )
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
-from keyshift.model.records import StepRecord
+from keyshift.model.records import Installed, Released, StepRecord, UnitCame, UnitLeft
 from keyshift.planner import Decision
 from keyshift.wire.savepoint import Savepoint
 
 STEP = Step((Move(UnitId(3), SlotId(0), SlotId(1)),), Mode(gate="slots"))
 SAVED = Savepoint("0-abc", {0: 7, 1: 8}, {"counter": {3: 12}, "second": {}})
+INSTALLED = Installed((UnitCame(3, 4, 5),), 6)
 COUNTER = StagePast(
     assignments=Assignments(
         [Assignment.contiguous(4, 2), Assignment(2, Assignment.contiguous(4, 2).owner), Assignment(5, (SlotId(1),) * 4)]
     ),
     begins=[0],
     records=[
-        StepRecord(1, STEP, 10, 11, 12, None, "late", {("released", 0): {"units": [[3, 5, 1, 2]]}}),
+        StepRecord(
+            1,
+            STEP,
+            10,
+            11,
+            12,
+            None,
+            "late",
+            {0: Released((UnitLeft(3, 5, 1, 2),))},
+            {1: Installed((UnitCame(3, 4, 5),), 6)},
+        ),
         StepRecord(2, STEP, 20),
     ],
 )

@@ -15,12 +15,12 @@ from small_slots import BEGIN_US, SmallJob, until
 from keyshift.clock import now_us
 from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
-from keyshift.model.keys import Assignment, Move, Step
+from keyshift.model.keys import Move, Step
 from keyshift.runtime import computation
-from keyshift.runtime.protocol_log import event_of
+from keyshift.wire import nodes
 from keyshift.wire.config import result_schema
 from keyshift.wire.faults import Fault
-from keyshift.wire.savepoint import Location, Manifest
+from keyshift.wire.savepoint import Manifest
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.slot import task as slot_task
@@ -118,9 +118,9 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
 
 
 def measured(job, name):
-    job.nodes.put("measure", {"id": name})
-    until(lambda: job.nodes.get(f"measured/{name}/0"))
-    return job.nodes.get(f"measured/{name}/0")
+    job.nodes.put(nodes.MEASURE, name)
+    until(lambda: job.nodes.get(nodes.measured(name)[0]))
+    return job.nodes.get(nodes.measured(name)[0])
 
 
 def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, following):
@@ -150,13 +150,13 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
 def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
-    job, said = make(**ONE_SLOT), {"action": "kill", "who": "slot", "seconds": 0.0}
+    job, fault = make(**ONE_SLOT), Fault("kill", "slot", "", None)
     job.opened(0, job.process())
-    until(lambda: any(path == "fault" for path, _ in job.nodes.watches))
-    job.nodes.put("fault", said | {"slot": 1, "at_us": now_us()})
-    job.nodes.put("fault", said | {"slot": 0, "at_us": now_us() - 5_000_000})  # of a batch before
+    until(lambda: any(node == nodes.FAULT for node, _ in job.nodes.watches))
+    job.nodes.put(nodes.FAULT, nodes.FaultNow(1, fault, now_us()))
+    job.nodes.put(nodes.FAULT, nodes.FaultNow(0, fault, now_us() - 5_000_000))  # of a batch before
     assert not ended
-    job.nodes.put("fault", said | {"slot": 0, "at_us": now_us()})
+    job.nodes.put(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
     assert ended == [(os.getpid(), signal.SIGKILL)]
 
 
@@ -178,29 +178,28 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
     job = make(**ONE_SLOT)
     host = job.process()
     task = job.opened(0, host)
-    until(lambda: any(path == "measure" for path, _ in job.nodes.watches))
+    until(lambda: any(node == nodes.MEASURE for node, _ in job.nodes.watches))
     until(task.settled, task.wait)
     task.seal()
-    job.nodes.put("measure", {"id": "one"})
-    assert job.nodes.get("measured/one/0") is None
+    job.nodes.put(nodes.MEASURE, "one")
+    assert job.nodes.get(nodes.measured("one")[0]) is None
     job.opened(0, host, "1")
-    until(lambda: job.nodes.get("measured/one/0"))
+    until(lambda: job.nodes.get(nodes.measured("one")[0]))
 
 
 # -- protocol log ------------------------------------------------------------------------------------------------------
 
 
-def told(log):
+def told(events):
     """Events without their times; the place is that of the log."""
-    events = [event_of(row) for row in log]
     assert all(event.at_us for event in events)
     return [event[2:] for event in events]
 
 
 def asked(job, name, place):
-    job.nodes.put("log", {"id": name})
-    until(lambda: job.nodes.get(f"logs/{name}/{place}"))
-    return told(job.nodes.get(f"logs/{name}/{place}"))
+    job.nodes.put(nodes.LOG, name)
+    until(lambda: job.nodes.get(nodes.logs(name)[place]))
+    return told(job.nodes.get(nodes.logs(name)[place]))
 
 
 def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
@@ -254,9 +253,12 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
     with pytest.raises(ProtocolViolation):
         job.barrier(task, router=7)
     task.report()
-    (path,) = [path for path in job.nodes.values if path.startswith("logs/ended/")]
-    assert path.endswith("-slot-0")
-    assert told(job.nodes.get(path))[-2:] == [("barrier", (), 1, 0, "router-0"), ("barrier", (), 1, 0, "router-7")]
+    (name,) = [path.rsplit("/", 1)[1] for path in job.nodes.values if path.startswith(nodes.ENDED_LOGS.path)]
+    assert name.endswith("-slot-0")
+    assert told(job.nodes.get(nodes.ENDED_LOGS[name]))[-2:] == [
+        ("barrier", (), 1, 0, "router-0"),
+        ("barrier", (), 1, 0, "router-7"),
+    ]
     said = capfd.readouterr().err.splitlines()
     assert said[0].startswith("slot-0 fails")
     assert json.loads(said[-1])["other"] == "router-7"
@@ -266,8 +268,8 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
 
 
 def acknowledged(job, slot=0):
-    answer = job.nodes.get(f"savepoints/sp/slot-{slot}")
-    return answer and [Location(*row) for row in answer["places"]]
+    answer = job.nodes.get(nodes.saved("sp")[nodes.of_slot(slot)])
+    return answer and answer.places
 
 
 def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):
@@ -371,11 +373,11 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     job.savepoint(task)
     until(lambda: acknowledged(job))
     manifest = Manifest()
-    said = {"slot-0": job.nodes.get("savepoints/sp/slot-0")}
-    manifest.add("counter", said, Assignment.from_json(job.nodes.get("assignment")))
+    said = {"slot-0": job.nodes.get(nodes.saved("sp")["slot-0"])}
+    manifest.add("counter", said, job.nodes.get(nodes.ASSIGNMENT).assignment)
     job.store().commit("sp", manifest)
     job.end(task)
-    job.nodes.remove("handover/0")
+    job.nodes.remove(nodes.HANDOVERS[0])
     job.config = replace(job.config, restore="sp")
     walked = []
 
@@ -385,12 +387,12 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
                 walked.append(shared.lock.locked())
                 return super().__iter__()
 
-        return arrivals.Arrivals(shared, Incoming({99: [0, 0]}), in_time)  # a unit that came with a step
+        return arrivals.Arrivals(shared, Incoming({99: (0, 0)}), in_time)  # a unit that came with a step
 
     monkeypatch.setattr(slot_task, "Arrivals", made)
     task = job.opened(0, job.process())
-    until(lambda: job.nodes.get("restored/0"))
-    assert [unit for unit, *_ in job.nodes.get("restored/0")["units"]] == [0, 1, 2, 3]
+    until(lambda: job.nodes.get(nodes.RESTORED[0]))
+    assert [unit for unit, *_ in job.nodes.get(nodes.RESTORED[0]).units] == [0, 1, 2, 3]
     assert all(walked)
     assert [row["count"] for row in job.barrier(task) + job.data(task, KEYS)] == [2] * 8
 
@@ -427,7 +429,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
     sealed.set()
     job.end(tasks[0])
     assert len(calls) == lost + 1
-    assert job.nodes.get("handover/1")["units"] == [0, 2, 3] and job.nodes.get("handover/0")["units"] == [1]
+    assert job.nodes.get(nodes.HANDOVERS[1]).units == (0, 2, 3) and job.nodes.get(nodes.HANDOVERS[0]).units == (1,)
     assert {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys()
     assert [row["count"] for row in results] == [2]
 

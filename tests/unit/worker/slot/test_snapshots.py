@@ -11,7 +11,8 @@ from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
 from keyshift.wire.config import result_schema
-from keyshift.wire.savepoint import Location, Manifest
+from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
+from keyshift.wire.savepoint import Manifest
 from keyshift.worker.slot import snapshots as slot_snapshots
 
 KEYS = range(8)
@@ -36,15 +37,15 @@ def opened(job, host, batch="0", version=1):
 
 
 def answer(job, name):
-    until(lambda: job.nodes.get(f"savepoints/{name}/slot-0"))
-    return job.nodes.get(f"savepoints/{name}/slot-0")
+    until(lambda: job.nodes.get(saved(name)["slot-0"]))
+    return job.nodes.get(saved(name)["slot-0"])
 
 
 def counts(job, name):
     """What a snapshot has of all keys."""
     by_unit = {}
-    for row in answer(job, name)["places"]:
-        by_unit.setdefault(row[0], []).append(Location(*row))
+    for place in answer(job, name).places:
+        by_unit.setdefault(place.unit, []).append(place)
     assert sorted(by_unit) == [0, 1, 2, 3]
     batches = [batch for places in by_unit.values() for batch in job.store().read(*places)[0]]
     return {row["key"]: row["count"] for batch in batches for row in batch.to_pylist()}
@@ -66,13 +67,13 @@ def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_wait
     task = opened(job, job.process())
     job.data(task, KEYS)
     begin(job, 2, "one")
-    until(lambda: job.nodes.get("acks/2/prepared-0") is not None)
+    until(lambda: job.nodes.get(ack(2, "prepared", 0)) is not None)
     assert job.snapshot(task, 2, "one", router=0) == []
     assert job.data(task, [0, 1], version=2, router=0) == [], "it is kept back"
     assert len(job.data(task, [0], version=1, router=1)) == 1, "it belongs to the time before"
     results = job.snapshot(task, 2, "one", router=1)
     assert [(row["key"], row["version"]) for row in results] == [(0, 2), (1, 2)]
-    assert job.nodes.get("acks/2/captured-0") is not None
+    assert job.nodes.get(ack(2, "captured", 0)) is not None
     assert counts(job, "one") == dict.fromkeys(KEYS, 1) | {0: 2}
 
 
@@ -95,17 +96,17 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     job.data(task, [3], version=2)
     assert snapshot(job, task, 3, "two") == dict.fromkeys(KEYS, 1) | {3: 2}
     second = answer(job, "two")
-    assert second["bytes"] < first["bytes"] / 2 and len(second["places"]) == len(first["places"]) + 1
+    assert second.bytes < first.bytes / 2 and len(second.places) == len(first.places) + 1
     job.end(task)
     task = opened(job, host, "1", version=3)
     job.data(task, [4], version=3)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
-    assert answer(job, "three")["bytes"] < first["bytes"] / 2, "the state is in the same process"
+    assert answer(job, "three").bytes < first.bytes / 2, "the state is in the same process"
     job.end(task)
     task = opened(job, job.process(), "2", version=4)
     until(lambda: task._core.machine.settled)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
-    assert len(answer(job, "four")["places"]) == 4, "all anew, from another process"
+    assert len(answer(job, "four").places) == 4, "all anew, from another process"
 
 
 def test_a_snapshot_that_cannot_be_written_fails_and_the_slot_goes_on(job):
@@ -117,7 +118,7 @@ def test_a_snapshot_that_cannot_be_written_fails_and_the_slot_goes_on(job):
     begin(job, 3, "two")
     for router in (0, 1):
         job.snapshot(task, 3, "two", router)
-    assert "away" in answer(job, "two")["failed"]
+    assert "away" in answer(job, "two").failed
     job.bucket.error = None
     job.data(task, [4], version=3)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
@@ -131,8 +132,8 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
     job.data(task, KEYS, version=2, router=0)
     assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
     task = opened(job, host, "1", version=2)
-    assert "did not come to all routers" in answer(job, "one")["failed"]
-    assert job.nodes.get("acks/2/captured-0") is not None
+    assert "did not come to all routers" in answer(job, "one").failed
+    assert job.nodes.get(ack(2, "captured", 0)) is not None
     assert len(job.data(task, [0], version=2)) == 1
 
 
@@ -146,7 +147,7 @@ def test_a_slot_does_not_keep_back_more_than_it_may_wait(monkeypatch):
         while not rows:
             rows = job.data(task, KEYS, version=2, router=0)
         assert 10_000 / 5000 < len(rows) / len(KEYS) < 10_000 / 2000
-        assert "too much waited" in answer(job, "one")["failed"]
+        assert "too much waited" in answer(job, "one").failed
         assert job.snapshot(task, 2, "one", router=1) == []
     finally:
         job.close()
@@ -187,7 +188,7 @@ def begun(job, task, version, name):
     begin(job, version, name)
     for router in (0, 1):
         job.snapshot(task, version, name, router)
-    assert job.nodes.get(f"acks/{version}/captured-0") is not None
+    assert job.nodes.get(ack(version, "captured", 0)) is not None
 
 
 def committed(job, name):
@@ -210,7 +211,7 @@ def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(
         begun(job, task, version, late)
         job.data(task, [key], version=version)
         begun(job, task, version + 1, failed)
-        assert answer(job, failed) == {"failed": "the one before is still being written"}
+        assert answer(job, failed) == SlotSaved(failed="the one before is still being written")
         hung[late].set()
         assert counts(job, late) == all_of, "as it was then"
         until(lambda: not task._snapshots.busy)
@@ -230,11 +231,11 @@ def test_what_follows_one_that_failed_is_the_whole(job):
     job.bucket.error = MinioException("away")
     until(lambda: not task._snapshots.busy)
     begun(job, task, 3, "two")
-    assert "away" in answer(job, "two")["failed"]
+    assert "away" in answer(job, "two").failed
     job.bucket.error = None
     until(lambda: not task._snapshots.busy)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 2)
-    assert [row[-1] for row in answer(job, "three")["places"]] == [0] * 4, "parts that follow nothing"
+    assert [place.follows for place in answer(job, "three").places] == [0] * 4, "parts that follow nothing"
 
 
 def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
@@ -269,20 +270,18 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
 def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
     monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
     task, told = opened(job, job.process()), []
-    job.nodes.watches.append(("writing/0", told.append))
+    job.nodes.watches.append((WRITING[0], told.append))
     job.data(task, KEYS)
     snapshot(job, task, 2, "one")
-    until(lambda: told and told[-1]["over"])
-    assert {each["name"] for each in told} == {"one"}
-    assert [each["bytes"] for each in told] == sorted(each["bytes"] for each in told)
-    assert (
-        told[0] == {"name": "one", "bytes": 0, "over": False} and told[-1]["bytes"] == 2 * answer(job, "one")["bytes"]
-    )
+    until(lambda: told and told[-1].over)
+    assert {each.name for each in told} == {"one"}
+    assert [each.bytes for each in told] == sorted(each.bytes for each in told)
+    assert told[0] == Writing("one", 0, over=False) and told[-1].bytes == 2 * answer(job, "one").bytes
     told.clear()
     for router in (0, 1):
         job.savepoint(task, "last", router)
-    until(lambda: told and told[-1]["over"])
-    assert {each["name"] for each in told} == {"last"} and len(told) > 4
+    until(lambda: told and told[-1].over)
+    assert {each.name for each in told} == {"last"} and len(told) > 4
 
 
 def ended(task):
@@ -304,13 +303,13 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.remove("handover/0")
+    job.nodes.remove(HANDOVERS[0])
     (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
     spoil(job.bucket.objects, segment)
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert why in str(ended(job.opened(0, job.process())))
-    said = job.nodes.get("unreadable/0")
-    assert said["name"] == "one" and why in said["why"]
+    said = job.nodes.get(UNREADABLE[0])
+    assert said.name == "one" and why in said.why
 
 
 def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
@@ -319,8 +318,8 @@ def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.remove("handover/0")
+    job.nodes.remove(HANDOVERS[0])
     job.bucket.error = MinioException("away")
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert "away" in str(ended(job.opened(0, job.process())))
-    assert job.nodes.get("unreadable/0") is None
+    assert job.nodes.get(UNREADABLE[0]) is None

@@ -11,10 +11,11 @@ from small_slots import Nodes, Session
 
 from keyshift.model import frames
 from keyshift.model.keys import Assignment
+from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema, slot_schema
-from keyshift.wire.savepoint import Location
+from keyshift.wire.nodes import ASSIGNMENT, saved
 from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.task import SlotTask
@@ -39,7 +40,7 @@ class Batches:
 
     def __init__(self, monkeypatch):
         nodes = self.nodes = Nodes()
-        nodes.put("assignment", Assignment.contiguous(4, 1).to_json() | {"paused": []})
+        nodes.put(ASSIGNMENT, PublishAssignment(Assignment.contiguous(4, 1)))
         self.store = store_of()
         monkeypatch.setattr(slot_host, "_hosts", {})
         monkeypatch.setattr(slot_task, "Coordination", lambda *_: Session(nodes))
@@ -90,8 +91,8 @@ class Batches:
         while not any(marker["marker"] == "sealed" for marker, _ in self.markers):
             assert time.monotonic() < deadline
             self.take(self.task.wait())
-        places = self.nodes.get(f"savepoints/{savepoint}/slot-0")["places"]
-        tables = [self.store.read(Location(*place))[1].to_pandas() for place in places]
+        places = self.nodes.get(saved(savepoint)["slot-0"]).places
+        tables = [self.store.read(place)[1].to_pandas() for place in places]
         assert len(tables) == 4
         return tables
 

@@ -14,16 +14,16 @@ class Nodes:
     def __init__(self, **addresses):
         self.addresses, self.calls, self.watched = addresses, {}, []
 
-    def watch(self, path, call, gone=lambda: None):
-        self.watched.append(path)
-        self.calls[path] = call, gone
-        self.tell(path)
+    def watch(self, node, call, gone=lambda: None):
+        self.watched.append(node.path)
+        self.calls[node.path] = call, gone
+        self.tell(node.path)
 
     def tell(self, path):
         call, gone = self.calls[path]
         address = self.addresses.get(path.removeprefix("slots/"))
         if address:
-            call({"address": address})
+            call(address)
         else:
             gone()
 

@@ -6,7 +6,7 @@ import pytest
 from tenacity import stop_after_attempt
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.wire.savepoint import Location
+from keyshift.wire.nodes import Location
 from keyshift.worker.state import outbox
 from keyshift.worker.state.expected_units import ExpectedUnits
 

@@ -128,8 +128,8 @@ def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(slot):
     until(lambda: len(slot.parts) == 3)
     ((request, answer),) = slot.acknowledged
     assert request == "one"
-    assert answer["units"] == 2 and answer["rounds"] >= 2
-    assert answer["bytes"] >= sum(batch.nbytes for batch in slot.states[3].export(1000))
+    assert answer.units == 2 and answer.rounds >= 2
+    assert answer.bytes >= sum(batch.nbytes for batch in slot.states[3].export(1000))
 
 
 def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):

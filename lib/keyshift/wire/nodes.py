@@ -1,0 +1,317 @@
+"""The messages between the participants of a job: every node below the root of a stage, and what it holds.
+
+A *node* has a path and the kind of its value. Those that are found by their names are in a *folder*. Values travel as
+JSON: a dataclass is an object, a tuple is a list. The driver publishes ``ASSIGNMENT``, ``STEPS`` and ``PLAN``, and
+asks with ``SAVEPOINT``, ``MEASURE``, ``COPIES``, ``LOG`` and ``FAULT``; whoever is asked finds a new ID there, and
+answers in a folder that has the ID in its path. All other nodes are the slots' and routers' own.
+
+Who leads is in ``election`` and ``leader``, which ``Coordination.lead`` looks after, and a value that is too long for
+a node is in ``parts``. Times are in microseconds since the epoch.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import NoneType
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from pydantic import TypeAdapter
+
+from keyshift.model.keys import Move, Step
+from keyshift.model.records import Installed, Released, UnitCame
+from keyshift.protocol.coordinator import Phase, PublishAssignment
+from keyshift.runtime.protocol_log import Event
+from keyshift.wire.faults import Fault
+
+T = TypeVar("T")
+Events = tuple[Event, ...]  # of a protocol log
+
+
+_codec: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # made when it is first needed: it takes milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Node(Generic[T]):
+    """``path``: below the root. ``kind``: of its value."""
+
+    path: str
+    kind: type[T]
+
+    def encode(self, value: T) -> bytes:
+        """What ZooKeeper keeps of ``value``; never empty."""
+        return _codec(self.kind).dump_json(value)
+
+    def decode(self, data: bytes) -> T:
+        """The value that was encoded. Raises ValueError if it is of another kind."""
+        return cast(T, _codec(self.kind).validate_json(data))
+
+    def below(self, folder: str) -> "Node[T]":
+        """The same, seen from further above."""
+        return replace(self, path=f"{folder}/{self.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder(Generic[T]):
+    """Nodes by their names. ``kinds``: of their values, by what is before the first dash of the name; "" is of all."""
+
+    path: str
+    kinds: Mapping[str, type[T]]
+
+    def __getitem__(self, name: object) -> Node[T]:
+        kind = self.kinds.get("") or self.kinds[str(name).split("-")[0]]
+        return Node(f"{self.path}/{name}", kind)
+
+    def below(self, folder: str) -> "Folder[T]":
+        """The same, seen from further above."""
+        return replace(self, path=f"{folder}/{self.path}")
+
+
+def of_slot(number: int) -> str:
+    """The name of what a slot says, where routers speak, too."""
+    return f"slot-{number}"
+
+
+def of_router(number: int) -> str:
+    """The name of what a router says, where slots speak, too."""
+    return f"router-{number}"
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSteps:
+    """What the slots are to do; see ``protocol.PublishSteps``, but ``rest`` is how many of the plan come last.
+
+    ``plan``: its name. If the written plan has another one, nothing of that was published yet.
+    """
+
+    version: int
+    steps: tuple[tuple[int, Step], ...]
+    rest: int
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlan:
+    """The steps of a migration, all of them, for whoever takes over from the coordinator that has made it."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A slot has prepared a step, or its state for a snapshot is its own: it takes the barriers now."""
+
+    at_us: int
+
+
+Acknowledgement = Ready | Installed | Released
+
+ASSIGNMENT = Node("assignment", PublishAssignment)  # for the routers
+STEPS = Node("steps", PublishedSteps)  # for the slots
+PLAN = Node("plan", WrittenPlan)
+ALL_ACKS: Folder[Any] = Folder("acks", {})  # has folders, by version
+_OF_PHASE: dict[str, type[Acknowledgement]] = {
+    "prepared": Ready,
+    "captured": Ready,
+    "installed": Installed,
+    "released": Released,
+}
+
+
+def acks(version: int) -> Folder[Acknowledgement]:
+    """What the slots say of the step of this version: by phase and slot, see ``ack``."""
+    return Folder(f"{ALL_ACKS.path}/{version}", _OF_PHASE)
+
+
+def ack(version: int, phase: Phase, slot: int) -> Node[Acknowledgement]:
+    """What ``slot`` says at the end of a phase."""
+    return acks(version)[f"{phase}-{slot}"]
+
+
+def phase_and_slot(name: str) -> tuple[Phase, int]:
+    """Of a name in ``acks``."""
+    phase, slot = name.split("-")
+    return cast(Phase, phase), int(slot)
+
+
+# -- savepoints and snapshots ------------------------------------------------------------------------------------------
+
+
+class Location(NamedTuple):
+    """Where one part of a unit's state is: a stretch of a segment, in bytes. ``number``, ``follows``: see
+    ``snapshots.Part``.
+    """
+
+    unit: int
+    segment: str
+    offset: int
+    length: int
+    crc: int
+    number: int = 1
+    follows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSaved:
+    """Where the state of a slot's units is, part by part; ``bytes``: that were written for it now.
+
+    Of a snapshot that does not happen in the slot there is only why it has ``failed``.
+    """
+
+    places: tuple[Location, ...] = ()
+    bytes: int = 0
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSaved:
+    """Where a router goes on behind a savepoint or a snapshot: the offset of the first frame that it did not route."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What a slot says now and then of what it writes down: ``bytes`` that were made or sent so far, and whether it is
+    over.
+    """
+
+    name: str
+    bytes: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What a slot says of a savepoint or snapshot that is not there as it was written, in one line."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The units that a slot has from a savepoint or snapshot now, and when it began to read."""
+
+    units: tuple[UnitCame, ...]
+    begin_us: int
+
+
+Saved = SlotSaved | RouterSaved
+
+SAVEPOINT = Node("savepoint", str)  # the ID of one that routers are to bring to all slots
+ALL_SAVED: Folder[Any] = Folder("savepoints", {})  # has folders, by ID
+WRITING = Folder("writing", {"": Writing})  # by slot
+UNREADABLE = Folder("unreadable", {"": Unreadable})  # by slot
+RESTORED = Folder("restored", {"": Restored})  # by slot
+
+
+def saved(savepoint: str) -> Folder[Saved]:
+    """What slots and routers say of a savepoint or snapshot: ``of_slot``, ``of_router``."""
+    kinds: dict[str, type[Saved]] = {"slot": SlotSaved, "router": RouterSaved}
+    return Folder(f"{ALL_SAVED.path}/{savepoint}", kinds)
+
+
+# -- from batch to batch -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """Where the state of a slot stayed at the end of a batch, and what its next holder has to know.
+
+    ``units``: that are at ``address``, as of the step of ``version``. ``measures``: see ``Measures.so_far``.
+    ``watermarks``: by router. ``savepoint``: the last at which the slot has stood. ``log``: the last protocol events.
+    """
+
+    address: str
+    units: tuple[int, ...]
+    version: int
+    measures: dict[str, Any]
+    watermarks: tuple[int, ...]
+    savepoint: str
+    log: Events
+
+
+ADDRESSES = Folder("slots", {"": str})  # by slot, registered: where it listens
+HANDOVERS = Folder("handover", {"": Handover})  # by slot
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesWanted:
+    """Keep copies of units (``source``) at other slots (``destination``) from now on.
+
+    They are close when a round over all of a slot had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
+    ``whole``: a unit of which something has changed travels as a whole all the same.
+    """
+
+    id: str
+    copies: tuple[Move, ...]
+    every_s: float
+    lag_keys: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesClose:
+    """The copies of a slot are: after so many rounds, and so many bytes sent since it began, of so many units."""
+
+    began_us: int
+    rounds: int
+    bytes: int
+    units: int
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class FaultNow:
+    """``fault`` hits ``slot`` now: what is old counts no more."""
+
+    slot: int
+    fault: Fault
+    at_us: int
+
+
+MEASURE = Node("measure", str)  # the ID of a question
+COPIES = Node("copies", CopiesWanted)
+LOG = Node("log", str)  # the ID of a question
+FAULT = Node("fault", FaultNow)
+FAULTS = Folder("faults", {"": NoneType})  # by number: there when the phase of the fault has come
+
+
+def measured(question: str) -> Folder[dict[str, Any]]:
+    """What the slots have measured, by slot."""
+    return Folder(f"measured/{question}", {"": dict[str, Any]})
+
+
+def copied(order: str) -> Folder[CopiesClose]:
+    """Which slots have their copies close, by slot."""
+    return Folder(f"copied/{order}", {"": CopiesClose})
+
+
+def logs(question: str) -> Folder[Events]:
+    """The last protocol events of slots and routers, by place."""
+    return Folder(f"logs/{question}", {"": Events})
+
+
+ENDED_LOGS = logs("ended")  # of tasks that hand nothing over, by beginning and place
+
+
+# -- above -------------------------------------------------------------------------------------------------------------
+
+ALL: Folder[Any] = Folder("", {})  # whatever is below the root
+
+
+def of_job(job: str) -> str:
+    """The root of a job: has a folder for each attempt, and who drives it; see ``epoch``."""
+    return f"/keyshift/{job}"
+
+
+def of_stage(attempt: int, stage: str) -> str:
+    """The root of a stage, seen from that of its job."""
+    return f"{attempt}/{stage}"
