@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooState
@@ -16,6 +17,7 @@ from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.services.zookeeper import ZooKeeper
 from keyshift.wire import session as module
 from keyshift.wire.coordination import PART_BYTES, Coordination
+from keyshift.wire.nodes import ALL, Folder, Node
 
 DEADLINE_S = 60.0
 
@@ -86,6 +88,16 @@ def join(server, request):
         each.close()
 
 
+def node(path):
+    """Of any kind."""
+    return Node(path, Any)
+
+
+def folder(path):
+    """Of such nodes."""
+    return Folder(path, {"": Any})
+
+
 def sizes(coordination, node):
     """Of the data of a node and of all below it."""
     client = coordination._client
@@ -96,15 +108,15 @@ def sizes(coordination, node):
 def test_who_gets_another_session_is_registered_and_hears_everything_as_before(join, expire):
     slot, other = join(), join()
     heard, names = [], []
-    slot.register("slots/1", {"address": "here"})
-    slot.watch("steps", heard.append)
-    slot.watch_children("acks", names.append)
+    slot.register(node("slots/1"), {"address": "here"})
+    slot.watch(node("steps"), heard.append)
+    slot.watch_children(folder("acks"), names.append)
     before = slot._client.client_id
     expire(slot)
-    until(lambda: other.read("slots/1") == {"address": "here"})
+    until(lambda: other.read(node("slots/1")) == {"address": "here"})
     assert other._client.exists(f"{other.root}/slots/1").owner_session_id == slot._client.client_id[0] != before[0]
-    other.publish("steps", {"version": 2})
-    other.acknowledge("acks/one", {})
+    other.publish(node("steps"), {"version": 2})
+    other.acknowledge(node("acks/one"), {})
     until(lambda: heard == [{"version": 2}] and ["one"] in names)
 
 
@@ -126,10 +138,10 @@ def test_a_session_may_be_begun_before_the_next_participant_needs_it(join, begun
     ahead = begun()
     second, third = join(), join()
     assert second._client is ahead is not third._client
-    second.register("slots/1", {"address": "here"})
-    assert third.read("slots/1") == {"address": "here"}
+    second.register(node("slots/1"), {"address": "here"})
+    assert third.read(node("slots/1")) == {"address": "here"}
     second.close()
-    assert third.read("slots/1") is None
+    assert third.read(node("slots/1")) is None
 
 
 def test_a_session_that_was_begun_ahead_is_renewed_if_its_connection_is_lost_meanwhile(server, join, begun):
@@ -140,8 +152,8 @@ def test_a_session_that_was_begun_ahead_is_renewed_if_its_connection_is_lost_mea
     until(lambda: not ahead.connected)
     server.start()
     second = join()
-    second.publish("steps", {"version": 2})
-    assert second._client is ahead and second.read("steps") == {"version": 2}
+    second.publish(node("steps"), {"version": 2})
+    assert second._client is ahead and second.read(node("steps")) == {"version": 2}
 
 
 def test_a_session_for_another_job_ends_when_one_is_begun_for_this_job(server, join, begun):
@@ -156,28 +168,28 @@ def test_a_session_for_another_job_ends_when_one_is_begun_for_this_job(server, j
 
 def test_what_was_withdrawn_is_not_registered_again(join, expire):
     slot, other = join(), join()
-    slot.register("slots/1", {"address": "here"})
-    slot.register("slots/2", {"address": "here"})
-    slot.withdraw("slots/1")
+    slot.register(node("slots/1"), {"address": "here"})
+    slot.register(node("slots/2"), {"address": "here"})
+    slot.withdraw(folder("slots/1"))
     expire(slot)
-    until(lambda: other.read("slots/2"))
-    assert other.children("slots") == ["2"]
+    until(lambda: other.read(node("slots/2")))
+    assert other.children(folder("slots")) == ["2"]
 
 
 def test_acknowledgements_arrive_though_the_connection_is_lost_while_they_are_under_way(server, join):
     slot, other = join(), join()
-    slot.acknowledge("acks/2/first", 0)
-    until(lambda: other.children("acks/2"))
+    slot.acknowledge(node("acks/2/first"), 0)
+    until(lambda: other.children(folder("acks/2")))
     server.freeze()
     for number in range(3):
-        slot.acknowledge(f"acks/2/frozen-{number}", number)
+        slot.acknowledge(node(f"acks/2/frozen-{number}"), number)
     time.sleep(0.2)  # for them to be sent
     server.kill()
     until(lambda: slot._client.state == KazooState.SUSPENDED)
-    slot.acknowledge("acks/2/suspended", 3)
+    slot.acknowledge(node("acks/2/suspended"), 3)
     server.start()
     wanted = {"first": 0, "frozen-0": 0, "frozen-1": 1, "frozen-2": 2, "suspended": 3}
-    until(lambda: other.read_below("acks/2") == wanted)
+    until(lambda: other.read_below(folder("acks/2")) == wanted)
     slot.check()
 
 
@@ -187,7 +199,7 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
 
     def acknowledge():
         for number in range(300):
-            slot.acknowledge(f"acks/{number % 7}/{number}", number)
+            slot.acknowledge(node(f"acks/{number % 7}/{number}"), number)
             time.sleep(0.002)
         done.set()
 
@@ -195,47 +207,51 @@ def test_acknowledgements_arrive_though_the_session_expires_while_they_are_under
     while not done.is_set():
         expire(slot)
     slot.close()
-    found = [number for name in other.children("acks") for number in other.read_below(f"acks/{name}").values()]
+    found = [
+        number
+        for name in other.children(folder("acks"))
+        for number in other.read_below(folder(f"acks/{name}")).values()
+    ]
     assert sorted(found) == list(range(300))
 
 
 def test_an_acknowledgement_whose_answer_is_lost_is_confirmed_and_the_first_one_counts(join):
     slot, other = join(), join()
-    other.publish("acks/2/before", {})
+    other.publish(node("acks/2/before"), {})
     writes = slot._acknowledgements
     answered, writes._answered = writes._answered, lambda *_: None
-    slot.acknowledge("acks/2/one", {"at": 1})
-    until(lambda: "one" in other.children("acks/2"))
-    slot.acknowledge("acks/2/one", {"at": 2})
+    slot.acknowledge(node("acks/2/one"), {"at": 1})
+    until(lambda: "one" in other.children(folder("acks/2")))
+    slot.acknowledge(node("acks/2/one"), {"at": 2})
     assert slot._acknowledgements
     writes._answered = answered
     slot._connection_changed(KazooState.CONNECTED)
     until(lambda: not slot._acknowledgements)
-    slot.acknowledge("acks/2/one", {"at": 3})
-    slot.publish("behind", {})
-    assert other.read_below("acks/2") == {"before": {}, "one": {"at": 1}}
+    slot.acknowledge(node("acks/2/one"), {"at": 3})
+    slot.publish(node("behind"), {})
+    assert other.read_below(folder("acks/2")) == {"before": {}, "one": {"at": 1}}
 
 
 def test_who_closes_waits_until_what_was_acknowledged_is_there(server, join):
     slot, other = join(), join()
     server.freeze()
-    slot.acknowledge("acks/2/last", {})
+    slot.acknowledge(node("acks/2/last"), {})
     closing = threading.Thread(target=slot.close)
     closing.start()
     server.kill()
     server.start()
     closing.join(DEADLINE_S)
-    assert other.children("acks/2") == ["last"]
+    assert other.children(folder("acks/2")) == ["last"]
 
 
 def test_what_is_published_while_the_server_is_away_is_there_when_it_is_back(server, join):
     coordinator, other = join(), join()
     heard = []
-    other.watch("assignment", heard.append)
-    coordinator.publish("assignment", {"version": 1})
+    other.watch(node("assignment"), heard.append)
+    coordinator.publish(node("assignment"), {"version": 1})
     until(lambda: heard)
     server.freeze()
-    publishing = threading.Thread(target=coordinator.publish, args=("assignment", {"version": 2}))
+    publishing = threading.Thread(target=coordinator.publish, args=(node("assignment"), {"version": 2}))
     publishing.start()
     time.sleep(0.2)  # for it to be sent
     server.kill()
@@ -243,20 +259,20 @@ def test_what_is_published_while_the_server_is_away_is_there_when_it_is_back(ser
     assert publishing.is_alive()
     server.start()
     publishing.join(DEADLINE_S)
-    assert other.read("assignment") == {"version": 2}
+    assert other.read(node("assignment")) == {"version": 2}
     until(lambda: heard[-1] == {"version": 2})
 
 
 def test_a_server_that_is_away_for_too_long_is_given_up_loudly(server, join, monkeypatch):
     monkeypatch.setattr(module, "GIVE_UP_S", 1.0)
     slot = join()
-    slot.watch("assignment", lambda value: None)
+    slot.watch(node("assignment"), lambda value: None)
     server.kill()
     raised = []
 
     def publish():
         with pytest.raises(ServiceUnavailable, match="was away for 1 s"):
-            slot.publish("handover/1", {})
+            slot.publish(node("handover/1"), {})
         raised.append(True)
 
     waiting = threading.Thread(target=publish)
@@ -266,12 +282,12 @@ def test_a_server_that_is_away_for_too_long_is_given_up_loudly(server, join, mon
     server.start()
     for call in (
         slot.check,
-        lambda: slot.acknowledge("acks/2/prepared-1", {}),
-        lambda: slot.publish("assignment", {}),
-        lambda: slot.read("assignment"),
-        lambda: slot.watch("assignment", print),
-        lambda: slot.watch_children("acks", print),
-        lambda: slot.register("slots/1", {}),
+        lambda: slot.acknowledge(node("acks/2/prepared-1"), {}),
+        lambda: slot.publish(node("assignment"), {}),
+        lambda: slot.read(node("assignment")),
+        lambda: slot.watch(node("assignment"), print),
+        lambda: slot.watch_children(folder("acks"), print),
+        lambda: slot.register(node("slots/1"), {}),
     ):
         with pytest.raises(ServiceUnavailable, match="was away for 1 s"):
             call()
@@ -293,15 +309,15 @@ LONG = [[unit, unit % 7, "x" * 20] for unit in range(60_000)]  # 2 MB
 def test_values_of_any_size_are_published_watched_and_read(join):
     coordinator, slot = join(), join()
     heard = []
-    slot.watch("steps", lambda value: heard.append(len(value)))
-    coordinator.publish("steps", LONG)
-    assert slot.read("steps") == LONG
-    coordinator.publish("steps", LONG[:50_000])
-    coordinator.publish("steps", LONG[:10])
-    assert slot.read("steps") == LONG[:10]
+    slot.watch(node("steps"), lambda value: heard.append(len(value)))
+    coordinator.publish(node("steps"), LONG)
+    assert slot.read(node("steps")) == LONG
+    coordinator.publish(node("steps"), LONG[:50_000])
+    coordinator.publish(node("steps"), LONG[:10])
+    assert slot.read(node("steps")) == LONG[:10]
     until(lambda: heard and heard[-1] == 10)
-    assert slot.children("parts") == [], "what was overwritten is gone"
-    coordinator.publish("plan", LONG)
+    assert slot.children(folder("parts")) == [], "what was overwritten is gone"
+    coordinator.publish(node("plan"), LONG)
     assert PART_BYTES >= max(sizes(slot, slot.root)) > PART_BYTES / 2
 
 
@@ -310,11 +326,11 @@ def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expir
     whole = []
 
     def changed(names):
-        whole.extend(coordinator.read_below("acks/2").values() if names else [])
+        whole.extend(coordinator.read_below(folder("acks/2")).values() if names else [])
         return not whole
 
-    watching = threading.Thread(target=coordinator.watch_children, args=("acks/2", changed))
-    slot.acknowledge("acks/2/installed-1", LONG)
+    watching = threading.Thread(target=coordinator.watch_children, args=(folder("acks/2"), changed))
+    slot.acknowledge(node("acks/2/installed-1"), LONG)
     watching.start()
     expire(slot)
     until(lambda: whole)
@@ -325,20 +341,20 @@ def test_acknowledgements_of_any_size_are_there_with_all_their_parts(join, expir
 
 def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_whole(join):
     coordinator, slot = join(), join()
-    coordinator.publish("steps", LONG)
+    coordinator.publish(node("steps"), LONG)
     over = threading.Event()
 
     def overwrite():
         number = 0
         while not over.is_set():
             number += 1
-            coordinator.publish("steps", LONG[: 30_000 + number])
+            coordinator.publish(node("steps"), LONG[: 30_000 + number])
 
     writing = threading.Thread(target=overwrite)
     writing.start()
     try:
         for _ in range(10):
-            value = slot.read("steps")
+            value = slot.read(node("steps"))
             assert value == LONG[: len(value)] and len(value) >= 30_000
     finally:
         over.set()
@@ -348,11 +364,12 @@ def test_a_reader_of_a_value_that_is_overwritten_all_the_time_gets_one_of_them_w
 @pytest.mark.parametrize("say", ["register", "acknowledge", "publish", "watch_children"])
 def test_what_a_task_says_late_when_the_job_is_removed_leaves_nothing_behind(join, say):
     driver, task = join(), join()
-    task.acknowledge("acks/1/prepared-0", {})
-    until(lambda: driver.children("acks/1"))
-    driver.withdraw("")
+    task.acknowledge(node("acks/1/prepared-0"), {})
+    until(lambda: driver.children(folder("acks/1")))
+    driver.withdraw(ALL)
     with pytest.raises(ServiceUnavailable):
-        getattr(task, say)("acks/2/prepared-1", {"some": "value"})
+        what = [folder("acks/2"), print] if say == "watch_children" else [node("acks/2/prepared-1"), {"some": "value"}]
+        getattr(task, say)(*what)
         task._confirm()
     assert driver._client.exists(driver.root) is None
 
@@ -376,8 +393,8 @@ def drive(server, join, request):
 
 def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing_any_more(drive):
     old = drive(first=True)
-    old.publish("assignment", {"version": 1})
-    old.publish("acks/1/prepared-0", {})
+    old.publish(node("assignment"), {"version": 1})
+    old.publish(node("acks/1/prepared-0"), {})
     leads, deposed, failures = threading.Event(), threading.Event(), []
 
     def lead():
@@ -385,14 +402,14 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing_a
         deposed.wait(DEADLINE_S)
         for path in ("assignment", "steps"):  # one that is there, and one that is not
             try:
-                old.publish(path, {"version": 2})
+                old.publish(node(path), {"version": 2})
             except Deposed as error:
                 failures.append(str(error))
 
     leader = threading.Thread(target=old.lead, args=("old", lead))
     leader.start()
     assert leads.wait(DEADLINE_S)
-    old.publish("assignment", {"version": 2})
+    old.publish(node("assignment"), {"version": 2})
     new = drive()
     new.require_epoch()
     deposed.set()
@@ -400,28 +417,28 @@ def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing_a
     line = f"job {new.root.split('/')[2]} runs in another process now (epoch 2, ours was 1); this one ends and leaves "
     assert failures == [f"{line}everything to it"] * 2
     for act in (
-        lambda: old.publish("measure", {}),
-        lambda: old.withdraw("acks"),
-        lambda: old.withdraw(""),
+        lambda: old.publish(node("measure"), {}),
+        lambda: old.withdraw(folder("acks")),
+        lambda: old.withdraw(ALL),
         old.begin,
         old.require_epoch,
         old.end_epoch,
     ):
         with pytest.raises(Deposed):
             act()
-    assert new.read("assignment") == {"version": 2} and new.children("acks/1") == ["prepared-0"]
-    new.publish("assignment", {"version": 3})
-    new.withdraw("acks")
-    assert new.children("acks") == []
+    assert new.read(node("assignment")) == {"version": 2} and new.children(folder("acks/1")) == ["prepared-0"]
+    new.publish(node("assignment"), {"version": 3})
+    new.withdraw(folder("acks"))
+    assert new.children(folder("acks")) == []
 
 
 def test_a_driver_that_was_paused_beyond_its_session_is_deposed_when_it_wakes(drive, expire):
     old = drive(first=True)
-    old.publish("assignment", {"version": 1})
+    old.publish(node("assignment"), {"version": 1})
     drive()
     expire(old)
     with pytest.raises(Deposed):
-        old.publish("assignment", {"version": 2})
+        old.publish(node("assignment"), {"version": 2})
 
 
 def test_when_a_job_is_over_nobody_claims_it_and_who_drove_it_before_makes_nothing_anew(drive, join):
@@ -434,9 +451,9 @@ def test_when_a_job_is_over_nobody_claims_it_and_who_drove_it_before_makes_nothi
     new.end_epoch()
     nodes = join()
     nodes.root = new.root.removesuffix("/0/counter")
-    nodes.withdraw("")
+    nodes.withdraw(ALL)
     with pytest.raises(NotThere):
         drive()
     with pytest.raises(Deposed, match="was ended by another process"):
-        old.publish("assignment", {"version": 2})
-    assert nodes.children("") == []
+        old.publish(node("assignment"), {"version": 2})
+    assert nodes.children(ALL) == []

@@ -9,11 +9,14 @@ import pytest
 from keyshift.driver.leader import Coordinator
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, Step
+from keyshift.model.records import Installed, Released
+from keyshift.protocol.coordinator import PublishAssignment
+from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 
 START = Assignment.contiguous(4, 2)
 STEPS = (Step((Move(0, 0, 1),)), Step((Move(1, 0, 1),)), Step((Move(2, 1, 0),)))
-PHASES = {"prepared": (0, 1), "installed": (1,), "released": (0,)}
+SAID = {"prepared": nodes.Ready(1), "installed": Installed((), 1), "released": Released(())}
 
 
 class Died(Exception):
@@ -29,32 +32,32 @@ class Slots:
         self.given = set()
         self.lock = threading.Lock()
         self.moves = {}  # version -> moves
-        self.coordination.watch("steps", self.published)
-        self.coordination.watch("assignment", self.switched)
+        self.coordination.watch(nodes.STEPS, self.published)
+        self.coordination.watch(nodes.ASSIGNMENT, self.switched)
 
-    def published(self, raw):
-        for step in raw["steps"]:
-            self.moves[step["version"]] = step["moves"]
+    def published(self, told):
+        for version, step in told.steps:
+            self.moves[version] = step.moves
             for slot in (0, 1):
-                self.acknowledge(step["version"], "prepared", slot)
+                self.acknowledge(version, "prepared", slot)
 
-    def switched(self, raw):
-        if raw["version"] > START.version:
-            _, source, destination = self.moves[raw["version"]][0]
-            self.acknowledge(raw["version"], "released", source)
-            self.acknowledge(raw["version"], "installed", destination)
+    def switched(self, told):
+        if (version := told.assignment.version) > START.version:
+            _, source, destination = self.moves[version][0]
+            self.acknowledge(version, "released", source)
+            self.acknowledge(version, "installed", destination)
 
     def acknowledge(self, version, phase, slot):
         with self.lock:
             if self.left > 0 and (version, phase, slot) not in self.given:
                 self.given.add((version, phase, slot))
                 self.left -= 1
-                self.coordination.acknowledge(f"acks/{version}/{phase}-{slot}", {})
+                self.coordination.acknowledge(nodes.ack(version, phase, slot), SAID[phase])
 
     def go_on(self):
         self.left = 1000
-        self.published(self.coordination.read("steps"))
-        self.switched(self.coordination.read("assignment"))
+        self.published(self.coordination.read(nodes.STEPS))
+        self.switched(self.coordination.read(nodes.ASSIGNMENT))
 
 
 def lead(coordinator, check=lambda: None):
@@ -70,10 +73,10 @@ def lead(coordinator, check=lambda: None):
 
 
 def serve(coordination, check=lambda: None):
-    if coordination.read("assignment") is None:
-        coordination.publish("assignment", START.to_json() | {"paused": []})
+    if coordination.read(nodes.ASSIGNMENT) is None:
+        coordination.publish(nodes.ASSIGNMENT, PublishAssignment(START))
     coordinator = Coordinator(coordination, "test", START, 30.0, 2)
-    if coordination.read("steps") is None:
+    if coordination.read(nodes.STEPS) is None:
         coordinator.request(lambda current: STEPS)
     return lead(coordinator, check)
 
@@ -100,7 +103,7 @@ def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, r
         assert coordinator.assignment.version == START.version + len(STEPS)
         assert not coordinator.troubles
     finally:
-        slots.coordination.withdraw("")
+        slots.coordination.withdraw(nodes.ALL)
         for session in (slots.coordination, second):
             session.close()
 
@@ -116,14 +119,14 @@ def join(stack, request):
         return made[-1]
 
     yield participant
-    made[-1].withdraw("")
+    made[-1].withdraw(nodes.ALL)
     for each in made:
         each.close()
 
 
 def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_over(stack, request, join, expire):
     first, second, slots = join(), join(), Slots(stack, f"/{request.node.name}", stop_after=1000)
-    first.publish("assignment", START.to_json() | {"paused": []})
+    first.publish(nodes.ASSIGNMENT, PublishAssignment(START))
     paused, goes_on, raised = threading.Event(), threading.Event(), []
 
     def pause():
@@ -149,12 +152,13 @@ def test_a_coordinator_that_was_paused_cannot_publish_after_another_has_taken_ov
         coordinator = Coordinator(second, "second", START, 30.0, 2)
         coordinator.request(lambda current: STEPS)
         lead(coordinator)
-        left = {path: second.read(path) for path in ("plan", "steps", "assignment")}
+        there = nodes.PLAN, nodes.STEPS, nodes.ASSIGNMENT
+        left = [second.read(node) for node in there]
         goes_on.set()
         leading.join(60)
         assert raised == [True]
-        assert left == {path: second.read(path) for path in left}
-        assert left["assignment"]["version"] == START.version + len(STEPS)
+        assert left == [second.read(node) for node in there]
+        assert left[-1].assignment.version == START.version + len(STEPS)
     finally:
         goes_on.set()
         slots.coordination.close()
@@ -184,7 +188,7 @@ def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
     many = Assignment.contiguous(24_000, 2)
     plan = tuple(Step((Move(unit, 0, 1),)) for unit in range(12_000))
     first, second = join(), join()
-    first.publish("assignment", many.to_json() | {"paused": []})
+    first.publish(nodes.ASSIGNMENT, PublishAssignment(many))
 
     def die_with(coordinator):
         if coordinator.records:

@@ -12,10 +12,11 @@ import pytest
 from kafka import KafkaAdminClient
 
 from keyshift import planner
-from keyshift.control.files import Jobs
+from keyshift.control.files import FORMAT, Jobs
 from keyshift.objects import Bucket
 from keyshift.waiting import wait_until
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import ALL
 
 LIB = os.path.dirname(os.path.dirname(planner.__path__[0]))
 SMALL = ["rate=1000", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "warmup_s=1"]
@@ -64,7 +65,7 @@ def left_of(run, endpoints):
     admin, nodes = KafkaAdminClient(bootstrap_servers=endpoints.kafka), Coordination(endpoints.zookeeper, "/keyshift")
     try:
         topics = [topic for topic in admin.list_topics() if run in topic]
-        return topics, run in nodes.children(""), list(Bucket(endpoints, f"savepoints/{run}/").names())
+        return topics, run in nodes.children(ALL), list(Bucket(endpoints, f"savepoints/{run}/").names())
     finally:
         admin.close()
         nodes.close()
@@ -106,8 +107,8 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert dead["state"] == "ended" and dead["go_on"].startswith(f"`keyshift resume {job.name}` goes on with it")
     journal = session_stack.home / "jobs" / f"{job.name}.journal"
     ours = journal.read_text()
-    journal.write_text(ours.replace('"format": 2', '"format": 1', 1))
-    assert "its journal has format = 1, and this keyshift reads 2" in keyshift("resume", row["run"], status=2)
+    journal.write_text(ours.replace(f'"format": {FORMAT}', '"format": 1', 1))
+    assert f"its journal has format = 1, and this keyshift reads {FORMAT}" in keyshift("resume", row["run"], status=2)
     journal.write_text(ours)
     resumed = json.loads(keyshift("resume", row["run"], "--json"))
     assert (resumed["job"], resumed["run"]) == (row["job"], row["run"])

@@ -16,7 +16,10 @@ from keyshift.lab.run import Lab
 from keyshift.place.profile import Spark as SparkPlace
 from keyshift.services.jars import jars
 from keyshift.wire.coordination import Coordination
+from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, Ready, ack
 from small_run import spec
+
+ASSIGNMENT = Node("assignment", dict)  # of any kind
 
 
 @pytest.fixture
@@ -24,8 +27,8 @@ def job(stack):
     """A job with something published."""
     coordination = Coordination(stack.zookeeper, f"/keyshift/{secrets.token_hex(4)}/0", "secret")
     coordination.begin()
-    coordination.publish("assignment", {"version": 1})
-    coordination.register("slots/0", "here:1")
+    coordination.publish(ASSIGNMENT, {"version": 1})
+    coordination.register(ADDRESSES[0], "here:1")
     yield coordination
     coordination._client.delete(coordination.root.removesuffix("/0"), recursive=True)
     coordination.close()
@@ -57,19 +60,19 @@ def test_a_stranger_neither_reads_nor_writes_nor_deletes_what_a_job_has_in_zooke
             attempt()
     with pytest.raises(NotEmptyError):  # anybody may delete folders of jobs, but none with something in it
         stranger.delete(job.root.removesuffix("/0"))
-    assert job.read("assignment") == {"version": 1}
+    assert job.read(ASSIGNMENT) == {"version": 1}
 
 
 def test_jobs_do_not_see_each_other_and_each_removes_its_own(stack, job):
     other = Coordination(stack.zookeeper, f"/keyshift/{secrets.token_hex(4)}/0", "another secret")
     try:
         other.begin()
-        other.publish("assignment", {"version": 2})
+        other.publish(ASSIGNMENT, {"version": 2})
         with pytest.raises(NoAuthError):
             other._client.get(f"{job.root}/assignment")
-        other.withdraw("")
-        assert other.read("assignment") is None
-        assert job.read("assignment") == {"version": 1}
+        other.withdraw(ALL)
+        assert other.read(ASSIGNMENT) is None
+        assert job.read(ASSIGNMENT) == {"version": 1}
     finally:
         other.close()
 
@@ -77,15 +80,15 @@ def test_jobs_do_not_see_each_other_and_each_removes_its_own(stack, job):
 def test_who_knows_the_secret_takes_part(stack, job):
     second = Coordination(stack.zookeeper, job.root, "secret")
     try:
-        assert second.read("assignment") == {"version": 1}
-        second.publish("assignment", {"version": 3})
-        second.acknowledge("acks/3/prepared-0", {})
+        assert second.read(ASSIGNMENT) == {"version": 1}
+        second.publish(ASSIGNMENT, {"version": 3})
+        second.acknowledge(ack(3, "prepared", 0), Ready(1))
         led = []
-        second.lead("test", lambda: led.append(second.children("election")))
+        second.lead("test", lambda: led.append(second.children(Folder("election", {}))))
         assert led
     finally:
         second.close()
-    assert job.require("assignment") == {"version": 3}
+    assert job.require(ASSIGNMENT) == {"version": 3}
 
 
 def commands():

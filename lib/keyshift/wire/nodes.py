@@ -66,6 +66,16 @@ class Folder(Generic[T]):
         return replace(self, path=f"{folder}/{self.path}")
 
 
+def make_codecs() -> None:
+    """Make those of all nodes now: a process that is forked from this one need not take the time for it."""
+    for kind in (
+        *(PublishAssignment, PublishedSteps, WrittenPlan, Ready, Installed, Released),
+        *(SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
+        *(CopiesWanted, CopiesClose, FaultNow, dict[str, Any], Events, str, NoneType),
+    ):
+        _codec(kind)
+
+
 def of_slot(number: int) -> str:
     """The name of what a slot says, where routers speak, too."""
     return f"slot-{number}"

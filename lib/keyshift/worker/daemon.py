@@ -19,6 +19,7 @@ from pyspark import daemon
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
 import keyshift.worker.tasks
+from keyshift.wire import nodes
 
 PRELOADED = (kazoo.client, minio, numpy, pandas, pyarrow.flight, keyshift.worker.tasks)
 
@@ -61,6 +62,7 @@ def main() -> None:
     """Fork workers until Spark has no more use for them."""
     # A waiting transfer thread must not hold the interpreter for the default 5 ms while a frame waits.
     sys.setswitchinterval(0.001)
+    nodes.make_codecs()
     # What is imported lives for ever. Were it looked through for garbage, each worker would copy the pages it shares
     # with the others, and stall for a tenth of a second at some moment of its own.
     gc.collect()

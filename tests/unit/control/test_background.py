@@ -12,7 +12,7 @@ from small_live import live_job
 from keyshift.control import background
 from keyshift.control.api import make_app
 from keyshift.control.background import Client, await_end, followed, start, stopped
-from keyshift.control.files import JobFile, Jobs, last_line
+from keyshift.control.files import FORMAT, JobFile, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
@@ -104,7 +104,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     (path, *_) = (jobs.home / "jobs").glob("one.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
-    assert jobs.resumable("one")[1] == {"format": 2, "run_id": "2026-one", "token": "secret"}
+    assert jobs.resumable("one")[1] == {"format": FORMAT, "run_id": "2026-one", "token": "secret"}
     assert jobs.ended(jobs.read("one")).go_on.startswith("`keyshift resume one` goes on with it")
     with pytest.raises(BadInput, match=f"job three runs, process {os.getpid()}"):
         jobs.resumable("three")
@@ -116,7 +116,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.free_name("one", "keycount")
     jobs.keep_journal("one", {"run_id": "2026-one", "format": 1})
     with pytest.raises(
-        BadInput, match="job one: its journal has format = 1, and this keyshift reads 2; resume it with"
+        BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
     ):
         jobs.resumable("one")
     path.write_text('{"run_id": ')

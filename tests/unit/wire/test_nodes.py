@@ -67,6 +67,14 @@ def test_a_value_of_another_kind_is_refused(data):
         nodes.STEPS.decode(data)
 
 
+def test_a_process_may_make_all_codecs_ahead():
+    nodes.make_codecs()
+    before = nodes._codec.cache_info().misses
+    for node, value in MESSAGES.values():
+        node.encode(value)
+    assert nodes._codec.cache_info().misses == before
+
+
 def test_no_two_nodes_have_one_path():
     alike = {"no steps": "steps", "failed": "of a slot"}
     paths = [node.path for message, (node, _) in MESSAGES.items() if message not in alike]
