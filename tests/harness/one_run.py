@@ -215,7 +215,7 @@ class Run:
         """By stage: units, and slots that have keys of them which are elsewhere, too."""
         for stage in self._job.stages:
             answers = stage.measure().items()
-            left = {(unit, slot) for slot, answer in answers for unit in answer["left_behind"]}
+            left = {(unit, slot) for slot, answer in answers for unit in answer.left_behind}
             self._left_behind[stage.name] = left
         return self._left_behind
 

@@ -15,6 +15,7 @@ from keyshift.lab.live.job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
+from keyshift.model.records import Measured
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
 from keyshift.traffic.topics import Offered
 from keyshift.traffic.traffic import Before, Latencies, Progress
@@ -58,7 +59,7 @@ class Stage:
     def measure(self):
         self.measured += 1
         return {
-            slot: {"seconds": 2.0, "records": [[slot, 10], [slot + 8, 5]], "queue_bytes": 7, "host": "h"}
+            slot: Measured(seconds=2.0, records=((slot, 10), (slot + 8, 5)), queue_bytes=7, host="h")
             for slot in range(self.config.slots)
         }
 

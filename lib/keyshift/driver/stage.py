@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from keyshift.driver.leader import (
     STEADY,
@@ -18,7 +18,7 @@ from keyshift.driver.leader import (
 )
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, Step
-from keyshift.model.records import StepRecord
+from keyshift.model.records import Measured, StepRecord
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
@@ -319,8 +319,8 @@ class LedStage:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def measure(self) -> dict[int, dict[str, Any]]:
-        """What each slot has seen since the attempt began: ``seconds``, ``records`` (rows of unit, count), bytes."""
+    def measure(self) -> dict[int, Measured]:
+        """What each slot has seen since the attempt began."""
         with self._measuring:
             name = secrets.token_hex(3)
             self.tell(nodes.MEASURE, name)
@@ -334,7 +334,7 @@ class LedStage:
 
         def settled() -> bool:
             nonlocal left
-            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured["left_behind"]}
+            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured.left_behind}
             return not left
 
         wait_until(settled, SETTLE_S, CHECK_S)

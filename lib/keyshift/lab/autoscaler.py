@@ -15,6 +15,7 @@ from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
+from keyshift.model.records import Measured
 from keyshift.planner.autoscaling import ScalingPolicy
 from keyshift.planner.scaling import Goals, Look, Scaling, StageLook
 from keyshift.progress import Say
@@ -80,7 +81,7 @@ class Autoscaler:
 
     # -- a look -------------------------------------------------------------------------------------------------------
 
-    def _seen(self, now: float, measured: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Look:
+    def _seen(self, now: float, measured: Mapping[str, Mapping[int, Measured]]) -> Look:
         backlog, offered = self._backlog(), self._offered_per_s()
         return Look(
             at_s=now,
@@ -92,7 +93,7 @@ class Autoscaler:
             migrated_at_s=self._migrated_at,
         )
 
-    def _stages(self, measured: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Iterator[StageLook]:
+    def _stages(self, measured: Mapping[str, Mapping[int, Measured]]) -> Iterator[StageLook]:
         """What the slots of each stage have done. What a stage passes on is what the next one got, from the start on:
         a backlog between them hides less of that, the longer they run.
         """
@@ -136,8 +137,8 @@ class Autoscaler:
         return float(sum(backlog > 0 if s["p99_ms"] is None else s["p99_ms"] > self._slo_ms for s in seconds))
 
 
-def _work(slots: Mapping[int, Mapping[str, Any]]) -> Work:
-    return {slot: (sum(count for _, count in said["records"]), said["busy_s"]) for slot, said in slots.items()}
+def _work(slots: Mapping[int, Measured]) -> Work:
+    return {slot: (sum(count for _, count in said.records), said.busy_s) for slot, said in slots.items()}
 
 
 def _done(work: Work, before: Work, owners: Collection[int]) -> StageLook:

@@ -202,8 +202,8 @@ class StagePlans:
         """Records per second of each unit since the attempt began."""
         heat = [0.0] * len(self.led.assignment.owner)
         for measures in self.led.measure().values():
-            for unit, number in measures["records"]:
-                heat[unit] += number / measures["seconds"]
+            for unit, number in measures.records:
+                heat[unit] += number / measures.seconds
         return heat
 
     def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:

@@ -18,6 +18,7 @@ from keyshift.lab.judge.final_state import FinalState, of_job
 from keyshift.lab.live.journal import config_from_json, past_from_json, past_to_json
 from keyshift.lab.stage_plans import Proposal, StagePlans
 from keyshift.model.errors import QueryDied
+from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
 from keyshift.traffic.topics import Epochs
@@ -56,7 +57,7 @@ class SystemUnderTest(Protocol):
     def cancel(self) -> None:
         """Take back what has not begun."""
 
-    def measure(self) -> Mapping[str, Mapping[int, Mapping[str, Any]]]:
+    def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """What each slot of each stage has measured since the system started or was recovered; see
         ``LedStage.measure``.
         """
@@ -247,7 +248,7 @@ class KeyshiftJob:
     def _migrating(self) -> bool:
         return any(stage.busy for stage in self._job.stages)
 
-    def measure(self) -> dict[str, dict[int, dict[str, Any]]]:
+    def measure(self) -> dict[str, dict[int, Measured]]:
         """Asks the slots."""
         return {stage.name: stage.measure() for stage in self._job.stages}
 

@@ -43,6 +43,30 @@ class Installed:
     at_us: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a slot has seen since the attempt began: ``seconds``, and ``busy_s`` of them at work.
+
+    ``records``: of units, how many. ``latency``: from an event's due time to its result at the slot, how often by
+    class (see ``histogram``). ``rss_peak_bytes``: of its largest process. ``fetched_…``, ``written_bytes``: what went
+    over the wire, apart from whole units. ``host``, ``left_behind`` (units of which it has keys that are elsewhere,
+    too) and ``queue_bytes``: as it is now.
+    """
+
+    seconds: float = 0.0
+    busy_s: float = 0.0
+    records: tuple[tuple[int, int], ...] = ()
+    latency: tuple[tuple[int, int], ...] = ()
+    queue_peak_bytes: int = 0
+    rss_peak_bytes: int = 0
+    fetched_bytes: int = 0
+    fetched_keys: int = 0
+    written_bytes: int = 0
+    host: str = ""
+    left_behind: tuple[int, ...] = ()
+    queue_bytes: int = 0
+
+
 @dataclass(slots=True)
 class StepRecord:
     """What happened in one step; times in microseconds since the epoch.

@@ -12,7 +12,7 @@ leave another payload, and the stamp would be -1.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.records import Installed, Released, StepRecord, UnitCame, UnitLeft
+from keyshift.model.records import Installed, Measured, Released, StepRecord, UnitCame, UnitLeft
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
 from keyshift.results.verdict import Course
@@ -177,7 +177,7 @@ class FlinkJob:
         """What has not begun."""
         self._requests.clear()
 
-    def measure(self) -> dict[str, dict[int, dict[str, Any]]]:
+    def measure(self) -> dict[str, dict[int, Measured]]:
         """Flink's slots are not asked."""
         return {self._stage: {}}
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from keyshift.analysis.firing import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
-from keyshift.model.records import SnapshotRecord, StepRecord
+from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.planner.scaling import Scaling
 from keyshift.results.tables import NO_STAGE, NOT_JUDGED, TABLES, make_table
@@ -47,7 +47,7 @@ def latency_table(results: pd.DataFrame, trigger_us: int, first_only: bool, stag
 
 def metrics_table(
     samples: Iterable[tuple[float, str, str, float]],
-    measures: Sequence[Mapping[int, Mapping[str, Any]]],
+    measures: Sequence[Mapping[int, Measured]],
     measured_at: float,
     seconds: Iterable[Mapping[str, Any]],
     trigger_us: int,
@@ -59,7 +59,7 @@ def metrics_table(
     rows = [(*sample, NO_STAGE) for sample in samples]
     for stage, slots in enumerate(measures):
         for slot, measured in slots.items():
-            rows += [(measured_at, name, f"slot-{slot}", float(measured[name]), stage) for name in OF_A_SLOT]
+            rows += [(measured_at, name, f"slot-{slot}", float(getattr(measured, name)), stage) for name in OF_A_SLOT]
         counts = latencies(slots)
         rows += [
             (measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage) for share in SHARES
@@ -87,16 +87,16 @@ def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
     ]
 
 
-def latencies(measures: Mapping[int, Mapping[str, Any]]) -> Counter[int]:
+def latencies(measures: Mapping[int, Measured]) -> Counter[int]:
     """From an event's due time to its result at a stage, as its slots counted: by class, see ``histogram``."""
     counts: Counter[int] = Counter()
     for measured in measures.values():
-        for each, number in measured["latency"]:
+        for each, number in measured.latency:
             counts[each] += number
     return counts
 
 
-def stage_latencies(stages: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[str]:
+def stage_latencies(stages: Mapping[str, Mapping[int, Measured]]) -> list[str]:
     """A line for a job of several stages: how long after its due time an event has its result at each of them.
 
     ``stages``: what each slot of each measured.
@@ -206,11 +206,11 @@ def nothing_moved(to_move: int, migration: pd.DataFrame) -> list[str]:
     return [f"nothing moved: {to_move} units were to move, and none is known to have arrived"]
 
 
-def hosts(measures: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def hosts(measures: Mapping[int, Measured]) -> list[str]:
     """A line on which slots were where in the end, if not all on one host. Hosts have numbers: notes are for others."""
     slots_of: dict[str, list[str]] = {}
     for slot, measured in sorted(measures.items()):
-        slots_of.setdefault(measured["host"], []).append(str(slot))
+        slots_of.setdefault(measured.host, []).append(str(slot))
     places = "; ".join(
         f"slots {', '.join(slots)} on host-{number}" for number, slots in enumerate(slots_of.values(), start=1)
     )

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from pydantic import TypeAdapter
 
 from keyshift.model.keys import Move, Step
-from keyshift.model.records import Installed, Released, UnitCame
+from keyshift.model.records import Installed, Measured, Released, UnitCame
 from keyshift.protocol.coordinator import Phase, PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.wire.faults import Fault
@@ -71,7 +71,7 @@ def make_codecs() -> None:
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, Ready, Installed, Released),
         *(SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
-        *(CopiesWanted, CopiesClose, FaultNow, dict[str, Any], Events, str, NoneType),
+        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, str, NoneType),
     ):
         _codec(kind)
 
@@ -232,14 +232,14 @@ def saved(savepoint: str) -> Folder[Saved]:
 class Handover:
     """Where the state of a slot stayed at the end of a batch, and what its next holder has to know.
 
-    ``units``: that are at ``address``, as of the step of ``version``. ``measures``: see ``Measures.so_far``.
-    ``watermarks``: by router. ``savepoint``: the last at which the slot has stood. ``log``: the last protocol events.
+    ``units``: that are at ``address``, as of the step of ``version``. ``watermarks``: by router. ``savepoint``: the
+    last at which the slot has stood. ``log``: the last protocol events.
     """
 
     address: str
     units: tuple[int, ...]
     version: int
-    measures: dict[str, Any]
+    measures: Measured
     watermarks: tuple[int, ...]
     savepoint: str
     log: Events
@@ -294,9 +294,9 @@ FAULT = Node("fault", FaultNow)
 FAULTS = Folder("faults", {"": NoneType})  # by number: there when the phase of the fault has come
 
 
-def measured(question: str) -> Folder[dict[str, Any]]:
+def measured(question: str) -> Folder[Measured]:
     """What the slots have measured, by slot."""
-    return Folder(f"measured/{question}", {"": dict[str, Any]})
+    return Folder(f"measured/{question}", {"": Measured})
 
 
 def copied(order: str) -> Folder[CopiesClose]:

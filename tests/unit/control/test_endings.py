@@ -23,6 +23,7 @@ from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import stage_plans
 from keyshift.lab.live import run as live_run
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
+from keyshift.model.records import Measured
 from keyshift.services.stack import Stack
 from keyshift.waiting import wait_until
 
@@ -434,7 +435,7 @@ def _(world, monkeypatch):
     def measured(stage):
         nonlocal seen
         seen += 1.0
-        return {n: {"seconds": 1.0, "records": [[n, 100 * seen]], "busy_s": seen} for n in range(stage.config.slots)}
+        return {n: Measured(seconds=1.0, records=((n, 100 * seen),), busy_s=seen) for n in range(stage.config.slots)}
 
     monkeypatch.setattr(Stage, "measure", measured)
     values = VALUES | {"trigger": "auto", "autoscale_s": 1, "slots_max": 4}

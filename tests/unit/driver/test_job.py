@@ -17,7 +17,7 @@ from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, Snapshot
 from keyshift.model.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
-from keyshift.model.records import Installed, StepRecord, UnitCame
+from keyshift.model.records import Installed, Measured, StepRecord, UnitCame
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
@@ -120,8 +120,8 @@ class Nodes:
             }
         if path == "measure":
             self._all.below[measured(value).path] = {
-                "0": {"left_behind": self._all.left.pop() if self._all.left else []},
-                "1": {"left_behind": []},
+                "0": Measured(left_behind=tuple(self._all.left.pop() if self._all.left else ())),
+                "1": Measured(),
             }
 
     def withdraw(self, node):

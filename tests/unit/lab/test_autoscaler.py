@@ -3,6 +3,7 @@
 import json
 import math
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab import autoscaler as module
 from keyshift.lab.autoscaler import Autoscaler, sentence, told
 from keyshift.model.errors import MigrationFailed, QueryDied
+from keyshift.model.records import Measured
 from keyshift.results.from_records import scaling_table
 from keyshift.traffic.traffic import Progress
 
@@ -51,7 +53,7 @@ class Job:
         if self.raises:
             raise self.raises.pop(0)
         slots = self.work.items()
-        return {"counter": {slot: {"records": [[slot, records]], "busy_s": busy} for slot, (records, busy) in slots}}
+        return {"counter": {slot: Measured(records=((slot, records),), busy_s=busy) for slot, (records, busy) in slots}}
 
     @property
     def owners(self):
@@ -86,8 +88,7 @@ class Chain(Job):
     def measure(self):
         first, second = super().measure(), self.behind.measure()
         halves = {
-            slot: {"records": [[slot, said["records"][0][1] / 2]], "busy_s": said["busy_s"]}
-            for slot, said in second["counter"].items()
+            slot: replace(said, records=((slot, said.records[0][1] / 2),)) for slot, said in second["counter"].items()
         }
         return {"counter-1": first["counter"], "counter-2": halves}
 

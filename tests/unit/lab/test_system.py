@@ -10,6 +10,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import QueryDied
 from keyshift.model.keys import Assignment
+from keyshift.model.records import Measured
 from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
 
@@ -64,8 +65,8 @@ class Job:
 
     def measure(self):
         units = len(self.assignment.owner)
-        records = [[unit, 100.0 if unit == 0 else 1.0] for unit in range(units)]
-        return {0: {"seconds": 2.0, "records": records}}
+        records = tuple((unit, 100 if unit == 0 else 1) for unit in range(units))
+        return {0: Measured(seconds=2.0, records=records)}
 
 
 def system_of(**values):

@@ -6,9 +6,10 @@ import pytest
 
 from keyshift.histogram import class_of
 from keyshift.model.keys import Move, SlotId, Step, UnitId
-from keyshift.model.records import Installed, Released, SnapshotRecord, StepRecord, UnitCame, UnitLeft
+from keyshift.model.records import Installed, Measured, Released, SnapshotRecord, StepRecord, UnitCame, UnitLeft
 from keyshift.planner import Decision
 from keyshift.results.from_records import (
+    OF_A_SLOT,
     bytes_minimum,
     decisions_table,
     fired,
@@ -50,8 +51,10 @@ def test_each_snapshot_is_told_of_stage_by_stage():
 
 
 def test_where_slots_were_is_told_if_it_was_not_one_host():
-    assert hosts({0: {"host": "a"}, 1: {"host": "a"}}) == []
-    assert hosts({1: {"host": "b"}, 0: {"host": "a"}, 2: {"host": "a"}}) == ["slots 0, 2 on host-1; slots 1 on host-2"]
+    assert hosts({0: Measured(host="a"), 1: Measured(host="a")}) == []
+    assert hosts({1: Measured(host="b"), 0: Measured(host="a"), 2: Measured(host="a")}) == [
+        "slots 0, 2 on host-1; slots 1 on host-2"
+    ]
 
 
 def test_a_run_in_which_nothing_moved_although_something_should_have_says_so():
@@ -140,11 +143,9 @@ def test_what_timers_gave_is_counted_by_when_they_were_due():
 
 
 def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
-    measured = dict.fromkeys(
-        ("queue_peak_bytes", "rss_peak_bytes", "fetched_bytes", "fetched_keys", "written_bytes"), 7
-    )
+    measured = dict.fromkeys(OF_A_SLOT, 7)
     samples = [(9.0, "rss_mib", "spark_jvm", 100.0)]
-    slots = {3: measured | {"latency": [[class_of(8.0), 99], [class_of(30.0), 1]]}}
+    slots = {3: Measured(latency=((class_of(8.0), 99), (class_of(30.0), 1)), **measured)}
     table = metrics_table(samples, [slots], 12.5, [{"second": 11, "results": 40}], TRIGGER_US).to_pandas()
     of_stage = table[table["instance"] == "slots"].set_index("metric")["value"]
     assert of_stage.to_dict() == pytest.approx({"latency_p50_ms": 8.0, "latency_p99_ms": 8.0}, rel=0.03)
@@ -158,7 +159,7 @@ def test_metrics_are_those_of_processes_of_slots_and_of_the_collector():
 
 
 def test_latency_is_told_stage_by_stage_where_there_are_several():
-    near, far = ({slot: {"latency": [[class_of(ms), 5]]} for slot in range(2)} for ms in (10.0, 25.0))
+    near, far = ({slot: Measured(latency=((class_of(ms), 5),)) for slot in range(2)} for ms in (10.0, 25.0))
     assert stage_latencies({"counter": near}) == []
     (line,) = stage_latencies({"counter": near, "second": far})
     assert re.search(r"counter (\d+\.\d) and \1 ms, second (\d+\.\d) and \2 ms$", line)

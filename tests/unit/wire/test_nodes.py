@@ -1,11 +1,12 @@
 """What is written into ZooKeeper comes back as it was, and every path is there once."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
-from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
+from keyshift.model.records import Installed, Measured, Released, UnitCame, UnitLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.wire import nodes
@@ -15,6 +16,7 @@ FIRST = Step((Move(UnitId(1), SlotId(0), SlotId(2)),), Mode(gate="slots"))
 SECOND = Step((), snapshot="one")
 EVENTS = (Event(5, "slot-1", "send", (3, 4), 2, 1, "slot-0"), Event(6, "slot-1", "end of input"))
 PLACES = (nodes.Location(3, "one/counter-0-ab-0", 0, 10, 77), nodes.Location(3, "two/counter-0-cd-0", 10, 5, 78, 2, 1))
+MEASURED = Measured(1.5, 0.5, ((0, 7),), ((12, 7),), 1, 2, 3, 4, 5)
 [FAULT] = parse("stop:slot@4:3s")
 MESSAGES = {
     "assignment": (nodes.ASSIGNMENT, PublishAssignment(Assignment.contiguous(4, 2), frozenset({1, 0}), "one")),
@@ -33,9 +35,9 @@ MESSAGES = {
     "unreadable": (nodes.UNREADABLE[1], nodes.Unreadable("0-ab", "no checksum")),
     "restored": (nodes.RESTORED[1], nodes.Restored((UnitCame(1, 5, 6),), 4)),
     "address": (nodes.ADDRESSES[1], "grpc://here:1"),
-    "handover": (nodes.HANDOVERS[1], nodes.Handover("here:1", (0, 1), 3, {"seconds": 1.5}, (7, 8), "0-ab", EVENTS)),
+    "handover": (nodes.HANDOVERS[1], nodes.Handover("here:1", (0, 1), 3, MEASURED, (7, 8), "0-ab", EVENTS)),
     "measure": (nodes.MEASURE, "ab"),
-    "measured": (nodes.measured("ab")[1], {"seconds": 1.5, "records": [[0, 7]]}),
+    "measured": (nodes.measured("ab")[1], replace(MEASURED, host="here", left_behind=(3,))),
     "copies": (nodes.COPIES, nodes.CopiesWanted("ab", FIRST.moves, 0.5, 10, whole=True)),
     "copied": (nodes.copied("ab")[1], nodes.CopiesClose(1, 2, 3, 4, 5)),
     "log": (nodes.LOG, "ab"),

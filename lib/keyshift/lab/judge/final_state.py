@@ -12,7 +12,7 @@ from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment
-from keyshift.model.records import SnapshotRecord, StepRecord
+from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results.verdict import Course, Inventory, Judgement, judge
 from keyshift.runtime.router import TICK_US
@@ -33,7 +33,7 @@ class StageEnd:
     records: Sequence[StepRecord]
     decisions: Sequence[tuple[int, Decision]] = ()  # with the number of the migration
     to_move: Collection[int] = ()  # units that were requested to change their slot
-    measures: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of each slot
+    measures: Mapping[int, Measured] = field(default_factory=dict)  # of each slot
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from keyshift.analysis.timelines import FAULT
 from keyshift.clock import SECOND_US
 from keyshift.lab.judge.final_state import FinalState, judged, judged_cuts
 from keyshift.lab.sampler import Sample
+from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
 from keyshift.progress import Say
 from keyshift.results import from_records
@@ -140,9 +141,9 @@ class Ended:
         )
 
 
-def bytes_by_key(measures: Iterable[Mapping[int, Mapping[str, Any]]]) -> int:
+def bytes_by_key(measures: Iterable[Mapping[int, Measured]]) -> int:
     """That were sent beside whole units. ``measures``: of each stage, what each slot measured."""
-    return sum(m["fetched_bytes"] + m["written_bytes"] for each in measures for m in each.values())
+    return sum(m.fetched_bytes + m.written_bytes for each in measures for m in each.values())
 
 
 def outcome(

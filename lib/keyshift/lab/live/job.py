@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from keyshift.experiment.live_spec import parameters, room
@@ -20,6 +21,7 @@ from keyshift.lab.ending import End
 from keyshift.lab.live.run import LiveRun, NotRunning
 from keyshift.lab.stage_plans import Proposal
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.records import Measured
 from keyshift.planner import Strategy, change, strategies
 from keyshift.planner.scaling import Scaling
 from keyshift.registry import unknown
@@ -195,7 +197,7 @@ class LiveJob:
         measured = run.measured
         for name, stage in status["stages"].items():
             for slot, of_slot in stage["of_slot"].items():
-                of_slot |= _figures(measured.get(name, {}).get(slot, {}))
+                of_slot |= _figures(measured.get(name, {}).get(slot))
         return status
 
     def _scaling(self, made: Sequence[Scaling]) -> dict[str, Any] | None:
@@ -313,7 +315,9 @@ def planned(proposal: Proposal) -> dict[str, Any]:
     return proposal.as_json() | {"steps": proposal.steps_as_json()}
 
 
-def _figures(measured: Mapping[str, Any]) -> dict[str, Any]:
+def _figures(measured: Measured | None) -> dict[str, Any]:
     """What a slot measured, without the units."""
-    figures = {name: value for name, value in measured.items() if isinstance(value, int | float)}
-    return figures | ({"records": sum(count for _, count in measured["records"])} if "records" in measured else {})
+    if measured is None:
+        return {}
+    figures = {name: value for name, value in asdict(measured).items() if isinstance(value, int | float)}
+    return figures | {"records": sum(count for _, count in measured.records)}

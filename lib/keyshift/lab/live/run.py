@@ -21,6 +21,7 @@ from keyshift.lab.sampler import Sampler
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
+from keyshift.model.records import Measured
 from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Before, Feed, Traffic
 
@@ -78,7 +79,7 @@ class LiveRun(Course):
         self.state = "starting"  # running, stopping
         self.began_at = math.nan  # seconds since the epoch
         self.rate = spec.run.rate
-        self.measured: Mapping[str, Mapping[int, Mapping[str, Any]]] = {}  # of each stage and slot, as it said last
+        self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
         self.migrations: list[Migration] = []
         self._before: list[dict[str, Any]] = []  # those that were requested of a process that is gone
         self._targets: dict[str, list[int]] = {}  # where units should come, by stage and number of one under way there

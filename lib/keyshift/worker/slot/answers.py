@@ -1,9 +1,10 @@
 """What a job asks of a slot beside the protocol: measurements, copies, the protocol log, and to fail."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from keyshift.clock import SECOND_US, now_us
+from keyshift.model.records import Measured
 from keyshift.wire import nodes, protocol_logs
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.replicator import Replicator
@@ -14,7 +15,7 @@ SOON_US = SECOND_US  # a fault that was asked for is old after that
 class SlotAnswers:
     """From kazoo's thread, until the slot is closed: the next holder knows more. ``measured()``: under the lock."""
 
-    def __init__(self, shared: Shared, replicator: Replicator, measured: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, shared: Shared, replicator: Replicator, measured: Callable[[], Measured]) -> None:
         self._shared, self._replicator, self._measured = shared, replicator, measured
 
     def listen(self) -> None:
@@ -30,11 +31,12 @@ class SlotAnswers:
         with shared.lock:
             if shared.closed.is_set():
                 return
-            answer = self._measured() | {
-                "host": shared.host.server.address.rsplit(":", 1)[0],
-                "left_behind": shared.host.left_behind(),
-                "queue_bytes": shared.core.queued_bytes,
-            }
+            answer = replace(
+                self._measured(),
+                host=shared.host.server.address.rsplit(":", 1)[0],
+                left_behind=tuple(shared.host.left_behind()),
+                queue_bytes=shared.core.queued_bytes,
+            )
         shared.coordination.acknowledge(nodes.measured(question)[shared.slot], answer)
 
     def _copies_wanted(self, order: nodes.CopiesWanted) -> None:

@@ -5,13 +5,13 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from keyshift.histogram import class_of
+from keyshift.model.records import Measured
 
 
 class Measures:
@@ -20,15 +20,15 @@ class Measures:
     ``units``: how many there are in the job.
     """
 
-    def __init__(self, units: int, before: Mapping[str, Any] | None) -> None:
-        before = before or {}
+    def __init__(self, units: int, before: Measured | None) -> None:
+        before = before or Measured()
         self._before = before
-        self._began = time.monotonic() - before.get("seconds", 0.0)
-        self._busy_s: float = before.get("busy_s", 0.0)
+        self._began = time.monotonic() - before.seconds
+        self._busy_s = before.busy_s
         self._records = np.zeros(units, np.int64)
-        for unit, count in before.get("records", ()):
+        for unit, count in before.records:
             self._records[unit] = count
-        self._latency = Counter(dict(before.get("latency", ())))
+        self._latency = Counter(dict(before.latency))
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -53,23 +53,22 @@ class Measures:
                 if position[row].as_py() >= 0:  # nobody waits for a timer's
                     self._latency[class_of((now_us - due[row].as_py()) / 1000)] += 1
 
-    def so_far(self, heat: npt.NDArray[np.int64], queue_peak_bytes: int, sent: Mapping[str, int]) -> dict[str, Any]:
-        """``seconds``, ``busy_s`` of them at work, ``records`` (rows of unit, count), peaks in bytes, and ``sent``;
-        ``latency`` from an event's due time to the result here (rows of class, count, see ``histogram``).
+    def so_far(self, heat: npt.NDArray[np.int64], queue_peak_bytes: int, sent: Mapping[str, int]) -> Measured:
+        """All but what is only so now.
 
         Of this batch: ``heat``, records of each unit; the longest queue; ``sent``, other counts by name.
         """
         records = self._records + heat
         served = np.flatnonzero(records)
-        peaks = {
-            "queue_peak_bytes": queue_peak_bytes,
-            "rss_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        }
-        return {
-            "seconds": time.monotonic() - self._began,
-            "busy_s": self._busy_s,
-            "records": np.stack([served, records[served]], axis=1).tolist(),
-            "latency": list(map(list, self._latency.items())),
-            **{name: max(peak, self._before.get(name, 0)) for name, peak in peaks.items()},
-            **{name: count + self._before.get(name, 0) for name, count in sent.items()},
-        }
+        rss_peak_bytes, before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, self._before
+        return Measured(
+            seconds=time.monotonic() - self._began,
+            busy_s=self._busy_s,
+            records=tuple(zip(served.tolist(), records[served].tolist(), strict=True)),
+            latency=tuple(self._latency.items()),
+            queue_peak_bytes=max(queue_peak_bytes, before.queue_peak_bytes),
+            rss_peak_bytes=max(rss_peak_bytes, before.rss_peak_bytes),
+            fetched_bytes=before.fetched_bytes + sent.get("fetched_bytes", 0),
+            fetched_keys=before.fetched_keys + sent.get("fetched_keys", 0),
+            written_bytes=before.written_bytes + sent.get("written_bytes", 0),
+        )

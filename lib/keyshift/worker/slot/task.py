@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.records import Measured
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import UnitState
@@ -309,7 +310,7 @@ class SlotTask:
     def _tell_fault(self, number: int) -> None:
         self._coordination.acknowledge(nodes.FAULTS[number], None)
 
-    def _measured(self) -> dict[str, Any]:
+    def _measured(self) -> Measured:
         core = self._core
         return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, self._effects.couriers.measures())
 

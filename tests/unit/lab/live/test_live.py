@@ -12,6 +12,7 @@ from keyshift.lab.live import run as live_run
 from keyshift.lab.live.run import LONGEST_PAUSE_S, WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment
+from keyshift.model.records import Measured
 from keyshift.waiting import wait_until
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
@@ -239,7 +240,7 @@ def scaling(monkeypatch):
         slots = range(stage.config.slots)
         share = 1.0 if stage.name == "counter-1" else 0.01
         records, busy_s = 100 * seen[stage.name], share * seen[stage.name]
-        return {n: {"seconds": 1.0, "records": [[n, records]], "busy_s": busy_s} for n in slots}
+        return {n: Measured(seconds=1.0, records=((n, records),), busy_s=busy_s) for n in slots}
 
     monkeypatch.setattr(Stage, "measure", measured)
     values = SMALL | {"workload": "chain", "trigger": "auto", "autoscale_s": 1, "slots_max": 4}

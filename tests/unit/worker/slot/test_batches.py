@@ -141,10 +141,10 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     task._effects.couriers._count(5, 0)
     after = measured(job, "two")
     job.end(task)
-    assert (after["fetched_bytes"], after["fetched_keys"], after["written_bytes"]) == (1005, 10, 70)
-    assert after["queue_peak_bytes"] == before["queue_peak_bytes"] == 12345
-    assert sum(count for _, count in before["records"]) == 8 and sum(count for _, count in after["records"]) == 9
-    assert after["seconds"] >= before["seconds"] > 0
+    assert (after.fetched_bytes, after.fetched_keys, after.written_bytes) == (1005, 10, 70)
+    assert after.queue_peak_bytes == before.queue_peak_bytes == 12345
+    assert sum(count for _, count in before.records) == 8 and sum(count for _, count in after.records) == 9
+    assert after.seconds >= before.seconds > 0
 
 
 def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypatch):

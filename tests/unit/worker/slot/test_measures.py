@@ -1,17 +1,20 @@
 """What a slot measures goes on from batch to batch."""
 
 import contextlib
-import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 
 from keyshift.histogram import class_of
+from keyshift.model.records import Measured
+from keyshift.wire.nodes import measured
 from keyshift.worker.slot import measures as module
 from keyshift.worker.slot.measures import Measures
 
 UNITS = 6
+MEASURED = measured("one")[0]
 
 
 def heat(**records):
@@ -23,7 +26,7 @@ def heat(**records):
 
 def handed_over(answer):
     """As the next holder reads it from ZooKeeper."""
-    return json.loads(json.dumps(answer))
+    return MEASURED.decode(MEASURED.encode(answer))
 
 
 def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monkeypatch):
@@ -41,25 +44,25 @@ def test_counts_and_seconds_add_up_over_batches_and_the_highest_peak_counts(monk
         now += seconds - 2
         answer = handed_over(made.so_far(of_batch, peak, sent))
         now += 100  # until the next batch begins
-    assert answer["seconds"] == 16
-    assert answer["busy_s"] == 6
-    assert answer["records"] == [[1, 15], [2, 2], [5, 1]]
-    assert answer["queue_peak_bytes"] == 900
-    assert (answer["fetched_bytes"], answer["written_bytes"]) == (42, 3)
+    assert answer.seconds == 16
+    assert answer.busy_s == 6
+    assert answer.records == ((1, 15), (2, 2), (5, 1))
+    assert answer.queue_peak_bytes == 900
+    assert (answer.fetched_bytes, answer.written_bytes) == (42, 3)
 
 
 def test_the_peak_of_memory_is_that_of_the_largest_process():
     here = Measures(UNITS, None).so_far(heat(), 0, {})
-    assert here["rss_peak_bytes"] > 1 << 20
-    larger = here | {"rss_peak_bytes": 1 << 50}
-    assert Measures(UNITS, larger).so_far(heat(), 0, {})["rss_peak_bytes"] == 1 << 50
+    assert here.rss_peak_bytes > 1 << 20
+    larger = replace(here, rss_peak_bytes=1 << 50)
+    assert Measures(UNITS, larger).so_far(heat(), 0, {}).rss_peak_bytes == 1 << 50
 
 
 def test_asking_does_not_change_the_answer():
-    made = Measures(UNITS, {"records": [[3, 4]], "fetched_bytes": 7})
+    made = Measures(UNITS, Measured(records=((3, 4),), fetched_bytes=7))
     first, second = (made.so_far(heat(u3=1), 0, {"fetched_bytes": 1}) for _ in range(2))
-    assert first["records"] == second["records"] == [[3, 5]]
-    assert first["fetched_bytes"] == second["fetched_bytes"] == 8
+    assert first.records == second.records == ((3, 5),)
+    assert first.fetched_bytes == second.fetched_bytes == 8
 
 
 def test_a_slot_that_fails_at_work_was_at_work(monkeypatch):
@@ -71,7 +74,7 @@ def test_a_slot_that_fails_at_work_was_at_work(monkeypatch):
         raise ValueError
     now += 4
     answer = made.so_far(heat(), 0, {})
-    assert (answer["busy_s"], answer["seconds"]) == (3, 7)
+    assert (answer.busy_s, answer.seconds) == (3, 7)
 
 
 def test_latency_is_that_of_the_first_and_the_last_event_of_each_frame_and_goes_on_from_batch_to_batch():
@@ -81,7 +84,7 @@ def test_latency_is_that_of_the_first_and_the_last_event_of_each_frame_and_goes_
     first.answered([frame, timer], 11_000)
     second = Measures(UNITS, handed_over(first.so_far(heat(), 0, {})))
     second.answered([frame], 11_000)
-    counts = dict(second.so_far(heat(), 0, {})["latency"])
+    counts = dict(second.so_far(heat(), 0, {}).latency)
     assert counts == {class_of(10.0): 2, class_of(2.0): 2}
 
 
@@ -90,4 +93,4 @@ def test_a_frame_without_results_has_no_latency():
     frame = pa.RecordBatch.from_pydict({"t": pa.array([], pa.int64()), "position": pa.array([], pa.int32())})
     made = Measures(UNITS, None)
     made.answered([frame], 11_000)
-    assert made.so_far(heat(), 0, {})["latency"] == []
+    assert made.so_far(heat(), 0, {}).latency == ()
