@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from keyshift.driver.spark import start_query
 from keyshift.model import frames
 from keyshift.model.keys import units_of
+from keyshift.model.markers import Ready, Said
 from keyshift.runtime.row import DATA, Row
 from keyshift.wire import channel
 from keyshift.wire.channel import PRIMER
@@ -91,7 +92,8 @@ def _slot(config: JobConfig) -> Task:
         assert context is not None
         number = context.partitionId()
         state: dict[int, tuple[int, bytes]] = {}
-        ready = [frames.encode(frames.empty(results), {"marker": "ready", "slot": number})]
+        said = Said(number, Ready(config.stage, config.attempt))
+        ready = [frames.encode(frames.empty(results), said.to_json())]
         for batch in batches:
             values, ready = ready, []
             for row in channel.received(batch):

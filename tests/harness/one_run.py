@@ -37,6 +37,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, QueryDied
 from keyshift.model.keys import Assignment, SlotId, Step
+from keyshift.model.markers import Marker, name_of
 from keyshift.planner import in_units, make_plan
 from keyshift.planner.targets import scale
 from keyshift.runtime.protocol_log import EVENTS, Event, to_lines
@@ -364,13 +365,13 @@ class Run:
         """So many frames of results."""
         return len(self._engine.results)
 
-    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
         """Until each of ``slots`` has said it."""
-        self._await(f"slots say {said['marker']!r}", lambda: set(slots) <= self.said(said))
+        self._await(f"slots say {name_of(said)!r}", lambda: set(slots) <= self.said(said))
 
-    def said(self, what: Mapping[str, Any]) -> set[int]:
+    def said(self, what: Marker) -> set[int]:
         """The slots that have said it."""
-        return {marker["slot"] for marker in list(self._engine.markers) if marker.items() >= what.items()}
+        return {slot for slot, marker in list(self._engine.markers) if marker == what}
 
     def revoke(self, versions: Collection[int]) -> None:
         """What counts is asked of the job here."""

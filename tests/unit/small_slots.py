@@ -130,14 +130,14 @@ class SmallJob:
         self._hosts.remove(host)
         host.close()
 
-    def made(self, slot, host, batch="0"):
+    def made(self, slot, host):
         """A slot that is not open yet."""
         self._monkeypatch.setattr(slot_task, "host_for", lambda config: host)
-        self._tasks.append(SlotTask(self.config, slot, batch))
+        self._tasks.append(SlotTask(self.config, slot))
         return self._tasks[-1]
 
-    def opened(self, slot, host, batch="0"):
-        task = self.made(slot, host, batch)
+    def opened(self, slot, host):
+        task = self.made(slot, host)
         task.open()
         return task
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -20,6 +20,7 @@ from keyshift.driver.stage import LedStage, StagePast, Unfinished
 from keyshift.driver.strikes import Services, Strikes
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.markers import Marker, Ready, Sealed
 from keyshift.model.records import Installed, Released, SnapshotRecord, StepRecord, UnitLeft
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
@@ -52,8 +53,8 @@ class Output(Said, Protocol):
     def received(self) -> int:
         """So much has come out that counts: grows as long as something does."""
 
-    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
-        """Until a marker that has what ``said`` has has come from each slot."""
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
+        """Until this marker has come from each slot."""
 
     def revoke(self, versions: Collection[int]) -> None:
         """What came out under ``versions`` counts for nothing: it comes once more."""
@@ -168,7 +169,7 @@ class Job:
         self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
         self.strikes.listen()
         for stage in self.stages:
-            ready = {"marker": "ready", "attempt": config.attempt, "stage": stage.name}
+            ready = Ready(stage.name, config.attempt)
             self._output.await_slots(range(stage.config.slots), ready, self.check)
         for stage in self.stages:  # now: a step has a deadline
             stage.start()
@@ -394,7 +395,7 @@ class Job:
         savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
         self.savepoints.append(savepoint)
         last = self.stages[-1]
-        sealed = {"marker": "sealed", "savepoint": name, "stage": last.name}
+        sealed = Sealed(last.name, name)
         self._output.await_slots(range(last.config.slots), sealed, self.check)
         return savepoint
 

@@ -2,15 +2,16 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from keyshift.clock import now_us
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
+from keyshift.model.markers import Marker, Sealed
 from keyshift.model.records import SnapshotRecord
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
@@ -40,8 +41,8 @@ class Snapshot:
 class Said(Protocol):
     """The results topic, as far as it tells what has come out of it."""
 
-    def said(self, what: Mapping[str, Any]) -> set[int]:
-        """The slots of which a marker has come that has what ``what`` has."""
+    def said(self, what: Marker) -> set[int]:
+        """The slots of which this marker has come."""
 
 
 class _Over(Exception):
@@ -207,7 +208,7 @@ class Snapshotter:
     def _await_results(self, name: str) -> None:
         """Until all that came before the snapshot has come out: it is not repeated."""
         last = self._stages[-1]
-        marker = {"marker": "sealed", "savepoint": name, "stage": last.name}
+        marker = Sealed(last.name, name)
         slots = set(range(last.config.slots))
 
         def there() -> bool:

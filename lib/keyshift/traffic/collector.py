@@ -4,10 +4,9 @@ Speaks JSON lines (see ``traffic.entry``). In: ``CollectorConfig``, then ``{"sto
 ``{"state": "ready"}``; every second ``{"second": ..., "results": ..., "p50_ms": ..., "p99_ms": ..., "by_slot": ...}``:
 latency from ``t`` to arrival of what arrived in that second of the epoch (null if nothing did), and for each slot its
 number, the sum of its latencies, and how many of them are within each of ``BUCKETS_MS`` and not within the one before,
-or beyond all; at once, for each marker frame, its metadata, e.g. ``{"marker": "ready", "stage": "counter", "slot":
-3}``; after stop, when nothing has arrived for a second and the file is written, ``{"state": "done", "results": ...}``.
-Results of timers (position -1) are kept, but not counted or timed in what is reported every second: no event waits for
-them.
+or beyond all; at once, for each marker frame, its metadata, see ``model.markers``; after stop, when nothing has arrived
+for a second and the file is written, ``{"state": "done", "results": ...}``. Results of timers (position -1) are kept,
+but not counted or timed in what is reported every second: no event waits for them.
 
 The file has the result columns, ``slot`` (the partition), ``log_offset`` (offset in that partition) and ``arrived_us``
 (microseconds since the epoch); rows of one partition are in the order of its log.

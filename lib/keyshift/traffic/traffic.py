@@ -15,6 +15,7 @@ from keyshift.clock import SECOND_US
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
+from keyshift.model.markers import Marker, Said, name_of
 from keyshift.traffic import lines, topics
 from keyshift.traffic.process import JsonProcess
 from keyshift.waiting import wait_until
@@ -162,7 +163,9 @@ class Traffic:
         self._as_lines = as_lines
         self._processes: list[JsonProcess] = []
         # The last that were said of each kind, by each slot of each stage; each once.
-        self._markers: defaultdict[tuple[Any, ...], deque[dict[str, Any]]] = defaultdict(lambda: deque(maxlen=MARKERS))
+        self._markers: defaultdict[tuple[int, str, type[Marker]], deque[Marker]] = defaultdict(
+            lambda: deque(maxlen=MARKERS)
+        )
         self._by_version: Counter[int] = Counter()  # results so far
         self._revoked: set[int] = set()  # versions
         self.seconds: list[dict[str, Any]] = []  # what the collector said of each second, as far as ``OF_A_SECOND``
@@ -238,9 +241,10 @@ class Traffic:
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "marker" in report:
-            said = self._markers[report["marker"], report.get("stage"), report["slot"]]
-            if report not in said:
-                said.append(report)
+            slot, marker = Said.from_json(report)
+            said = self._markers[slot, marker.stage, type(marker)]
+            if marker not in said:
+                said.append(marker)
         elif "second" in report:
             self.seconds.append({name: report[name] for name in OF_A_SECOND})
             for slot, *more in report["by_slot"]:
@@ -269,13 +273,12 @@ class Traffic:
                 f"begin at {offsets.get(partition, 0)}: Kafka has removed what is before, see its retention"
             )
 
-    def said(self, what: Mapping[str, Any]) -> set[int]:
-        """The slots of which a marker has come that has what ``what`` has, or lacks it."""
-        markers = [each for said in list(self._markers.values()) for each in list(said)]
-        return {each["slot"] for each in markers if all(each.get(name, value) == value for name, value in what.items())}
+    def said(self, what: Marker) -> set[int]:
+        """The slots of which this marker has come."""
+        return {slot for (slot, *_), said in list(self._markers.items()) if what in list(said)}
 
-    def await_slots(self, slots: Collection[int], said: Mapping[str, Any], check: Callable[[], None]) -> None:
-        """Until a marker that has what ``said`` has, or lacks it, has come from each slot.
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
+        """Until this marker has come from each slot.
 
         Raises ServiceUnavailable, naming who is missing, if ``SAY_S`` pass without a marker or a result, and what
         ``check`` raises.
@@ -290,7 +293,7 @@ class Traffic:
             return not missing()
 
         if not wait_until(all_said, SAY_S, LOOK_S, lambda: (len(missing()), self.received)):
-            what = f"{said['marker']!r} within {SAY_S:g} s"
+            what = f"{name_of(said)!r} within {SAY_S:g} s"
             raise ServiceUnavailable(f"slots {sorted(missing())} did not say {what}")
 
     def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from keyshift.model import frames
+from keyshift.model.markers import Said
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
@@ -17,14 +18,13 @@ from keyshift.worker.router import Routed, Routing
 from keyshift.workloads import ORIGIN
 
 Results = Sequence[pa.RecordBatch | Mark]
-Marker = dict[str, Any]  # what a slot says to the job, among its results
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
 
 class Exit(Protocol):
     """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
 
-    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Any]:
+    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[Any]:
         """Rows to emit now. ``watermark``: of the results that come later; see ``SlotCore.watermark``."""
 
     def rest(self) -> list[Any]:
@@ -62,12 +62,12 @@ class Sink:
     def __init__(self, config: JobConfig) -> None:
         self._schema = result_schema(config.make_stage())
 
-    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
+    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
         values: list[bytes] = []
         if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
             merged = some[0] if len(some) == 1 else pa.concat_batches(some)
             values += map(frames.encode, frames.cut(merged))
-        return [*values, *(frames.encode(frames.empty(self._schema), marker) for marker in markers)]
+        return [*values, *(frames.encode(frames.empty(self._schema), said.to_json()) for said in markers)]
 
     def rest(self) -> list[bytes]:  # noqa: D102
         return []
@@ -126,9 +126,9 @@ class Onward(Routing):
             self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
             return self._promised
 
-    def give(self, results: Results, markers: Sequence[Marker], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
+    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
         self._pending += results
-        rows = [(self._slot % self._slots, channel.packed(_said(marker))) for marker in markers]
+        rows = [(self._slot % self._slots, channel.packed(_row(said))) for said in markers]
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
         if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
@@ -222,5 +222,5 @@ def make_exit(config: JobConfig, slot: int) -> Exit:
     return Onward(following, slot) if following else Sink(config)
 
 
-def _said(marker: Marker) -> Row:
-    return Row(channel.MARKER, 0, 0, 0, 0, json.dumps(marker).encode())
+def _row(said: Said) -> Row:
+    return Row(channel.MARKER, 0, 0, 0, 0, json.dumps(said.to_json()).encode())

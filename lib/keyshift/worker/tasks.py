@@ -68,7 +68,7 @@ def slot(config: JobConfig, batch_s: float) -> Task:
         context = TaskContext.get()
         assert context is not None  # there is one in every task
         number = context.partitionId()
-        task = SlotTask(config, number, batch_id=context.getLocalProperty("streaming.sql.batchId") or "?")
+        task = SlotTask(config, number)
         over = time.monotonic() + batch_s  # as for a router, which a slot is of the next stage
         columns = ["slot", "router", "offset", "came_us", "went_us"]
         trace = Trace(config.trace, "slot", columns) if config.trace else None

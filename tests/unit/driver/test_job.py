@@ -17,6 +17,7 @@ from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, Snapshot
 from keyshift.model.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
+from keyshift.model.markers import name_of
 from keyshift.model.records import Installed, Measured, StepRecord, UnitCame
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
@@ -54,7 +55,7 @@ class Output:
 
     def await_slots(self, slots, said, check):
         check()
-        self.calls.append((said["marker"], sorted(slots)))
+        self.calls.append((name_of(said), sorted(slots)))
 
     def said(self, what):
         return set(range(9))

@@ -48,7 +48,7 @@ class Job:
         return replace(self.assignment, version=version)
 
     def said(self, what):
-        return self.said_by if what["savepoint"] in self.snapshots else set()
+        return self.said_by if what.savepoint in self.snapshots else set()
 
     def watch_children(self, folder, call):
         call(sorted(self.answers[folder.path]))

@@ -1,5 +1,6 @@
 """What is counted of what comes out of a system, and how slots are waited for; with processes: tests/integration."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.markers import Ready, Said, Sealed
 from keyshift.traffic import topics
 from keyshift.traffic import traffic as module
 from keyshift.traffic.traffic import Latencies, Topic, Traffic
@@ -75,21 +77,26 @@ def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_m
     assert len(traffic.seconds) == 4
 
 
+def says(traffic, slot, marker):
+    """As the collector tells it."""
+    traffic._heard(json.loads(json.dumps(Said(slot, marker).to_json())))
+
+
 def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic):
     for slot, savepoint in ((0, "one"), (1, "one"), (1, "one"), (2, "two")):
-        traffic._heard({"marker": "sealed", "slot": slot, "savepoint": savepoint})
-    assert traffic.said({"marker": "sealed", "savepoint": "one"}) == {0, 1}
-    assert traffic.said({"marker": "ready"}) == set()
+        says(traffic, slot, Sealed("counter", savepoint))
+    assert traffic.said(Sealed("counter", "one")) == {0, 1}
+    assert traffic.said(Sealed("other", "one")) == traffic.said(Ready("counter", 0)) == set()
 
 
 def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic):
     for number in range(1000):
         for slot in (0, 1):
-            traffic._heard({"marker": "sealed", "slot": slot, "stage": "counter", "savepoint": f"s{number}"})
-    traffic._heard({"marker": "ready", "slot": 0, "stage": "counter", "attempt": 3})
-    assert traffic.said({"marker": "sealed", "savepoint": "s999", "stage": "counter"}) == {0, 1}
-    assert traffic.said({"marker": "sealed", "savepoint": "s1", "stage": "counter"}) == set()
-    assert traffic.said({"marker": "ready", "attempt": 3}) == {0}
+            says(traffic, slot, Sealed("counter", f"s{number}"))
+    says(traffic, 0, Ready("counter", 3))
+    assert traffic.said(Sealed("counter", "s999")) == {0, 1}
+    assert traffic.said(Sealed("counter", "s1")) == set()
+    assert traffic.said(Ready("counter", 3)) == {0}
     assert sum(map(len, traffic._markers.values())) < 20
 
 
@@ -104,16 +111,15 @@ def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
 
 def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic):
     for slot, attempt in ((0, 1), (1, 0), (1, 1)):
-        traffic._heard({"marker": "ready", "slot": slot, "attempt": attempt})
-    traffic._heard({"marker": "ready", "slot": 2})  # that of another system may not know attempts
-    traffic.await_slots(range(3), {"marker": "ready", "attempt": 1}, nothing)
+        says(traffic, slot, Ready("counter", attempt))
+    traffic.await_slots(range(2), Ready("counter", 1), nothing)
 
 
 def test_slots_that_say_nothing_or_something_else_are_named(traffic):
-    traffic._heard({"marker": "ready", "slot": 0})
-    traffic._heard({"marker": "sealed", "slot": 1, "savepoint": "other"})
+    says(traffic, 0, Ready("counter", 0))
+    says(traffic, 1, Sealed("counter", "other"))
     with pytest.raises(ServiceUnavailable, match=r"slots \[0, 1\] did not say 'sealed' within 0.3 s"):
-        traffic.await_slots({0, 1}, {"marker": "sealed", "savepoint": "one"}, nothing)
+        traffic.await_slots({0, 1}, Sealed("counter", "one"), nothing)
 
 
 def test_while_results_come_slots_may_take_longer(traffic):
@@ -123,9 +129,9 @@ def test_while_results_come_slots_may_take_longer(traffic):
         calls.append(1)
         traffic._heard(second(len(calls), 1))
         if len(calls) == 4:
-            traffic._heard({"marker": "sealed", "slot": 0})
+            says(traffic, 0, Sealed("counter", "one"))
 
-    traffic.await_slots({0}, {"marker": "sealed"}, check)
+    traffic.await_slots({0}, Sealed("counter", "one"), check)
     assert len(calls) == 4
 
 
@@ -134,7 +140,7 @@ def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traf
         raise QueryDied("gone")
 
     with pytest.raises(QueryDied):
-        traffic.await_slots({0}, {"marker": "ready"}, died)
+        traffic.await_slots({0}, Ready("counter", 0), died)
 
     class Process:
         def check(self):
@@ -142,4 +148,4 @@ def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traf
 
     traffic._processes.append(Process())
     with pytest.raises(ServiceUnavailable, match="collector"):
-        traffic.await_slots({0}, {"marker": "ready"}, nothing)
+        traffic.await_slots({0}, Ready("counter", 0), nothing)

@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.markers import Marker, Sealed
 from keyshift.objects import Progress
 from keyshift.runtime.slot import Captured
 from keyshift.state import UnitState
@@ -27,7 +27,7 @@ class SlotSnapshots:
     """
 
     def __init__(
-        self, shared: Shared, store: Callable[[], SavepointStore], places: Places, say: Callable[[dict[str, Any]], None]
+        self, shared: Shared, store: Callable[[], SavepointStore], places: Places, say: Callable[[Marker], None]
     ) -> None:
         self._shared, self._store, self._places, self._say = shared, store, places, say
         self._writing = threading.Lock()
@@ -70,7 +70,7 @@ class SlotSnapshots:
             with self._shared.lock:
                 self.busy = False
                 if complete:
-                    self._say({"marker": "sealed", "savepoint": effect.snapshot})
+                    self._say(Sealed(self._shared.config.stage, effect.snapshot))
 
     def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
         """What there is to answer."""

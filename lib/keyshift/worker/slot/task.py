@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.markers import Marker, Ready, Said, Sealed
 from keyshift.model.records import Measured
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.runtime.snapshots import Snapshots
@@ -49,10 +50,9 @@ ASIDE_S = 0.02  # how often what waits is looked at, as long as something does, 
 class SlotTask:
     """One slot during one batch."""
 
-    def __init__(self, config: JobConfig, slot: int, batch_id: str) -> None:
+    def __init__(self, config: JobConfig, slot: int) -> None:
         self.slot = slot
         self._config = config
-        self._batch_id = batch_id
         self._host = host_for(config)
         self._faults = FaultPoints(config.faults, slot, config.attempt, self._tell_fault)
         self._stage = config.make_stage()
@@ -61,9 +61,9 @@ class SlotTask:
         self._closed = threading.Event()
         self._waits = threading.Event()  # something does, or the batch is over
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._marker: dict[str, Any] | None = None
+        self._marker: Said | None = None
         self._marker_at = 0.0
-        self._to_say: list[dict[str, Any]] = []  # other markers, each once; also of slots of the stage before
+        self._to_say: list[Said] = []  # other markers, each once; also of slots of the stage before
         self._sealing = False  # a savepoint is being written, or nobody has been told that it is
         self._deadline = 0.0
         self._progress: tuple[Any, ...] = ()  # since the input has ended: what changes while something comes or goes
@@ -110,7 +110,7 @@ class SlotTask:
         host.open(self)
         self._coordination.watch(nodes.STEPS, self._steps_published)
         self._coordination.register(nodes.ADDRESSES[self.slot], host.server.address)
-        self._set_marker({"marker": "ready", "attempt": config.attempt, "batch": self._batch_id})
+        self._set_marker(Ready(config.stage, config.attempt))
         if not host.warm:
             host.warm = True
             self._background(self._warm_up)
@@ -213,7 +213,7 @@ class SlotTask:
                 if row.kind == BARRIER:
                     self._faults.reached("align", row.version)
                 elif row.kind == MARKER:
-                    self._to_say.append(json.loads(bytes(row.payload)))
+                    self._to_say.append(Said.from_json(json.loads(bytes(row.payload))))
             return self._emit()
 
     def stalled(self, in_time: bool = True) -> bool:
@@ -256,7 +256,7 @@ class SlotTask:
         if self._marker and time.monotonic() >= self._marker_at:
             markers.append(self._marker)
             self._marker_at = time.monotonic() + MARKER_EVERY_S
-            if self._marker["marker"] == "ready":
+            if isinstance(self._marker.marker, Ready):
                 self._marker = None
             else:
                 self._sealing = False
@@ -268,14 +268,11 @@ class SlotTask:
         """What is to be emitted at the end of the batch, when the slot is settled."""
         return self.exit.rest()
 
-    def _say(self, marker: dict[str, Any]) -> None:
-        self._to_say.append(self._named(marker))
+    def _say(self, marker: Marker) -> None:
+        self._to_say.append(Said(self.slot, marker))
 
-    def _set_marker(self, marker: dict[str, Any]) -> None:
-        self._marker, self._marker_at = self._named(marker), 0.0
-
-    def _named(self, marker: dict[str, Any]) -> dict[str, Any]:
-        return marker | {"stage": self._config.stage, "slot": self.slot}
+    def _set_marker(self, marker: Marker) -> None:
+        self._marker, self._marker_at = Said(self.slot, marker), 0.0
 
     def _raise_trouble(self) -> None:
         if self._trouble:
@@ -359,4 +356,4 @@ class SlotTask:
     def _save(self, savepoint: str, states: list[tuple[int, UnitState]]) -> None:
         self._snapshots.save(savepoint, states)
         with self._lock:
-            self._set_marker({"marker": "sealed", "savepoint": savepoint})
+            self._set_marker(Sealed(self._config.stage, savepoint))

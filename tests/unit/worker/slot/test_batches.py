@@ -64,7 +64,7 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     job.barrier(task)
     assert [row["count"] for row in job.data(task, KEYS)] == [1] * 8
     job.end(task)
-    task = job.opened(0, following(job, first), "1")
+    task = job.opened(0, following(job, first))
     job.barrier(task)
     results = job.data(task, [*KEYS, 3]) + job.end(task)
     assert sorted((row["key"], row["count"]) for row in results) == sorted([*((key, 2) for key in KEYS), (3, 3)])
@@ -89,7 +89,7 @@ def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypa
     job.barrier(task)
     job.data(task, KEYS)
     job.end(task)
-    task = job.opened(0, job.process(), "1")
+    task = job.opened(0, job.process())
     job.barrier(task)
     results = job.data(task, KEYS) + job.end(task)
     assert len(broken) == 2
@@ -101,7 +101,7 @@ def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
     gone = job.process()
     job.end(job.opened(0, gone))
     job.ends(gone)
-    task = job.opened(0, job.process(), "1")
+    task = job.opened(0, job.process())
     with pytest.raises(ServiceUnavailable, match=gone.server.address):
         until(lambda: False, lambda: job.barrier(task))
 
@@ -134,7 +134,7 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
-    task = job.opened(0, following(job, first), "1")
+    task = job.opened(0, following(job, first))
     until(lambda: task._core.machine.settled)
     job.barrier(task)
     job.data(task, [3])
@@ -183,7 +183,7 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
     task.seal()
     job.nodes.put(nodes.MEASURE, "one")
     assert job.nodes.get(nodes.measured("one")[0]) is None
-    job.opened(0, host, "1")
+    job.opened(0, host)
     until(lambda: job.nodes.get(nodes.measured("one")[0]))
 
 
@@ -239,7 +239,7 @@ def test_a_slots_log_goes_on_in_the_next_batch(make, following):
     task = job.opened(0, first)
     job.barrier(task)
     job.end(task)
-    task = job.opened(0, following(job, first), "1")
+    task = job.opened(0, following(job, first))
     until(lambda: task._core.machine.settled)
     job.barrier(task)
     events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
@@ -283,7 +283,7 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     first = acknowledged(job)
     (name,) = job.bucket.objects
     job.end(task)
-    task = job.opened(0, following(job, host), "1")
+    task = job.opened(0, following(job, host))
     until(lambda: task._core.machine.settled)
     for unit, key in enumerate(map(job.keys_of, range(4))):  # as nobody does it, but then it is seen what is read
         task._core.states[unit].values[key[0]] = (99, b"")
@@ -338,7 +338,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
     job.savepoint(task)
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
-    task = job.opened(0, following(job, host), "1")
+    task = job.opened(0, following(job, host))
     until(lambda: task._core.machine.settled)
     clock.now_us += BEGIN_US
     fired = job.barrier(task) + job.savepoint(task) + job.tick(task, BEGIN_US * 2) + job.tick(task, BEGIN_US * 3)
@@ -353,7 +353,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
         job.barrier(task, router=router)
     job.data(task, KEYS)
     job.end(task)
-    task = job.opened(0, following(job, host), "1")
+    task = job.opened(0, following(job, host))
     until(lambda: task._core.machine.settled)
     clock.now_us += BEGIN_US
     for router in (0, 1):

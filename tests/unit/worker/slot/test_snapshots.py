@@ -10,6 +10,7 @@ from small_slots import SmallJob, until
 from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
+from keyshift.model.markers import Said, Sealed
 from keyshift.wire.config import result_schema
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import Manifest
@@ -29,8 +30,8 @@ def begin(job, version, name):
     job.publish(version, Step((), snapshot=name))
 
 
-def opened(job, host, batch="0", version=1):
-    task = job.opened(0, host, batch)
+def opened(job, host, version=1):
+    task = job.opened(0, host)
     for router in (0, 1):
         job.barrier(task, version, router=router)
     return task
@@ -83,7 +84,7 @@ def test_it_is_said_behind_the_results_when_it_is_written(job):
     snapshot(job, task, 2, "one")
     said = []
     until(lambda: said, lambda: said.extend(markers(job, task)))
-    assert said == [{"marker": "sealed", "savepoint": "one", "stage": "counter", "slot": 0}]
+    assert list(map(Said.from_json, said)) == [Said(0, Sealed("counter", "one"))]
     assert markers(job, task) == [], "once"
 
 
@@ -98,12 +99,12 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     second = answer(job, "two")
     assert second.bytes < first.bytes / 2 and len(second.places) == len(first.places) + 1
     job.end(task)
-    task = opened(job, host, "1", version=3)
+    task = opened(job, host, version=3)
     job.data(task, [4], version=3)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert answer(job, "three").bytes < first.bytes / 2, "the state is in the same process"
     job.end(task)
-    task = opened(job, job.process(), "2", version=4)
+    task = opened(job, job.process(), version=4)
     until(lambda: task._core.machine.settled)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert len(answer(job, "four").places) == 4, "all anew, from another process"
@@ -131,7 +132,7 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
     job.snapshot(task, 2, "one", router=0)
     job.data(task, KEYS, version=2, router=0)
     assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
-    task = opened(job, host, "1", version=2)
+    task = opened(job, host, version=2)
     assert "did not come to all routers" in answer(job, "one").failed
     assert job.nodes.get(ack(2, "captured", 0)) is not None
     assert len(job.data(task, [0], version=2)) == 1

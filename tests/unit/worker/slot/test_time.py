@@ -49,7 +49,7 @@ class Batches:
         self.task = None
 
     def begin(self):
-        self.task = SlotTask(JOB, 0, "0")
+        self.task = SlotTask(JOB, 0)
         self.task.open()
         self.rows(*(Row(BARRIER, router, 1, 0, 0) for router in (0, 1)))
 
