@@ -26,7 +26,6 @@ from keyshift.wire.faults import Fault
 T = TypeVar("T")
 Events = tuple[Event, ...]  # of a protocol log
 
-
 _codec: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # made when it is first needed: it takes milliseconds
 
 
