@@ -179,7 +179,7 @@ class Session:
             for path, value in acks:
                 self._ensemble.put(path, value, over=False)
         elif acks:
-            self._over = "was refused: there is no root"
+            self._end("was refused: there is no root")
 
     def register(self, path: str, value: Any) -> None:
         with self._talking():

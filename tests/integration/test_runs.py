@@ -50,11 +50,7 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
     check_migrations(lab, manifest, 2 * len(TOGETHER))
 
 
-def _param(name):
-    return pytest.param(name, marks=pytest.mark.nightly("a quarter of a minute each")) if name in TOGETHER else name
-
-
-@pytest.mark.parametrize("strategy", [_param(name) for name in LIVE])
+@pytest.mark.parametrize("strategy", [at_night(name) if name in TOGETHER else name for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
     run = spec(

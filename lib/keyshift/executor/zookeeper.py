@@ -121,8 +121,7 @@ class Coordination(Session):
         with self._talking():
             self._confirm()
             for part, piece in parts:
-                with contextlib.suppress(NodeExistsError):  # it arrived, and the answer did not
-                    self._create(part, piece)
+                self._ensure(part, piece)  # it may have arrived, and the answer not
             try:
                 self._client.retry(self._put, node, data)
             except BadVersionError:
@@ -146,6 +145,11 @@ class Coordination(Session):
         except NoNodeError:
             self._make_parents(node)
             self._client.retry(self._client.create, node, data, ephemeral=ephemeral)
+
+    def _ensure(self, node: str, data: bytes = b"") -> None:
+        """Create it, if it is not there."""
+        with contextlib.suppress(NodeExistsError):
+            self._create(node, data)
 
     def _make_parents(self, node: str) -> None:
         """Raises NoNodeError if the root is not there."""
@@ -317,8 +321,7 @@ class Coordination(Session):
         """Call with the names below a node, now and at every change, until it returns False. Creates the node."""
         node = f"{self.root}/{path}"
         with self._talking():
-            with contextlib.suppress(NodeExistsError):
-                self._create(node, b"")
+            self._ensure(node)
             self._client.ChildrenWatch(node, call)
         self.check()
 
@@ -334,8 +337,7 @@ class Coordination(Session):
 
         def elected() -> None:
             if self._term is None:
-                with contextlib.suppress(NodeExistsError):
-                    self._create(f"{self.root}/leader", b"")
+                self._ensure(f"{self.root}/leader")
                 self._term = self._client.retry(self._begin_term, f"{self.root}/election/{election.lock.node}", name)
             act()
 
