@@ -112,7 +112,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
     assert any("checksum" in note for note in manifest.notes), manifest.notes
 
 
-@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])
+@pytest.mark.parametrize("strategy, moment", [at_night("fluid", "moving"), ("stop_restart", "restored")])
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
     when = []
