@@ -12,12 +12,13 @@ import pytest
 from kazoo.client import KazooState
 
 from keyshift.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.executor import zookeeper, zookeeper_client
 from keyshift.executor import zookeeper_session as module
 from keyshift.executor.zookeeper import PART_BYTES, Coordination
 from keyshift.folders import silent
 from keyshift.services.zookeeper import ZooKeeper
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 
 
 class Server:
@@ -57,6 +58,13 @@ def until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """On a machine that is busy it takes half a minute until the server has started anew."""
+    for each in (zookeeper, zookeeper_client, module):
+        monkeypatch.setattr(each, "GIVE_UP_S", 120.0)
 
 
 @pytest.fixture(scope="module")
