@@ -16,6 +16,9 @@ DOCKER ?= docker
 # keyshift:TAG, the TAG from the version of the project and its lock; needs nothing installed.
 IMAGE = keyshift:$$(PYTHONPATH=lib $(PYTHON) -m keyshift.place.image)
 
+# Every command is a new process, and so is every part of a job: modules are compiled once, whatever the environment.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run lab up down test nightly lint format bench bench-state bench-strategies faults soak lock clean image kind test-kubernetes
 
@@ -34,9 +37,9 @@ up: $(READY) ## start Kafka, ZooKeeper and MinIO
 down: $(READY) ## stop them
 	@$(BIN)/keyshift down
 
-# The order of the folders, fast ones first, is `testpaths` in pyproject.toml.
+# The order of the folders is `testpaths` in pyproject.toml; xdist would begin with the files of most tests.
 test: lint ## lint, then every test, those with real services too; two files at a time (one after the other: ARGS="-n 0")
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 nightly: $(READY) ## property and contract tests with many more examples, thousands of threaded runs, every notebook
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract tests/notebooks tests/integration $(ARGS)

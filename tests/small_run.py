@@ -1,7 +1,6 @@
 """A run that takes a quarter of a minute."""
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from keyshift.experiment.spec import RunSpec, make_spec
 
@@ -20,6 +19,6 @@ def spec(**values: object) -> RunSpec:
     return make_spec(SMALL | values)
 
 
-def at_night(*values: object) -> ParameterSet:
+def at_night(*values: object) -> object:
     """A set of parameters that only `make nightly` has: `make test` has another one that takes the same path."""
     return pytest.param(*values, marks=pytest.mark.nightly("`make test` has another value"))

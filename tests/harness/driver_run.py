@@ -26,6 +26,7 @@ from keyshift.control import background
 from keyshift.control.forgetting import forget
 from keyshift.model.errors import KeyshiftError
 from keyshift.results.manifest import Manifest
+from keyshift.waiting import wait_until
 
 NAME = "job"
 BEGINS_S = ENDS_S = 30.0  # for a driver to begin, and to end if it has to
@@ -86,12 +87,9 @@ class Run:
         if self._is_over() or (driver := self._next(list(life.faults), life.twice)) is None:
             return
         self._seen["lives"] += 1
-        begins_by = time.monotonic() + BEGINS_S
-        while life.runs and driver.there and not driver.runs and time.monotonic() < begins_by:
-            time.sleep(0.01)
-        until = time.monotonic() + life.seconds
-        while time.monotonic() < until and driver.there:
-            time.sleep(0.01)
+        if life.runs:
+            wait_until(lambda: driver.runs or not driver.there, BEGINS_S, 0.01)
+        wait_until(lambda: not driver.there, life.seconds, 0.01)
         if driver.there:
             self._judge.see_snapshots(driver)
         if driver.there:

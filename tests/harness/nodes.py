@@ -181,7 +181,7 @@ class Session:
             for path, data in acks:
                 self._ensemble.put(path, data, over=False)
         elif acks:
-            self._over = "was refused: there is no root"
+            self._end("was refused: there is no root")
 
     def register(self, node: Node[T], value: T) -> None:
         path, data = self._at(node), node.encode(value)

@@ -21,8 +21,11 @@ def stack(session_stack: Stack) -> Endpoints:
 
 @pytest.fixture(scope="module")
 def lab(stack: Endpoints, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A lab on them, for runs of up to six routers and slots; the runs of a file share its Spark session."""
-    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=6, say=lambda line: None) as lab:
+    """A lab on them, for runs of up to six routers and slots; the runs of a file share its Spark session.
+
+    There are cores for two queries: a slow machine still ends the tasks of one that died when the next one begins.
+    """
+    with Lab(stack, jars("spark"), tmp_path_factory.mktemp("lab"), cores=12, say=lambda line: None) as lab:
         yield lab
 
 

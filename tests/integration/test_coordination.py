@@ -15,11 +15,12 @@ from kazoo.client import KazooState
 from keyshift.folders import silent
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.services.zookeeper import ZooKeeper
+from keyshift.wire import client, coordination
 from keyshift.wire import session as module
 from keyshift.wire.coordination import PART_BYTES, Coordination
 from keyshift.wire.nodes import ALL, Folder, Node
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 
 
 class Server:
@@ -59,6 +60,13 @@ def until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """On a machine that is busy it takes half a minute until the server has started anew."""
+    for each in (coordination, client, module):
+        monkeypatch.setattr(each, "GIVE_UP_S", 120.0)
 
 
 @pytest.fixture(scope="module")

@@ -11,24 +11,28 @@ from keyshift.wire.savepoint import SavepointStore
 from small_run import at_night, spec
 
 
-def workers():
-    """The Python workers of Spark: each runs one router or one slot."""
+def kill_workers():
+    """All Python workers of Spark: each runs one router or one slot, or is idle since an earlier query has ended."""
     daemons = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
             if "keyshift.worker.daemon" in process.cmdline():
                 daemons.append((process, process.ppid()))
     forking = {parent for _, parent in daemons}
-    return [process for process, _ in daemons if process.pid not in forking]
+    killed = [process for process, _ in daemons if process.pid not in forking]
+    for process in killed:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return killed
 
 
 def killer(line, when):
-    """What a lab says; the first time it says ``line``, kill a worker."""
+    """What a lab says; the first time it says ``line``, kill the workers."""
 
     def say(text):
         if line in text and not when:
             when.append(text)
-            workers()[0].kill()
+            kill_workers()
 
     return say
 
@@ -108,7 +112,7 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
     assert any("checksum" in note for note in manifest.notes), manifest.notes
 
 
-@pytest.mark.parametrize("strategy, moment", [("fluid", "moving"), ("stop_restart", "restored")])
+@pytest.mark.parametrize("strategy, moment", [at_night("fluid", "moving"), ("stop_restart", "restored")])
 def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, strategy, moment):
     run = spec(strategy=strategy, workload="windowcount", key_groups=128, seconds=16.0, rate=1000.0)
     when = []
@@ -125,8 +129,7 @@ def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(lab, mo
 
     def kill_first(job, *told):
         if not killed:
-            killed.append(workers()[0])
-            killed[0].kill()
+            killed.extend(kill_workers())
         return savepoint(job, *told)
 
     monkeypatch.setattr(Job, "savepoint", kill_first)

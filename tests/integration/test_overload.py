@@ -62,6 +62,7 @@ def test_far_too_much_during_a_migration_makes_it_slow_and_the_verdict_stays_exa
     assert [note for note in manifest.notes if "worked off" in note]
 
 
+@pytest.mark.nightly("a minute; test_load has the generator alone")
 def test_a_rate_that_no_generator_can_make_is_told_and_what_it_made_is_judged(lab):
     run = make_spec({"rate": 50_000_000.0, "warmup_s": 0.5, "seconds": 0.5, "trigger_s": 0.2, "catch_up_s": 120.0})
     manifest = lab.run(run)

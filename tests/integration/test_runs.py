@@ -1,5 +1,7 @@
 """Whole runs on real Spark, Kafka, ZooKeeper and MinIO: small ones, judged by the oracle, read back from the store."""
 
+import json
+
 import pytest
 
 from keyshift.experiment.live_spec import live_spec
@@ -35,21 +37,20 @@ TOGETHER = [name for name in LIVE if strategies.get(name).bins == 1 and name not
 def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_other(lab):
     """In one job, out and to one slot: what comes back has been elsewhere, and the next preset finds it as it is."""
     job = lab.start(live_spec(SMALL_LIVE | {"workload": "windowcount", "keys": 2000, "slots_max": 4, "snapshot_s": 0}))
-    for strategy in TOGETHER:
-        for slots in (4, 1):
-            job.plan(strategy, slots)
-            assert wait_until(lambda: not job.status()["migrating"], 120, 0.02), (strategy, slots, job.status())
-    manifest = job.stop()
+    try:
+        for strategy in TOGETHER:
+            for slots in (4, 1):
+                job.plan(strategy, slots)
+                done = wait_until(lambda: not job.status()["migrating"], 600, 0.02)
+                assert done, json.dumps([strategy, slots, job.status()], indent=1, default=str)
+    finally:
+        manifest = job.stop()
     assert manifest.status == "ok", manifest.verdict.examples
     assert [each["outcome"] for each in job.status()["migrations"]] == ["complete"] * 2 * len(TOGETHER)
     check_migrations(lab, manifest, 2 * len(TOGETHER))
 
 
-def _param(name):
-    return pytest.param(name, marks=pytest.mark.nightly("a quarter of a minute each")) if name in TOGETHER else name
-
-
-@pytest.mark.parametrize("strategy", [_param(name) for name in LIVE])
+@pytest.mark.parametrize("strategy", [at_night(name) if name in TOGETHER else name for name in LIVE])
 def test_every_preset_moves_state_timers_and_windows_there_and_back(lab, strategy):
     """Out, to one slot, and out again in one job: what comes back has been elsewhere, and partly still is."""
     run = spec(

@@ -16,6 +16,7 @@ from keyshift.services.jars import jars
 from keyshift.services.kafka import Kafka
 from keyshift.services.stack import Stack
 from keyshift.traffic import topics
+from small_run import at_night
 
 PASSWORD = 'a "pass word" with \\ in it'
 PLAIN, SCRAM = (SignIn(mechanism, "lab", PASSWORD) for mechanism in ("PLAIN", "SCRAM-SHA-512"))
@@ -69,7 +70,7 @@ def guarded(tmp_path_factory):
         stack.down()
 
 
-@pytest.mark.parametrize("sign_in", [PLAIN, SCRAM], ids=lambda sign_in: sign_in.mechanism)
+@pytest.mark.parametrize("sign_in", [at_night(PLAIN), SCRAM])
 def test_a_run_signs_in_with_everything_that_speaks_to_kafka_and_tells_nobody_how(guarded, tmp_path, sign_in):
     endpoints = dataclasses.replace(guarded, sign_in=sign_in)
     with Lab(endpoints, jars("spark"), tmp_path, RUN.cores, lambda line: None) as lab:

@@ -39,12 +39,12 @@ def test_the_script_was_played_and_the_run_is_correct(executed):
     assert row["units_moved"] > 0
     assert row["events"] > 500 * 9, "the rate was doubled"
     said = "\n".join(o["data"].get("text/markdown", "") for o in outputs(copy) if "data" in o)
-    scaled, doubled = re.search(
-        rf"\*\*scale 3\*\* at (\d+) s: {row['units_moved']} units moved.*\*\*double\*\* at (\d+) s: no unit moved",
-        said,
-        re.S,
-    ).groups()
-    assert int(scaled) >= 2 and int(doubled) >= 5
+    pressed = re.findall(r"\*\*(scale 3|double)\*\* at (\d+) s: (no|\d+) units? moved", said)
+    assert [what for what, *_ in pressed] == ["scale 3", "double"], said
+    (_, scaled_s, _), (_, doubled_s, _) = pressed
+    assert int(scaled_s) >= 2 and int(doubled_s) >= 5
+    # Some are seen to move behind the second button if the machine is slow.
+    assert sum(int(moved) for *_, moved in pressed if moved != "no") == row["units_moved"]
 
 
 def test_the_last_picture_and_what_was_seen_are_in_the_copy_and_no_widget_is(executed):

@@ -13,7 +13,7 @@ from bench.soak.watch import ROLES, Sample
 from keyshift.analysis.growth import Growth, growth
 from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
 
-MEASURES = {"rss_mib": "MiB", "threads": "threads", "fds": "open files"}
+MEASURES = {"held_mib": "MiB", "threads": "threads", "fds": "open files"}
 PROCESSES = "processes"
 # Growth per hour that counts as none, beside what chance explains.
 MEMORY_MIB, MEMORY_SHARE = 4.0, 0.02  # of a process, and of its median: the larger of the two
@@ -74,9 +74,10 @@ def grown(samples: Sequence[Sample], warm_up_s: float) -> list[Grown]:
         some = table[table["role"] == role]
         lives = [one for _, one in some.groupby("pid")]
         for measure in MEASURES:
-            seen = growth([(one["age_s"].tolist(), one[measure].tolist()) for one in lives], warm_up_s, bin_s)
+            measured = [one.dropna(subset=[measure]) for one in lives]
+            seen = growth([(one["age_s"].tolist(), one[measure].tolist()) for one in measured], warm_up_s, bin_s)
             tolerance = COUNTS
-            if measure == "rss_mib":
+            if measure == "held_mib":
                 tolerance = max(MEMORY_MIB, MEMORY_SHARE * seen.median if seen else 0.0)
             found.append(Grown(role, measure, seen, tolerance))
         if len(some):
@@ -130,7 +131,7 @@ def figure(samples: Sequence[Sample], happened: Sequence[Happened], rows: Sequen
     table = pd.DataFrame(samples, columns=Sample._fields)
     table["minutes"] = table["t_s"] / 60
     roles = [role for role in ROLES if (table["role"] == role).any()]
-    shown = ("rss_mib", "threads", "fds")
+    shown = ("held_mib", "threads", "fds")
     made, axes = panel_grid(len(roles) * len(shown), len(shown), (4.4, 1.7), sharex=True)
     known = {(row.role, row.measure): row for row in rows}
     for number, ax in enumerate(axes):
@@ -139,6 +140,7 @@ def figure(samples: Sequence[Sample], happened: Sequence[Happened], rows: Sequen
         slope = f", {'GROWS by ' if row.leaks else ''}{row.found.slope:.1f} per hour" if row and row.found else ""
         heading(ax, f"{role}: {MEASURES[measure]}{slope}", pad=3)
         for _, life in some.groupby("pid"):
+            life = life.dropna(subset=[measure])
             ax.plot(life["minutes"], life[measure], linewidth=1, color="#0072B2", alpha=0.8)
         ax.set_ylim(0, 1.15 * float(some[measure].max()) + 1)
         for each in happened:

@@ -1,7 +1,14 @@
-"""Memory, threads and open files of every process of a job, and of the services that it uses."""
+"""Memory, threads and open files of every process of a job, and of the services that it uses.
+
+A heap that fills up is no leak, so of a JVM counts what is left after a collection, and what it has beside its heap.
+"""
 
 import contextlib
 import csv
+import os
+import re
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,14 +28,22 @@ DAEMON = "keyshift.worker.daemon"  # forks the workers, whose command line is th
 ROLES = ("driver", "jvm", "daemon", "worker", *SIGNS, *SERVICES)
 
 
+COLLECT_EVERY_S = 60.0
+JCMD_S = 15.0  # a process that a fault has stopped does not answer
+# Pages of a heap are resident from when they belong to it, so that what is resident beside the heap can be told.
+TOUCHED = {"JAVA_TOOL_OPTIONS": "-XX:+AlwaysPreTouch"}
+
+
 class Sample(NamedTuple):
-    """Of one process: ``t_s`` since the watch began; ``age_s`` since the process began."""
+    """Of one process: ``t_s`` since the watch began; ``age_s`` since the process began; ``held_mib``: its resident
+    memory without what is free in the heap of a JVM, None where that was not measured.
+    """
 
     t_s: float
     role: str
     pid: int
     age_s: float
-    rss_mib: float
+    held_mib: float | None
     threads: int
     fds: int
 
@@ -36,10 +51,15 @@ class Sample(NamedTuple):
 class Watch:
     """Samples every ``every_s``, into ``rows`` and a file, from the first ``follow`` on. A context manager.
 
-    A process that was seen once is watched until it is gone, whoever its parent is by then.
+    A process that was seen once is watched until it is gone, whoever its parent is by then. Raises ServiceUnavailable
+    without the ``jcmd`` of a JDK.
     """
 
     def __init__(self, stack: Stack, file: Path, every_s: float) -> None:
+        self._jcmd = shutil.which("jcmd") or ""
+        if not self._jcmd:
+            raise ServiceUnavailable("a soak needs `jcmd`, which a JDK has and a JRE has not; it is not in PATH")
+        self._collected: dict[int, float] = {}
         self._stack, self._file, self._every_s = stack, file, every_s
         self._driver: int | None = None
         self.rows: list[Sample] = []
@@ -88,15 +108,33 @@ class Watch:
         for process, role in self.alive().items():
             with contextlib.suppress(psutil.Error):
                 with process.oneshot():
-                    age_s, rss = now - process.create_time(), process.memory_info().rss / MIB
+                    age_s, held = now - process.create_time(), self._held_mib(process)
                     counts = process.num_threads(), process.num_fds()
-                row = Sample(round(now - self._began, 2), role, process.pid, round(age_s, 2), round(rss, 3), *counts)
+                row = Sample(round(now - self._began, 2), role, process.pid, round(age_s, 2), held, *counts)
                 some.append(row)
         csv.writer(file).writerows(some)
         file.flush()
         self.rows += some
         for process in set(self._known) - set(self.alive()):
             del self._known[process]
+
+    def _held_mib(self, process: psutil.Process) -> float | None:
+        free = 0.0
+        if process.name() == "java":
+            if time.monotonic() < self._collected.get(process.pid, 0.0) + COLLECT_EVERY_S:
+                return None
+            self._collected[process.pid] = time.monotonic()
+            try:
+                self._ask(process, "GC.run")
+                free = free_mib(self._ask(process, "GC.heap_info"))
+            except (OSError, subprocess.SubprocessError):
+                return None
+        return round(process.memory_info().rss / MIB - free, 3)
+
+    def _ask(self, process: psutil.Process, command: str) -> str:
+        asked = [self._jcmd, str(process.pid), command]
+        plain = {name: value for name, value in os.environ.items() if name not in TOUCHED}
+        return subprocess.run(asked, check=True, capture_output=True, text=True, timeout=JCMD_S, env=plain).stdout
 
     def _found(self) -> Iterator[tuple[psutil.Process, str]]:
         for name in SERVICES:
@@ -123,6 +161,12 @@ def role_of(name: str, command: list[str], parent: psutil.Process | None) -> str
         above = parent.cmdline() if parent else []
         return "worker" if DAEMON in above else "daemon"
     return "jvm" if name == "java" else None
+
+
+def free_mib(heap_info: str) -> float:
+    """What belongs to a heap and is not used, from what ``jcmd PID GC.heap_info`` says of the serial collector."""
+    rooms = re.findall(r"generation +total (\d+)K, used (\d+)K", heap_info)
+    return sum(int(total) - int(used) for total, used in rooms) / 1024
 
 
 def _lives(process: psutil.Process) -> bool:

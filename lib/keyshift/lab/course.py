@@ -54,11 +54,10 @@ class Course:
         run = self._spec.run
         self._traffic.open()
         self._feed = self._traffic.feed(run.rate, run.frame_ms, run.steps())
-        begin = [self._system.start]
         if self._spec.scenario.faults():  # one may come while the system starts, on a machine that is slow
-            self._surviving(lambda: begin.pop()() if begin else None)
+            self._surviving(self._system.start, lambda: None)
         else:
-            begin.pop()()
+            self._system.start()
         self._display.say("ready: every router and slot has put a first row through")
         return self._feed
 
@@ -150,8 +149,11 @@ class Course:
 
     # -- the death of the query ---------------------------------------------------------------------------------------
 
-    def _surviving(self, step: Callable[[], T]) -> T:
-        """``step``, and once more after each death of the query, as long as the run may survive it."""
+    def _surviving(self, step: Callable[[], T], then: Callable[[], T] | None = None) -> T:
+        """``step``, and once more after each death of the query, as long as the run may survive it.
+
+        ``then``: after a death, instead of a ``step`` that the recovery does over.
+        """
         death: KeyshiftError | None = None
         while True:
             try:
@@ -161,7 +163,7 @@ class Course:
             except self.deadly as error:
                 self._deaths.append(time.time())
                 self._allow_another(error)
-                death = error
+                death, step = error, then or step
 
     def _allow_another(self, death: KeyshiftError) -> None:
         """Wait until the query may be started anew. Raises what ended it if it has died too often."""

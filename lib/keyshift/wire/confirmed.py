@@ -72,19 +72,18 @@ class ConfirmedWrites:
 
     def _answered(self, node: str, left: int, answer: Any) -> None:
         """From kazoo's thread."""
-        error, missing = answer.exception, list[Write]()
+        error = answer.exception
         if isinstance(error, (ConnectionLoss, SessionExpiredError)):
             return  # it is sent again with the next connection
         with self._changed:
             writes = self._unconfirmed.get(node)
             if writes is None or len(writes) != left:
                 return  # sent twice, and answered before
-            if isinstance(error, NoNodeError):
-                missing = [(parent, b"") for parent in parents(self._root, writes[0][0])]
+            missing = parents(self._root, writes[0][0]) if isinstance(error, NoNodeError) else []
             if error is None or isinstance(error, NodeExistsError):
                 writes.popleft()
             elif missing:
-                writes.extendleft(reversed(missing))
+                writes.extendleft((parent, b"") for parent in reversed(missing))
             else:
                 return self._refused(node, error)
             if not writes:

@@ -108,8 +108,7 @@ class Coordination(Session):
         with self._talking():
             self._confirm()
             for part, piece in parts:
-                with contextlib.suppress(NodeExistsError):  # it arrived, and the answer did not
-                    self._create(part, piece)
+                self._ensure(part, piece)  # it may have arrived, and the answer not
             try:
                 self._client.retry(self._put, path, data)
             except BadVersionError:
@@ -137,6 +136,11 @@ class Coordination(Session):
         except NoNodeError:
             self._make_parents(node)
             self._client.retry(self._client.create, node, data, ephemeral=ephemeral)
+
+    def _ensure(self, node: str, data: bytes = b"") -> None:
+        """Create it, if it is not there."""
+        with contextlib.suppress(NodeExistsError):
+            self._create(node, data)
 
     def _make_parents(self, node: str) -> None:
         """Raises NoNodeError if the root is not there."""
@@ -311,8 +315,7 @@ class Coordination(Session):
         """Call with the names in a folder, now and at every change, until it returns False. Creates the folder."""
         path = self._at(folder)
         with self._talking():
-            with contextlib.suppress(NodeExistsError):
-                self._create(path, b"")
+            self._ensure(path)
             self._client.ChildrenWatch(path, call)
         self.check()
 
@@ -328,8 +331,7 @@ class Coordination(Session):
 
         def elected() -> None:
             if self._term is None:
-                with contextlib.suppress(NodeExistsError):
-                    self._create(f"{self.root}/leader", b"")
+                self._ensure(f"{self.root}/leader")
                 self._term = self._client.retry(self._begin_term, f"{self.root}/election/{election.lock.node}", name)
             act()
 

@@ -11,7 +11,7 @@ from bench.soak import __main__ as soak
 from bench.soak.job import Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
 from bench.soak.report import Happened, figure, grown, problems, summary
-from bench.soak.watch import Sample, role_of
+from bench.soak.watch import Sample, free_mib, role_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
@@ -61,7 +61,7 @@ def leaks(rows):
 def test_memory_that_grows_is_a_leak_and_a_little_is_not():
     assert leaks(grown(samples(), 60)) == []
     assert leaks(grown(samples(per_h=3.9), 60)) == []
-    assert leaks(grown(samples(per_h=20), 60)) == [("driver", "rss_mib")]
+    assert leaks(grown(samples(per_h=20), 60)) == [("driver", "held_mib")]
     assert leaks(grown(samples(threads_per_h=6), 60)) == [("driver", "threads")]
 
 
@@ -92,7 +92,7 @@ def test_a_soak_without_any_problem_has_none():
         (None, "", 0, "the job gave no verdict"),
         ({"summary": {"verdict": "bad"}, "examples": ["lost: x"]}, "", 0, "the verdict is bad"),
         (GOOD, "not answered", 0, "not answered"),
-        (GOOD, "", 50, "driver: rss_mib grows by 50.00 per hour"),
+        (GOOD, "", 50, "driver: held_mib grows by 50.00 per hour"),
     ],
 )
 def test_each_problem_is_told(told, bad, per_h, words):
@@ -132,6 +132,20 @@ def process(*command, above=()):
 )
 def test_processes_are_told_apart(name, command, above, role):
     assert role_of(name, *process(*command, above=above)) == role
+
+
+HEAP = """4242:
+ def new generation   total 39296K, used 15744K [0x1, 0x2, 0x3)
+  eden space 34944K,  45% used [0x1, 0x2, 0x3)
+  from space 4352K,   0% used [0x1, 0x2, 0x3)
+ tenured generation   total 87424K, used 1024K [0x1, 0x2, 0x3)
+   the space 87424K,   1% used [0x1, 0x2, 0x3, 0x4)
+ Metaspace       used 7000K, committed 7168K, reserved 1114112K
+"""
+
+
+def test_what_is_free_in_a_heap_is_not_held():
+    assert free_mib(HEAP) == (39296 - 15744 + 87424 - 1024) / 1024
 
 
 class Job:

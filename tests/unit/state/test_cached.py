@@ -119,9 +119,7 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
             for watched in self.both:
                 watched.compare()
 
-    run_state_machine_as_test(
-        Frames, settings=settings(max_examples=settings.default.max_examples // 4, stateful_step_count=30)
-    )
+    run_state_machine_as_test(Frames, settings=settings(max_examples=60, stateful_step_count=30))
 
 
 def test_a_frame_is_one_exchange_that_also_writes_what_the_frame_before_has_set():

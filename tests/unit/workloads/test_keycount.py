@@ -99,7 +99,7 @@ def test_key_groups_without_a_key_get_no_events():
     assert set(keys) == {0, 1, 2}
 
 
-@settings(max_examples=settings.default.max_examples // 8)
+@settings(max_examples=25)
 @given(
     st.integers(1, 3),
     st.integers(1, 12),

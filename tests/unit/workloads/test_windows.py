@@ -237,7 +237,7 @@ def test_a_key_whose_state_is_missing_begins_anew_and_its_timers_are_no_trouble(
 # -- oracle ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=settings.default.max_examples // 5)
+@settings(max_examples=40)
 @given(
     run=st.fixed_dictionaries(
         {"routers": st.integers(1, 3), "frames": st.integers(1, 15), "events_per_frame": st.integers(1, 25)}
@@ -258,7 +258,7 @@ def test_a_run_without_mistakes_has_nothing_wrong(run, parameters):
     assert wrong(workload, *offline(workload, **run)) == []
 
 
-@settings(max_examples=settings.default.max_examples // 5)
+@settings(max_examples=30)
 @given(st.data())
 def test_lost_results_alone_are_not_wrong_as_they_are_counted_elsewhere(data):
     workload = make()

@@ -4,7 +4,6 @@ import contextlib
 import math
 import queue
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.records import Measured
-from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Before, Feed, Traffic
 
 WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
@@ -207,10 +205,10 @@ class LiveRun(Course):
         offered = self._traffic.count_offered()
         self._feed.skip(offered.events)
         self._feed.before = Before(sum(offered.events), offered.due)
-        resume = partial(self._resume, deque([(journal, offered.epochs)]))
-        self._before, self._targets = journal["migrations"], journal["targets"]
+        self._before, self._targets = journal["migrations"], journal.get("targets", {})  # an older journal has none
         begin = time.perf_counter()
-        begun_from = self._surviving(resume)
+        resume = partial(self.system.resume, journal, offered.epochs)
+        begun_from = self._surviving(resume, lambda: "snapshot, the newest that could be read,")
         self._display.say("ready: every router and slot has put a first row through")
         self.system.note(
             f"the job's process was gone and another one went on with it; everything since its {begun_from} was done "
@@ -218,10 +216,6 @@ class LiveRun(Course):
             "measures and requests of the process before are lost"
         )
         return self._feed
-
-    def _resume(self, given: deque[tuple[dict[str, Any], Epochs]]) -> str:
-        """Once: if a snapshot cannot be read, the job has recovered from the one before when it comes here again."""
-        return self.system.resume(*given.popleft()) if given else "snapshot, the newest that could be read,"
 
     def told_migrations(self) -> list[dict[str, Any]]:
         """All that were requested, in that order, as a status has them."""
@@ -237,9 +231,10 @@ class LiveRun(Course):
         now = (told["attempt"], told["snapshots"], len(told["troubles"]), outcomes, self.rate)
         if now == self._kept:
             return
-        targets = {_key(each.as_json()): each.proposal.target.owner for each in self.migrations if not each.outcome}
+        proposals = [(each.proposal, each.number) for each in self.migrations if not each.outcome]
+        targets = {_key(proposal.stage, number): list(proposal.target.owner) for proposal, number in proposals}
         mine = {"began_at": self.began_at, "trigger": self._trigger, "rate": self.rate, "migrations": migrations}
-        mine["targets"] = self._targets | {key: list(owner) for key, owner in targets.items()}
+        mine["targets"] = self._targets | targets
         journal = self.system.journal() | mine
         try:
             if self.keep is not None:
@@ -282,10 +277,12 @@ class LiveRun(Course):
 
     def _settle(self) -> None:
         """See which migrations are over."""
-        for left in [migration for migration in self._before if migration["outcome"] == UNDER_WAY]:
-            now = self.system.status()["stages"][left["stage"]]
+        before = [migration for migration in self._before if migration["outcome"] == UNDER_WAY]
+        stages = self.system.status()["stages"] if before else {}
+        for left in before:
+            now = stages[left["stage"]]
             if not now["migrating"]:
-                reached = self._targets.pop(_key(left)) == now["owners"]
+                reached = self._targets.pop(_key(left["stage"], left["number"]), None) == now["owners"]
                 left["outcome"] = "complete" if reached else GONE
                 left["took_s"] = round(time.time() - left["requested_at"], 3)
         for migration in self.migrations:
@@ -328,8 +325,8 @@ class LiveRun(Course):
         return f"{max(0.0, time.time() - self.began_at):.1f} s after the load began"
 
 
-def _key(migration: dict[str, Any]) -> str:
-    return f"{migration['stage']} {migration['number']}"
+def _key(stage: str, number: int) -> str:
+    return f"{stage} {number}"
 
 
 def pause_before(deaths: list[float], most: int) -> float | None:

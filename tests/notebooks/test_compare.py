@@ -1,4 +1,4 @@
-"""Stored runs: two short ones are compared, shared, exported and imported, by command and in a notebook."""
+"""Three presets are compared as a user does it, only smaller; then their stored runs, by command and in a notebook."""
 
 import json
 import os
@@ -9,20 +9,30 @@ import nbformat
 import pandas as pd
 import pytest
 
+from keyshift.studies.notebook import summaries
 from small_run import at_night
 
-SMALL = {"rate": 500, "keys": 500, "state_bytes": 64, "key_groups": 8, "seconds": 7, "warmup_s": 1, "trigger_s": 2}
+PRESETS = ["fluid", "lazy", "order_unaware"]
+SMALL = {
+    "presets": '["fluid", "lazy", "order_unaware"]',
+    "rate": "1000",
+    "keys": "2000",
+    "state_bytes": "256",
+    "key_groups": "16",
+    "affected": "4",
+    "slots": "2",
+    "warmup_s": "1",
+    "seconds": "9",
+    "trigger_s": "3",
+}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Where two runs are stored, and the services stay up until the end."""
+    """Where the runs are stored, and the services stay up until the end."""
     home = tmp_path_factory.mktemp("home")
-    settings = [part for name, value in SMALL.items() for part in ("--set", f"{name}={value}")]
     try:
         keyshift(home, "up")
-        for strategy in ("all_at_once", "fluid"):
-            keyshift(home, "run", "--strategy", strategy, *settings)
         yield home
     finally:
         keyshift(home, "down")
@@ -40,21 +50,58 @@ def keyshift(home, *arguments, status=0):
 
 
 @pytest.fixture(scope="module")
-def run_ids(home):
+def copy(home, execute_small):
+    _, executed, _ = execute_small("compare/01_compare_presets.ipynb", SMALL, home)
+    return executed
+
+
+@pytest.fixture(scope="module")
+def run_ids(home, copy):
     listed = [json.loads(line) for line in keyshift(home, "results", "list", "--json").splitlines()]
-    assert [row["strategy"] for row in listed] == ["fluid", "all_at_once"]
+    assert [row["strategy"] for row in listed] == PRESETS[::-1]
     assert {row["verdict"] for row in listed} == {"ok"}
     return [row["run_id"] for row in listed][::-1]
+
+
+# -- the notebook that makes them ------------------------------------------------------------------------------------
+
+
+def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
+    rows = summaries(nbformat.read(copy, as_version=4))
+    assert [row["strategy"] for row in rows] == PRESETS
+    assert {row["verdict"] for row in rows} == {"ok"}
+    assert all(row["events"] >= 5000 for row in rows), "at least three seconds before, and two behind the request"
+    assert {row["units_moved"] for row in rows} == {4}
+    assert [row["steps"] for row in rows] == [4, 1, 1]
+
+
+def test_there_are_a_pareto_figure_and_the_timelines(copy):
+    for name in ("01_compare_presets.html", "figure-1.png", "figure-2.png"):
+        assert (copy.parent / name).stat().st_size > 10_000
+    assert not (copy.parent / "figure-3.png").exists()
+
+
+def test_table_and_conclusion_come_from_the_runs(copy):
+    outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
+    [table] = (data["text/html"] for data in outputs if "had to move" in data.get("text/html", ""))
+    for name in (*PRESETS, "P99 spike (× before)", "had to move (MiB)", "silence (ms)", "verdict"):
+        assert name in table
+    said = "\n".join(data.get("text/markdown", "") for data in outputs)
+    assert "All 3 runs are correct" in said
+    assert "the floor, a bare copy of the same bytes" in said
+
+
+# -- what is done with them later ------------------------------------------------------------------------------------
 
 
 def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small):
     _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {}, home)
     outputs = [o for cell in nbformat.read(copy, as_version=4).cells for o in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in outputs)
-    assert "2 runs in the store, 2 of one load, 2 of them correct\n" in printed
-    assert f"one: {run_ids[0]}, other: {run_ids[1]}" in printed
+    assert "3 runs in the store, 3 of one load, 3 of them correct\n" in printed
+    assert f"one: {run_ids[1]}, other: {run_ids[2]}" in printed
     said = "\n".join(output.data.get("text/markdown", "") for output in outputs if "data" in output)
-    assert "Both runs are correct" in said
+    assert "All 3 runs are correct" in said
     assert "has the smallest P99 spike (ms)" in said
     assert sorted(file.name for file in copy.parent.glob("*.png")) == ["figure-1.png", "figure-2.png"]
 
@@ -68,19 +115,19 @@ def test_too_few_runs_are_told_in_a_line(home, run_ids, execute_small):
 
 
 def test_compare_says_what_changed(home, run_ids):
-    rows = [json.loads(line) for line in keyshift(home, "results", "compare", *run_ids, "--json").splitlines()]
+    rows = [json.loads(line) for line in keyshift(home, "results", "compare", *run_ids[:2], "--json").splitlines()]
     changed = {(row["kind"], row["name"]) for row in rows}
     assert ("run", "strategy") in changed and ("parameter", "rate") not in changed
     spike = next(row for row in rows if row["name"] == "P99 spike (ms)")
     assert spike["ratio"] == pytest.approx(spike["other"] / spike["one"])
-    assert "other / one" in keyshift(home, "results", "compare", *run_ids)
+    assert "other / one" in keyshift(home, "results", "compare", *run_ids[:2])
 
 
 def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids, tmp_path):
     keyshift(home, "results", "share", *run_ids, "-o", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 1 + 2 * 5
-    assert page.count('<h2 id="2') == 2
+    assert page.count("<svg") == 1 + 3 * 5
+    assert page.count('<h2 id="2') == 3
     for trace in (str(home), "127.0.0.1", "localhost"):
         assert trace not in page
     words = keyshift(home, "results", "share", "1999", "-o", tmp_path / "no.html", status=2)
@@ -91,11 +138,24 @@ def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids
 def test_runs_go_to_a_colleague_and_come_back(home, run_ids, tmp_path, kind):
     keyshift(home, "results", "export", *run_ids, "-o", tmp_path / "out", "--format", kind)
     read = pd.read_parquet if kind == "parquet" else pd.read_csv
+    shown = [json.loads(keyshift(home, "results", "show", run)) for run in run_ids]
     latency = read(tmp_path / "out" / f"latency.{kind}")
-    assert latency.groupby("run_id").size().tolist() == [4000, 4000]
+    assert latency.groupby("run_id").size().tolist() == [each["summary"]["events"] for each in shown]
     dictionary = pd.read_csv(tmp_path / "out" / "dictionary.csv", keep_default_na=False).set_index("column")
     assert dictionary.loc["parameter.rate", "meaning"] == "events per second offered, all routers together"
     assert keyshift(home, "results", "import", tmp_path / "out") == "", "they are there already"
     (tmp_path / "out" / f"latency.{kind}").unlink()
     words = keyshift(home, "results", "import", tmp_path / "out", status=2)
     assert f"latency.{kind} is not there: an export has it" in words and words.count("\n") == 1
+
+
+@pytest.mark.nightly("half a minute; the notebooks make runs by the same path")
+def test_a_run_by_command_is_one_more_in_the_store(home, run_ids):
+    small = [
+        part
+        for name in ("rate", "keys", "key_groups", "slots", "seconds")
+        for part in ("--set", f"{name}={SMALL[name]}")
+    ]
+    keyshift(home, "run", "--strategy", "all_at_once", *small)
+    newest = json.loads(keyshift(home, "results", "list", "--json").splitlines()[0])
+    assert (newest["strategy"], newest["verdict"]) == ("all_at_once", "ok") and newest["run_id"] not in run_ids
