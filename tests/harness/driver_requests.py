@@ -10,7 +10,9 @@ from typing import Any
 from driver_shape import Chain
 from driver_world import Driver, World
 
-KINDS = ("scale", "scale_and_wait", "plan", "hottest", "propose", "cancel", "rate", "query")
+from keyshift.experiment.commands import Cancel, Plan, Rate, Scale
+
+KINDS = ("scale", "scale_and_wait", "plan", "hottest", "cancel", "rate", "query")
 QUERY_DIES = 0.15  # the probability that it does when that is drawn
 
 
@@ -49,13 +51,12 @@ class Requests:
         strategy, rate = rng.choice(("fluid", "all_at_once")), chain.rate * (0.5 + rng.random())
         dies = rng.random() < QUERY_DIES
         acts: dict[str, Callable[[], Any]] = {
-            "scale": lambda: job.scale(stage, slots, wait=False),
-            "scale_and_wait": lambda: job.scale(stage, slots),
-            "plan": lambda: job.plan(strategy, slots, stage=stage),
-            "hottest": lambda: job.plan("hot_first", slots, stage=stage),  # which asks the slots first
-            "propose": lambda: job.begin(job.propose("fluid", slots, stage=stage)),
-            "cancel": job.cancel,
-            "rate": lambda: job.set_rate(rate),
+            "scale": lambda: job.do(Scale(slots=slots, stage=stage)),
+            "scale_and_wait": lambda: job.do(Scale(slots=slots, stage=stage), wait=True),
+            "plan": lambda: job.do(Plan(strategy=strategy, target=slots, stage=stage)),
+            "hottest": lambda: job.do(Plan(strategy="hot_first", target=slots, stage=stage)),  # asks the slots first
+            "cancel": lambda: job.do(Cancel()),
+            "rate": lambda: job.do(Rate(rate=rate)),
             "query": driver.kill_query if dies else lambda: None,
         }
         return acts[what]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from keyshift.experiment.commands import Cancel, Plan, Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
@@ -40,7 +41,7 @@ def test_presets_move_state_timers_and_windows_there_and_back_one_after_the_othe
     try:
         for strategy in TOGETHER:
             for slots in (4, 1):
-                job.plan(strategy, slots)
+                job.do(Plan(strategy=strategy, target=slots))
                 done = wait_until(lambda: not job.status()["migrating"], 600, 0.02)
                 assert done, json.dumps([strategy, slots, job.status()], indent=1, default=str)
     finally:
@@ -79,9 +80,9 @@ def test_requests_that_overlap_replace_what_has_not_begun(lab, strategy):
 
 def test_a_cancelled_migration_leaves_a_consistent_assignment(lab):
     job = lab.start(live_spec(SMALL_LIVE | {"key_groups": 256, "slots": 2, "slots_max": 4, "strategy": "fluid"}))
-    job.scale(slots=4, wait=False)
+    job.do(Scale(slots=4))
     assert wait_until(lambda: {2, 3} & set(job.status()["stages"]["counter"]["owners"]), 120, 0.02)
-    job.cancel()
+    job.do(Cancel())
     manifest = job.stop()
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("taken back" in note for note in manifest.notes)

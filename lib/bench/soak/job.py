@@ -14,6 +14,7 @@ from keyshift.clock import SECOND_US
 from keyshift.control import background
 from keyshift.control.background import Client
 from keyshift.control.files import JobFile, Jobs
+from keyshift.experiment.commands import InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec, room
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.services.stack import Stack
@@ -67,13 +68,11 @@ class SoakJob:
 
     def plan(self, strategy: str, slots: int) -> None:
         """Raises BadInput, or KeyshiftError if a service is away."""
-        before = len(self.status()["migrations"])
-        self._asked(lambda client: client.plan(strategy, slots))
-        wait_until(lambda: len(self.status()["migrations"]) > before, RECOVER_S)
+        self._asked(lambda client: client.do(Plan(strategy=strategy, target=slots)))
 
     def fault(self, fault: str) -> None:
         """As ``plan``."""
-        self._asked(lambda client: client.post("/fault", fault=fault))
+        self._asked(lambda client: client.do(InjectFault(fault=fault)))
 
     def _asked(self, ask: Callable[[Client], Status]) -> Status:
         assert self._file is not None

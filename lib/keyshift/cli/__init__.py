@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from keyshift.cli import experiments, jobs, lists, services, simulations, stored, tapes
+from keyshift.experiment.commands import COMMANDS
 from keyshift.program import run_program
 
 
@@ -61,8 +62,10 @@ results.command("import")(stored.import_results)
 for of_a_tape in (tapes.write, tapes.check):
     tape.command()(of_a_tape)
 job.command("list")(jobs.list_jobs)
-for of_a_job in (jobs.start, jobs.status, jobs.scale, jobs.cancel, jobs.stop, jobs.forget):
+for of_a_job in (jobs.start, jobs.status, jobs.stop, jobs.forget):
     job.command()(of_a_job)
+for verb, kind in COMMANDS.items():
+    job.command(verb)(jobs.verb_of(kind))
 
 
 def main() -> None:

@@ -1,12 +1,16 @@
 """Jobs in the background that run until they are stopped."""
 
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyshift.cli.options import Json, Settings, Where, print_rows
+
+if TYPE_CHECKING:
+    from keyshift.experiment.commands import Command
 
 Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out where one runs.", show_default=False)]
 
@@ -96,37 +100,37 @@ def status(name: Name = None, as_json: Json = False) -> None:
         typer.echo(f"note: {line}")
 
 
-def scale(
-    name: Name = None,
-    slots: Annotated[int, typer.Option(help="Slots that are to own the state.")] = ...,  # type: ignore[assignment]
-    stage: Annotated[str | None, typer.Option(help="A keyed stage; may be left out where there is one.")] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the migration is complete.")] = True,
-) -> None:
-    """Move the state of a job to so many slots, by the strategy it was started with."""
-    from keyshift.control.background import followed
-    from keyshift.model.errors import MigrationFailed
-    from keyshift.progress import tell
+def verb_of(kind: "type[Command]") -> Callable[..., None]:
+    """The command line of a command: an option for each of its fields; prints the answer as a line of JSON.
 
-    client = _client(name)
-    migration = client.post("/scale", slots=slots, stage=stage)
+    Typer reads the signature and the help of a function, so both are made here.
+    """
 
-    def over(told: dict[str, Any]) -> bool:
-        nonlocal migration
-        which = migration["stage"], migration["number"]
-        migration = next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
-        return migration["outcome"] != "under way" or told["state"] != "running"
+    def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
+        from keyshift.control.background import moved
+        from keyshift.experiment.commands import command
+        from keyshift.progress import tell
 
-    if wait:
-        followed(client, over, tell)
-    typer.echo(json.dumps(migration))
-    if wait and migration["outcome"] != "complete":
-        raise MigrationFailed(f"the migration of {migration['stage']} to {slots} slots is {migration['outcome']}")
+        wanted = command(kind.verb, {field: value for field, value in values.items() if value})
+        client = _client(name)
+        answer = client.do(wanted)
+        if wait and kind.moves:
+            answer = moved(client, answer, tell)
+        typer.echo(json.dumps(answer))
 
-
-def cancel(name: Name = None) -> None:
-    """Take back the steps and migrations that have not begun."""
-    _client(name).post("/cancel")
-    typer.echo("what had not begun is taken back")
+    given = [Parameter("name", Parameter.KEYWORD_ONLY, annotation=Name, default=None)]
+    for name, field in kind.model_fields.items():
+        several = name == "settings"
+        option = typer.Option("--set" if several else f"--{name}", help=field.description, show_default=False)
+        kind_of: Any = Annotated[list[str] if several else str | None, option]
+        default = ... if field.is_required() else [] if several else field.default
+        given.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind_of, default=default))
+    if kind.moves:
+        waits = Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the migration is over.")]
+        given.append(Parameter("wait", Parameter.KEYWORD_ONLY, annotation=waits, default=True))
+    do.__signature__ = Signature(given)  # type: ignore[attr-defined]
+    do.__doc__ = kind.__doc__
+    return do
 
 
 def stop(name: Name = None) -> None:

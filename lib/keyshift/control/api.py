@@ -1,36 +1,23 @@
 """HTTP while a job runs. Every request needs the job's token: ``Authorization: Bearer TOKEN``.
 
-Answers are JSON. A request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without
-the token, 408 or 413 if it is too slow or too large (``guard``), 400 or 422 if it is wrong, 409 if the job is not
-running, 503 if it has failed.
+``POST /verb`` for each of ``commands.COMMANDS``, with its values in the query or in a JSON body. Answers are JSON. A
+request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without the token, 408 or
+413 if it is too slow or too large (``guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed.
 """
 
-import contextlib
-from typing import Annotated, Any
+import json
+from typing import Any
 
-from fastapi import BackgroundTasks, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
 
 from keyshift.control.guard import Guard
 from keyshift.control.metrics import CONTENT_TYPE, Metrics
-from keyshift.lab.live.job import LiveJob, planned
+from keyshift.experiment.commands import COMMANDS, command
+from keyshift.lab.live.job import LiveJob
 from keyshift.lab.live.run import NotRunning
 from keyshift.model.errors import BadInput, KeyshiftError
-
-Stage = Annotated[str | None, Query(description="a keyed stage; may be left out if there is one")]
-
-
-class PlanRequest(BaseModel):
-    """What ``POST /plan`` takes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    strategy: str
-    target: int | dict[int, int] = Field(description="a number of slots, or key groups and the slots they go to")
-    settings: dict[str, bool | int | str] = Field(default={}, description="changes to the strategy")
-    stage: str | None = None
 
 
 def make_app(job: LiveJob, token: str) -> FastAPI:
@@ -44,10 +31,6 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         status = 409 if isinstance(error, NotRunning) else 400 if isinstance(error, BadInput) else 503
         return JSONResponse({"detail": " ".join(str(error).split())}, status)
 
-    @app.exception_handler(RequestValidationError)
-    def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": "; ".join(map(_reason, error.errors()))}, 422)
-
     @app.get("/status")
     def status() -> dict[str, Any]:
         return job.status()
@@ -56,45 +39,27 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
     def scrape() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
-    @app.post("/scale", status_code=202)
-    def scale(slots: Annotated[int, Query()], stage: Stage = None) -> dict[str, Any]:
-        return job.scale(stage, slots, wait=False)
-
-    @app.post("/plan", status_code=202)
-    def plan(wanted: PlanRequest, after: BackgroundTasks) -> dict[str, Any]:
-        proposed = job.propose(wanted.strategy, wanted.target, wanted.settings, wanted.stage)
-
-        def begin() -> None:
-            with contextlib.suppress(NotRunning):  # it was stopped meanwhile
-                job.begin(proposed)
-
-        after.add_task(begin)  # when the answer is out
-        return planned(proposed)
-
-    @app.post("/cancel")
-    def cancel() -> dict[str, Any]:
-        job.cancel()
-        return {"cancelled": True}
-
-    @app.post("/rate")
-    def rate(rate: Annotated[float, Query(description="events per second")]) -> dict[str, Any]:
-        job.set_rate(rate)
-        return {"rate": rate}
-
-    @app.post("/fault", status_code=202)
-    def fault(fault: Annotated[str, Query(description="e.g. kill:slot")]) -> dict[str, Any]:
-        job.hit(fault)
-        return {"fault": fault}
-
     @app.post("/stop")
     def stop() -> dict[str, Any]:
         job.stop()
         return job.status()
 
+    async def do(request: Request) -> dict[str, Any]:
+        verb = request.url.path.removeprefix("/")
+        wanted = command(verb, {**request.query_params, **_body(await request.body())})
+        return await run_in_threadpool(job.do, wanted)
+
+    for verb in COMMANDS:
+        app.post(f"/{verb}", status_code=202)(do)
     return app
 
 
-def _reason(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if part not in ("query", "body"))
-    given = "" if error["type"] == "missing" else f", not {error.get('input')!r:.80}"
-    return f"{where or 'request'}: {error['msg']}{given}"
+def _body(given: bytes) -> dict[str, Any]:
+    """Raises BadInput."""
+    try:
+        values = json.loads(given or b"{}")
+    except ValueError as error:
+        raise BadInput(f"the body is no JSON: {error}") from None
+    if not isinstance(values, dict | None):
+        raise BadInput(f"the body must be a JSON object, not {given[:80].decode(errors='replace')}")
+    return values or {}

@@ -19,9 +19,10 @@ import psutil
 
 from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
+from keyshift.experiment.commands import UNDER_WAY, Command
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.own import Parcels, define_own, own_parcels
-from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say
 from keyshift.services.jars import require_java
@@ -49,14 +50,13 @@ class Client:
         """See ``LiveJob.status``."""
         return self._asked("GET", "/status")
 
-    def post(self, path: str, wait: bool = False, **parameters: Any) -> dict[str, Any]:
-        """What the API answers; with ``wait`` however long it takes."""
-        given = {name: value for name, value in parameters.items() if value is not None}
-        return self._asked("POST", path, params=given, timeout=None if wait else ANSWER_S)
+    def stop(self) -> dict[str, Any]:
+        """Its status with the verdict, however long that takes."""
+        return self._asked("POST", "/stop", timeout=None)
 
-    def plan(self, strategy: str, target: int) -> dict[str, Any]:
-        """Move the state to so many slots by another strategy; see ``LiveJob.plan``."""
-        return self._asked("POST", "/plan", json={"strategy": strategy, "target": target})
+    def do(self, command: Command) -> dict[str, Any]:
+        """See ``LiveJob.do``."""
+        return self._asked("POST", f"/{command.verb}", json=command.model_dump(mode="json", exclude_defaults=True))
 
     def _asked(self, method: str, path: str, **more: Any) -> dict[str, Any]:
         try:
@@ -207,6 +207,21 @@ class _Shown:
                 self._say(line)
 
 
+def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """The migration that ``do`` has answered with, as it is when it is over. Raises MigrationFailed if not all of the
+    state came where it should.
+    """
+    which = migration["stage"], migration["number"]
+
+    def now(told: dict[str, Any]) -> dict[str, Any]:
+        return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
+
+    ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))
+    if ended["outcome"] != "complete":
+        raise MigrationFailed(f"the migration of {ended['stage']} to {ended['slots']} slots is {ended['outcome']}")
+    return ended
+
+
 def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -> dict[str, Any]:
     """The status when it is ``over``; each phase until then is said once."""
     phase = None
@@ -226,7 +241,7 @@ def stopped(client: Client, say: Say) -> dict[str, Any]:
 
     def stop() -> None:
         try:
-            answer.set_result(client.post("/stop", wait=True))
+            answer.set_result(client.stop())
         except BaseException as error:
             answer.set_exception(error)
 

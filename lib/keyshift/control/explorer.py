@@ -6,6 +6,7 @@ A press is answered by a thread of its own, so the page never waits; what the jo
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -14,6 +15,7 @@ from IPython.display import Image, display
 
 from keyshift.analysis.plots.live import LiveFigure
 from keyshift.control.watched import LOOK_S, WatchedJob
+from keyshift.experiment.commands import COMMANDS, Command, command
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
 from keyshift.workloads import workloads
@@ -32,25 +34,17 @@ class Explorer:
         self._workload = widgets.Dropdown(options=workloads.names(), value=values["workload"], description="workload")
         self._strategy = widgets.Dropdown(options=strategies.names(), value=values["strategy"], description="strategy")
         self._rate = widgets.FloatText(value=values["rate"], description="events/s")
-        self._slots = widgets.BoundedIntText(value=values["slots_max"], min=1, max=64, description="slots")
-        self._other = widgets.Dropdown(options=strategies.names(), value="matched", description="plan")
         self._start = self._button("start", "success", self._begin)
         self._stop = self._button("stop", "danger", self._end)
-        self._asks = [
-            self._button("scale", "", lambda: self._ask("scale", self._slots.value)),
-            self._button("change plan", "", lambda: self._ask("plan", self._other.value, self._slots.value)),
-            self._button("cancel", "", lambda: self._ask("cancel")),
-            self._button("kill a worker", "warning", lambda: self._ask("kill")),
-            self._button("double the rate", "", lambda: self._ask("double")),
-        ]
+        self._asks = {verb: self._button(verb, "", partial(self._ask, verb)) for verb in COMMANDS}
+        self._given = {verb: self._fields(kind) for verb, kind in COMMANDS.items()}
         self._status, self._said = widgets.HTML(), widgets.HTML()
         self._picture = widgets.Image(format="png")
-        scale, plan, *others = self._asks
+        rows = [widgets.HBox([button, *self._given[verb].values()]) for verb, button in self._asks.items()]
         self._page = widgets.VBox(
             [
                 widgets.HBox([self._workload, self._strategy, self._rate, self._start, self._stop]),
-                widgets.HBox([self._slots, scale, self._other, plan]),
-                widgets.HBox(others),
+                *rows,
                 self._status,
                 self._said,
                 self._picture,
@@ -86,7 +80,7 @@ class Explorer:
     def _enable(self) -> None:
         runs = self.job.runs
         self._start.disabled = runs
-        for button in (self._stop, *self._asks):
+        for button in (self._stop, *self._asks.values()):
             button.disabled = not runs
 
     def _alone(self) -> None:
@@ -104,9 +98,24 @@ class Explorer:
         self.say(self.job.how())
         self._watch()
 
-    def _ask(self, what: str, *given: Any) -> None:
-        self.job.ask(what, *given)
-        self.say(" ".join(map(str, (what, *given))))
+    def _fields(self, kind: type[Command]) -> dict[str, widgets.ValueWidget]:
+        """One for each field of a command, but for settings, which are for the command line."""
+        likely = {"slots": self._values["slots_max"], "target": self._values["slots_max"], "strategy": "matched"}
+        likely |= {"rate": self._values["rate"]}
+        made = {}
+        for name, field in kind.model_fields.items():
+            shown = {"value": str(likely.get(name, field.default or "")), "description": name}
+            if name == "strategy":
+                made[name] = widgets.Dropdown(options=strategies.names(), **shown)
+            elif name != "settings":
+                made[name] = widgets.Text(placeholder=field.description, continuous_update=False, **shown)
+        return made
+
+    def _ask(self, verb: str) -> None:
+        given = {name: widget.value for name, widget in self._given[verb].items() if widget.value}
+        wanted = command(verb, given)
+        self.job.do(wanted)
+        self.say(str(wanted))
 
     def _end(self) -> None:
         self._alone()

@@ -10,61 +10,43 @@ from typing import Any, NamedTuple
 from keyshift.analysis.plots.live import History
 from keyshift.control.background import Client, await_end, start, stopped
 from keyshift.control.files import JobFile, Jobs
+from keyshift.experiment.commands import Command, command_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
-from keyshift.planner import strategies
 from keyshift.progress import Say, progress
-from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, validate
 
 LOOK_S = 0.4  # between two looks at a job: it is seen at least twice a second
 LONGEST_S = 3600.0  # of a script, which nobody watches
-# What can be asked of a job, and of which kind what belongs to it is.
-ACTIONS: dict[str, tuple[type, ...]] = {
-    "scale": (int,),
-    "plan": (str, int),
-    "rate": (float,),
-    "double": (),
-    "cancel": (),
-    "kill": (),
-}
 
 
 class Action(NamedTuple):
     """Something that is asked of a job when its load has lasted ``at_s`` seconds."""
 
     at_s: float
-    what: str
-    given: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        return " ".join(map(str, (self.what, *self.given)))
+    command: Command
 
 
 def script_of(lines: Sequence[str]) -> list[Action]:
     """Of lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
 
-    Raises BadInput for a line that is none, with the allowed actions.
+    Raises BadInput for a line that is none.
     """
-    return sorted((_action(line) for line in lines), key=lambda action: action.at_s)
+    return sorted(map(_action, lines), key=lambda action: action.at_s)
 
 
 def _action(line: str) -> Action:
     at, _, words = str(line).partition(":")
-    what, *given = words.split() or [""]
-    if what not in ACTIONS:
-        raise unknown(f"action in {line!r}", what, list(ACTIONS))
-    kinds = ACTIONS[what]
     try:
-        at_s, values = float(at), tuple(kind(value) for kind, value in zip(kinds, given, strict=True))
+        at_s = float(at)
     except ValueError:
-        wanted = " ".join(f"<{kind.__name__}>" for kind in kinds)
-        raise BadInput(f"action {line!r}: must be a second and what is asked then, `4: {what} {wanted}`") from None
+        raise BadInput(f"script {line!r}: must be a second and a command, `4: scale 4`") from None
     if not 0 <= at_s < LONGEST_S:
-        raise BadInput(f"action {line!r}: its second must be from 0 to {LONGEST_S:g}")
-    if what == "plan":
-        strategies.get(given[0])
-    return Action(at_s, what, values)
+        raise BadInput(f"script {line!r}: its second must be from 0 to {LONGEST_S:g}")
+    try:
+        return Action(at_s, command_of(words.split()))
+    except BadInput as error:
+        raise BadInput(f"script {line!r}: {error}") from None
 
 
 class WatchedJob:
@@ -113,25 +95,11 @@ class WatchedJob:
             self.history.add(status)
         return status
 
-    def ask(self, what: str, *given: Any) -> None:
-        """One of ``ACTIONS``. Raises BadInput if the job refuses it."""
+    def do(self, command: Command) -> None:
+        """Raises BadInput if the job refuses it."""
         client = self._client()
-        self.history.mark(str(Action(0, what, given)))
-        match what, given:
-            case "scale", (slots,):
-                client.post("/scale", slots=slots)
-            case "plan", (strategy, slots):
-                client.plan(strategy, slots)
-            case "rate", (rate,):
-                client.post("/rate", rate=rate)
-            case "double", ():
-                client.post("/rate", rate=2 * client.status()["rate"])
-            case "cancel", ():
-                client.post("/cancel")
-            case "kill", ():
-                client.post("/fault", fault="kill:slot")
-            case _:
-                raise unknown("action", str(Action(0, what, given)), list(ACTIONS))
+        self.history.mark(str(command))
+        client.do(command)
 
     def stop(self, say: Say | None = None) -> Manifest:
         """End the load and wait for the verdict; the run is stored. Raises KeyshiftError if the job dies."""
@@ -156,7 +124,7 @@ def play(
     seconds: float,
     seen: Callable[[WatchedJob], None] = lambda job: None,
 ) -> Manifest:
-    """Start ``job``, ask it for what ``script`` says, stop it after ``seconds`` of load; its run, with the verdict.
+    """Start ``job``, have it do what ``script`` says, stop it after ``seconds`` of load; its run, with the verdict.
 
     ``seen`` is called after each look. Nothing is started for a script or values that are not right (BadInput). What
     the job refuses is raised as well, when it has been stopped. Raises KeyshiftError if it dies.
@@ -174,8 +142,7 @@ def play(
             running_s = job.look()["running_s"]
             seen(job)
             while to_come and to_come[0].at_s <= running_s:
-                action = to_come.pop(0)
-                job.ask(action.what, *action.given)
+                job.do(to_come.pop(0).command)
             if running_s >= seconds:
                 break
             time.sleep(max(0.1, LOOK_S - (time.monotonic() - looked)))

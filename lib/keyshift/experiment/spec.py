@@ -391,9 +391,10 @@ def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping
 
 def made(model: Any, values: dict[str, Any]) -> Any:
     """The pydantic model of these values. Raises BadInput for the first that it refuses."""
+    fields = model.model_fields
     for name, value in values.items():
-        if isinstance(value, bool) and model.model_fields[name].annotation is not bool:  # pydantic takes it for 0 or 1
-            raise BadInput(f"{name} = {value}: neither a number nor a name ({model.model_fields[name].description})")
+        if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:  # pydantic: 0 or 1
+            raise BadInput(f"{name} = {value}: neither a number nor a name ({fields[name].description})")
     try:
         return model(**values)
     except ValidationError as error:
@@ -402,7 +403,11 @@ def made(model: Any, values: dict[str, Any]) -> Any:
         if not first["loc"]:
             raise BadInput(str(own or first["msg"])) from None
         name = str(first["loc"][0])
+        if first["type"] == "missing":
+            raise BadInput(f"{name} is missing: {fields[name].description}") from None
+        if name not in fields:
+            raise unknown("parameter", name, list(fields)) from None
         if own:
             raise BadInput(f"{name} = {first['input']!r}: {own}") from None
-        meaning = model.model_fields[name].description
+        meaning = fields[name].description
         raise BadInput(f"{name} = {first['input']!r}: {first['msg'].lower()} ({meaning})") from None

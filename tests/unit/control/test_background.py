@@ -14,6 +14,7 @@ from keyshift.control.api import make_app
 from keyshift.control.background import Client, await_end, followed, start, stopped
 from keyshift.control.files import FORMAT, JobFile, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
+from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 
@@ -147,13 +148,13 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
         client = Client(known)
         with pytest.raises(BadInput, match="job one: the job's token is needed"):
             Client(known.model_copy(update={"token": "other"})).status()
-        migration = client.post("/scale", slots=4, stage=None)
+        migration = client.do(Scale(slots=4))
         said = []
         told = followed(client, lambda told: not told["migrating"], said.append)
         assert told["migrations"][migration["number"]]["outcome"] == "complete"
         assert said == ["  steady"]
         with pytest.raises(BadInput, match="job one: slots = 9"):
-            client.post("/scale", slots=9)
+            client.do(Scale(slots=9))
         assert stopped(client, said.append)["summary"]["verdict"] == "ok"
         server.stop()
         with pytest.raises(ServiceUnavailable, match="does not answer"):

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from keyshift.cli import app
 from keyshift.control import background, process
 from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
+from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import stage_plans
 from keyshift.lab.live import run as live_run
@@ -87,7 +88,7 @@ def sent(number):
 def stop_over_http():
     """For another thread: commands are for one at a time."""
     try:
-        return str(client().post("/stop", wait=True))
+        return str(client().stop())
     except KeyshiftError as error:
         return str(error)
 
@@ -375,7 +376,7 @@ def client():
 
 @brings_about("the query dies", SURVIVALS)
 def _(world, monkeypatch):
-    client().post("/fault", fault="kill:slot")
+    client().do(InjectFault())
     return troubles(client(), "the query died")
 
 
@@ -383,7 +384,7 @@ def _(world, monkeypatch):
 def _(world, monkeypatch):
     before = Jobs().journal(NAME)
     world.set("disk full")
-    client().post("/rate", rate=300)
+    client().do(Rate(rate=300))
     said = troubles(client(), "the journal cannot be written")
     assert Jobs().journal(NAME) == before
     world.unset("disk full")
@@ -395,7 +396,7 @@ def _(world, monkeypatch):
 @brings_about("a restart (`stop_restart`) is late", SURVIVALS)
 def _(world, monkeypatch):
     world.set("late")
-    client().plan("stop_restart", 4)
+    client().do(Plan(strategy="stop_restart", target=4))
     said = troubles(client(), "the query was given up")
     assert wait_until(lambda: not client().status()["migrating"], WAIT_S)
     (migration,) = client().status()["migrations"]
@@ -466,7 +467,7 @@ def _(world, monkeypatch):
 
         asked = {
             "dies": lambda: job._run.ask(dies),
-            "rate": lambda: job.set_rate(5),
+            "rate": lambda: job.do(Rate(rate=5)),
             "cancel": job.cancel,
             "stop": job.stop,
         }
@@ -500,7 +501,7 @@ def _(world, monkeypatch):
             go_on.set()
             job._run.ask(lambda: threading.Event().wait(1.0), 0.2)
         holding.join(WAIT_S)
-        job.cancel()
+        job.do(Cancel())
         assert not done, "what was given up is never done"
         return str(failed.value)
 
@@ -563,7 +564,7 @@ def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):
     thread.start()
     assert wait_until(lambda: world.reached("starting"), WAIT_S)
     stopping, stopped = client(), []
-    second = threading.Thread(target=lambda: stopped.append(stopping.post("/stop", wait=True)))
+    second = threading.Thread(target=lambda: stopped.append(stopping.stop()))
     second.start()
     world.unset("starting")
     second.join(WAIT_S)

@@ -15,6 +15,7 @@ from keyshift.control.explorer import Explorer, line_of, live_picture
 from keyshift.control.files import JobFile, Jobs
 from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import Action, WatchedJob, play, script_of
+from keyshift.experiment.commands import Cancel, Double, InjectFault, Plan, Rate, Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.waiting import wait_until
@@ -54,22 +55,22 @@ def job(home, monkeypatch):
 
 
 def test_a_script_is_read_before_anything_is_started():
-    assert script_of(["9: plan matched 2", "4: scale 4", "5.5: kill"]) == [
-        Action(4.0, "scale", (4,)),
-        Action(5.5, "kill"),
-        Action(9.0, "plan", ("matched", 2)),
+    assert script_of(["9: plan matched 2", "4: scale 4", "5.5: fault"]) == [
+        Action(4.0, Scale(slots=4)),
+        Action(5.5, InjectFault(fault="kill:slot")),
+        Action(9.0, Plan(strategy="matched", target=2)),
     ]
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("4: scael 4", "unknown action in '4: scael 4' 'scael': did you mean 'scale'"),
-        ("4: scale", "action '4: scale': must be a second and what is asked then, `4: scale <int>`"),
-        ("4: scale four", "action '4: scale four': must be"),
-        ("soon: kill", "action 'soon: kill': must be"),
-        ("-1: kill", "its second must be from 0 to 3600"),
-        ("kill", "unknown action in 'kill'"),
+        ("4: scael 4", "script '4: scael 4': unknown command 'scael': did you mean 'scale'"),
+        ("4: scale", "'scale': must be `scale <slots> .stage.`"),
+        ("4: scale four", "script '4: scale four': slots = 'four': input should be a valid integer"),
+        ("soon: cancel", "script 'soon: cancel': must be a second and a command"),
+        ("-1: cancel", "its second must be from 0 to 3600"),
+        ("cancel", "script 'cancel': must be a second"),
         ("4: plan matchd 2", "unknown strategy 'matchd': did you mean 'matched'"),
     ],
 )
@@ -81,7 +82,7 @@ def test_a_line_of_a_script_that_is_not_right_is_named(line, words):
 def test_without_a_job_it_says_so_and_nothing_can_be_asked(job, home):
     assert not job.runs
     assert job.how().startswith("no job explore runs")
-    for act in (job.look, job.stop, lambda: job.ask("kill")):
+    for act in (job.look, job.stop, lambda: job.do(Cancel())):
         with pytest.raises(BadInput, match="no job explore runs"):
             act()
     process = psutil.Popen(["true"])
@@ -95,19 +96,17 @@ def test_without_a_job_it_says_so_and_nothing_can_be_asked(job, home):
 def test_what_is_asked_reaches_the_job_and_what_is_seen_is_kept(job):
     job.start(VALUES)
     job.look()
-    job.ask("scale", 4)
+    job.do(Scale(slots=4))
     assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 4, DEADLINE_S)
-    job.ask("plan", "matched", 3)
+    job.do(Plan(strategy="matched", target=3))
     assert wait_until(lambda: job.look()["stages"]["counter"]["slots"] == 3, DEADLINE_S)
-    job.ask("rate", 50.0)
-    job.ask("double")
-    job.ask("cancel")
+    job.do(Rate(rate=50.0))
+    job.do(Double())
+    job.do(Cancel())
     assert ("change_rate", 100.0) in job.live.traffic.told
     with pytest.raises(BadInput, match="slots = 9: 4 are provisioned"):
-        job.ask("scale", 9)
-    with pytest.raises(BadInput, match="unknown action"):
-        job.ask("scale")
-    assert [what for _, what in job.history.marks[:4]] == ["scale 4", "plan matched 3", "rate 50.0", "double"]
+        job.do(Scale(slots=9))
+    assert [what for _, what in job.history.marks[:4]] == ["scale 4", "plan matched 3", "rate 50", "double"]
     assert job.history.table()["moved"].sum() == 8 + 4
     assert job.stop().status == "ok" and not job.runs
     assert job.how().endswith("has ended, verdict ok")
@@ -167,7 +166,7 @@ def test_what_the_job_refuses_ends_a_script_and_the_job(job):
     ("values", "script", "seconds", "words"),
     [
         ({"strategy": "fluit"}, [], 5, "did you mean 'fluid'"),
-        ({}, ["6: kill"], 5, "seconds = 5: must be above 6"),
+        ({}, ["6: cancel"], 5, "seconds = 5: must be above 6"),
         ({}, [], 0, "seconds = 0: must be above 0"),
         ({}, [], 1e9, "at most 3600"),
     ],
@@ -225,9 +224,9 @@ def test_buttons_start_watch_ask_and_stop(page, job):
     press["scale"].click()
     assert wait_until(lambda: "counter: 4 slots" in page._status.value, DEADLINE_S)
     assert wait_until(lambda: bytes(page._picture.value) != before, DEADLINE_S)
-    press["change plan"].click()
+    press["plan"].click()
     assert wait_until(lambda: "plan matched 4" in page._said.value, DEADLINE_S)
-    press["double the rate"].click()
+    press["double"].click()
     assert wait_until(lambda: ("change_rate", 200.0) in job.live.traffic.told, DEADLINE_S)
     press["stop"].click()
     assert wait_until(lambda: "has ended, verdict ok" in page._said.value, DEADLINE_S)
@@ -249,7 +248,7 @@ def test_what_is_refused_is_said_in_one_line(page, job, monkeypatch):
     press = buttons(page)
     press["start"].click()
     assert wait_until(lambda: not press["scale"].disabled, DEADLINE_S)
-    page._slots.value = 9
+    page._given["scale"]["slots"].value = "9"
     press["scale"].click()
     assert wait_until(lambda: "slots = 9: 4 are provisioned" in page._said.value, DEADLINE_S)
     with page._busy:

@@ -1,7 +1,7 @@
 """A job that runs until it is stopped, from notebooks, commands and whatever else has a thread.
 
 job = lab.start(live_spec({"workload": "keycount"}))
-job.scale(slots=4)
+job.do(Scale(slots=4), wait=True)
 job.status()
 job.stop().summary
 """
@@ -13,24 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import parameters, room
-from keyshift.experiment.scenario import Change, Map, Scale
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import sentence, told
 from keyshift.lab.ending import End
+from keyshift.lab.live.controls import LiveControls
 from keyshift.lab.live.run import LiveRun, NotRunning
-from keyshift.lab.stage_plans import Proposal
-from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.model.errors import KeyshiftError
 from keyshift.model.records import Measured
-from keyshift.planner import Strategy, change, strategies
 from keyshift.planner.scaling import Scaling
-from keyshift.registry import unknown
 from keyshift.results.manifest import Manifest, new_run_id
 from keyshift.traffic.traffic import Latencies
-from keyshift.wire.faults import parse_now
 
 TOLD = 10  # decisions of an autoscaler in a status
-Target = int | Mapping[int, int]
 Record = Callable[..., Manifest]  # see ``Lab.record``
 
 
@@ -42,8 +38,8 @@ class LiveJob:
     process before, and ``take_over`` says to go on even if that one seems to live. ``end``: how it may end; without,
     nothing is left of it, however that happens.
 
-    Methods that ask for something raise BadInput, and change nothing, if it is not possible or the job does not run;
-    ServiceUnavailable if a service is away.
+    ``do`` raises BadInput, and changes nothing, if that is not possible or the job does not run; ServiceUnavailable if
+    a service is away.
     """
 
     def __init__(
@@ -215,104 +211,22 @@ class LiveJob:
 
     # -- what can be done with it -------------------------------------------------------------------------------------
 
-    def scale(self, stage: str | None = None, slots: int = 0, wait: bool = True) -> dict[str, Any]:
-        """Move the state to so many slots, by the job's strategy. Gives the migration as in ``status``.
-
-        ``stage``: may be left out if there is one. ``wait``: until it is over.
-        """
-        run, name = self._running(), self._stage(stage)
-        migration = run.ask(lambda: run.migrate(self._proposed(run, name, slots, None)))
-        while wait and not migration.outcome and not self.ended.wait(0.1):
+    def do(self, command: Command, wait: bool = False) -> dict[str, Any]:
+        """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
+        run = self._running()
+        answer = run.ask(lambda: command.carry_out(LiveControls(run, self.most)))
+        if not (wait and command.moves):
+            return answer
+        which = answer["stage"], answer["number"]
+        migration = next(each for each in run.migrations if (each.proposal.stage, each.number) == which)
+        while not migration.outcome and not self.ended.wait(0.1):
             pass
-        return migration.as_json()
-
-    def plan(
-        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
-    ) -> dict[str, Any]:
-        """Move the state by another strategy, changed by ``settings``; gives ``steps`` before the first of them begins.
-
-        ``target``: a number of slots, or key groups and the slots they go to.
-        """
-        proposed = self.propose(strategy, target, settings, stage)
-        self.begin(proposed)
-        return planned(proposed)
-
-    def propose(
-        self, strategy: str, target: Target, settings: Mapping[str, Any] | None = None, stage: str | None = None
-    ) -> Proposal:
-        """What ``plan`` would do, for ``begin``."""
-        run, point, name = self._running(), self._point(strategy, settings or {}), self._stage(stage)
-        return run.ask(lambda: self._proposed(run, name, target, point))
-
-    def begin(self, proposed: Proposal) -> None:
-        """Do it; if the state is elsewhere by now, or when its turn comes, with steps from there."""
-        run = self._running()
-        run.ask(lambda: run.migrate(proposed))
-
-    def cancel(self) -> None:
-        """Take back the steps and migrations that have not begun."""
-        run = self._running()
-        run.ask(run.system.cancel)
-
-    def set_rate(self, rate: float) -> None:
-        """Offer so many events per second from now on."""
-        if isinstance(rate, bool) or not 0 < rate < 1e9:
-            raise BadInput(f"rate = {rate}: must be events per second, above 0; `stop` ends the load")
-        run = self._running()
-        run.ask(lambda: run.change_rate(float(rate)))
-
-    def hit(self, fault: str = "kill:slot") -> None:
-        """Let something of the job fail now, to see what becomes of it. ``fault``: as a run has it, without a phase or
-        a time, such as ``stop:coordinator:3s``. A slot is the first one of the first stage.
-        """
-        run, parsed = self._running(), parse_now(fault)
-        run.ask(lambda: run.system.hit(parsed))
-
-    def _proposed(self, run: LiveRun, stage: str, target: Target, point: Strategy | None) -> Proposal:
-        """The controlling thread's: nothing changes between what is checked and what is planned."""
-        restarts = (point or self.spec.point()).restarts
-        provisioned = run.system.status()["stages"][stage]["provisioned"]
-        return run.system.propose(stage, self._change(target, provisioned, restarts), point)
-
-    def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
-        most = self.most if restarts else provisioned
-        wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
-        if isinstance(target, bool) or wanted < 1:
-            raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
-        if wanted > most:
-            remedy = f"start a job with --set slots_max={wanted} to have more"
-            if not restarts and wanted <= self.most:
-                remedy += ", or plan with strategy stop_restart"
-            raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
-        return Scale(target) if isinstance(target, int) else Map(target, most)
-
-    def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
-        """Raises BadInput if there is no such strategy, or the job's state is cut otherwise."""
-        point, bins = change(strategies.get(name), settings), self.spec.workload.bins
-        if point.bins != bins:
-            raise BadInput(
-                f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "
-                "its life; set bins to that, or start a job with this strategy"
-            )
-        return point
-
-    def _stage(self, name: str | None) -> str:
-        known = [stage.name for stage in self.spec.workload.stages]
-        if name is None and len(known) > 1:
-            raise BadInput(f"stage is missing: this job has {', '.join(known)}")
-        if name is not None and name not in known:
-            raise unknown("stage", name, known)
-        return name or known[0]
+        return answer | migration.as_json()
 
     def _running(self) -> LiveRun:
         if self._run is None or self.state != "running":
             raise NotRunning(f"job {self.run_id} is {self.state}, not running")
         return self._run
-
-
-def planned(proposal: Proposal) -> dict[str, Any]:
-    """With its ``steps``."""
-    return proposal.as_json() | {"steps": proposal.steps_as_json()}
 
 
 def _figures(measured: Measured | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from keyshift.experiment.commands import UNDER_WAY
 from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.course import LEAD_S, LOOK_S, Course
@@ -27,7 +28,6 @@ WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
 LONGEST_PAUSE_S = 30.0
 ANSWER_S = 110.0  # for an answer: a job that recovers or restarts answers when it has
 KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
-UNDER_WAY = "under way"
 GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class LiveRun(Course):
         self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
     ) -> None:
         super().__init__(spec, system, traffic, display, ready)
-        self.system, self.traffic, self.display = system, traffic, display
+        self.spec, self.system, self.traffic, self.display = spec, system, traffic, display
         self._inbox: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self.each_second.append(self._measure)
         self.state = "starting"  # running, stopping

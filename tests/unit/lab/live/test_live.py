@@ -7,6 +7,7 @@ import pytest
 from small_live import Stage, live_job
 
 from keyshift.control.metrics import Metrics
+from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate, Scale, command
 from keyshift.experiment.live_spec import live_spec, parameters, room
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.run import LONGEST_PAUSE_S, WINDOW_S, pause_before
@@ -59,7 +60,7 @@ def test_more_slots_than_key_groups_are_refused_before_anything_starts():
 def test_it_scales_and_says_so(job):
     before = job.status()
     assert before["state"] == "running" and before["stages"]["counter"]["slots"] == 2
-    done = job.scale("counter", 4)
+    done = job.do(Scale(slots=4, stage="counter"), wait=True)
     assert (done["outcome"], done["slots"], done["planned_moves"], done["planned_steps"]) == ("complete", 4, 8, 8)
     after = job.status()
     assert after["stages"]["counter"]["slots"] == 4
@@ -81,7 +82,7 @@ def test_every_stage_of_a_chain_has_tasks_for_as_many_slots():
 
 def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
     for number, (stage, slots) in enumerate([("map", 4), ("counter-1", 3), ("counter-2", 1), ("map", 2)]):
-        done = chain.scale(stage, slots)
+        done = chain.do(Scale(slots=slots, stage=stage), wait=True)
         assert (done["stage"], done["number"], done["outcome"]) == (stage, int(number == 3), "complete")
     stages = chain.status()["stages"]
     assert {name: told["slots"] for name, told in stages.items()} == {"counter-1": 3, "map": 2, "counter-2": 1}
@@ -91,9 +92,9 @@ def test_each_stage_of_a_chain_is_scaled_and_the_others_stay(chain):
 def test_two_stages_migrate_at_the_same_time_and_the_one_is_over_while_the_other_goes_on(chain):
     slow = next(stage for stage in chain.inner.stages if stage.name == "map")
     move, slow.check = slow.check, lambda: None
-    chain.scale("map", 4, wait=False)
-    chain.scale("counter-2", 3, wait=False)
-    assert chain.scale("counter-1", 4)["outcome"] == "complete"
+    chain.do(Scale(slots=4, stage="map"))
+    chain.do(Scale(slots=3, stage="counter-2"))
+    assert chain.do(Scale(slots=4, stage="counter-1"), wait=True)["outcome"] == "complete"
     assert wait_until(lambda: [each["outcome"] for each in chain.status()["migrations"]][1] == "complete", 60)
     told = chain.status()
     assert told["migrating"] and told["migrations"][0]["outcome"] == "under way"
@@ -109,9 +110,9 @@ def test_two_stages_migrate_at_the_same_time_and_the_one_is_over_while_the_other
 
 def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(chain):
     chain.inner.go.clear()
-    chain.scale("map", 4, wait=False)
-    chain.scale("counter-1", 3, wait=False)
-    chain.cancel()
+    chain.do(Scale(slots=4, stage="map"))
+    chain.do(Scale(slots=3, stage="counter-1"))
+    chain.do(Cancel())
     assert wait_until(lambda: not chain.status()["migrating"], 60)
     for migration in chain.status()["migrations"]:
         assert migration["outcome"].startswith(f"incomplete: {migration['stage']}: 1 requests for a migration were")
@@ -120,11 +121,17 @@ def test_why_a_migration_is_not_complete_is_not_what_was_said_of_another_stage(c
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda job: job.scale(slots=3), "stage is missing: this job has counter-1, map, counter-2"),
-        (lambda job: job.plan("fluid", 3), "stage is missing: this job has counter-1, map, counter-2"),
-        (lambda job: job.scale("counter", 3), "unknown stage 'counter': did you mean"),
-        (lambda job: job.plan("fluid", 3, stage="sink"), "unknown stage 'sink': known: counter-1, map, counter-2"),
-        (lambda job: job.scale("map", 5), "slots = 5: 4 are provisioned in this job"),
+        (lambda job: job.do(Scale(slots=3), wait=True), "stage is missing: this job has counter-1, map, counter-2"),
+        (
+            lambda job: job.do(Plan(strategy="fluid", target=3)),
+            "stage is missing: this job has counter-1, map, counter-2",
+        ),
+        (lambda job: job.do(Scale(slots=3, stage="counter"), wait=True), "unknown stage 'counter': did you mean"),
+        (
+            lambda job: job.do(Plan(strategy="fluid", target=3, stage="sink")),
+            "unknown stage 'sink': known: counter-1, map, counter-2",
+        ),
+        (lambda job: job.do(Scale(slots=5, stage="map"), wait=True), "slots = 5: 4 are provisioned in this job"),
     ],
 )
 def test_a_stage_of_a_chain_has_to_be_named(chain, ask, words):
@@ -136,7 +143,7 @@ def test_a_stage_of_a_chain_has_to_be_named(chain, ask, words):
 
 def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
     job.inner.go.clear()
-    told = job.plan("all_at_once", 3)
+    told = job.do(Plan(strategy="all_at_once", target=3))
     assert [each["outcome"] for each in job.status()["migrations"]] == ["under way"]
     moves = [(m["unit"], m["destination"]) for step in told["steps"] for m in step["moves"]]
     assert len(told["steps"]) == 1 and moves
@@ -148,35 +155,38 @@ def test_a_plan_of_another_strategy_is_told_before_it_begins(job):
 
 
 def test_groups_can_be_sent_to_slots_by_name(job):
-    job.plan("fluid", {0: 3, 1: 2})
+    job.do(Plan(strategy="fluid", target={0: 3, 1: 2}))
     assert wait_until(lambda: not job.status()["migrating"], 60)
     assert job.status()["stages"]["counter"]["owners"][:3] == [3, 2, 0]
 
 
 def test_more_slots_than_are_provisioned_need_a_restart_which_is_made_when_asked(job):
     with pytest.raises(BadInput, match=r"slots = 6: 4 are provisioned.*slots_max=6.*strategy stop_restart"):
-        job.scale(slots=6)
-    assert job.plan("stop_restart", 6)["slots"] == 6
+        job.do(Scale(slots=6), wait=True)
+    assert job.do(Plan(strategy="stop_restart", target=6))["slots"] == 6
     assert wait_until(lambda: not job.status()["migrating"], 60)
     stage = job.status()["stages"]["counter"]
     assert (stage["slots"], stage["provisioned"]) == (6, 6)
     with pytest.raises(BadInput, match="slots = 17: 16 are provisioned in this job; start a job with"):
-        job.plan("stop_restart", 17)
+        job.do(Plan(strategy="stop_restart", target=17))
 
 
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
-        (lambda job: job.scale("countr", 3), "unknown stage 'countr': did you mean 'counter'"),
-        (lambda job: job.scale(slots=0), "slots = 0: must be a number of slots from 1 to 4"),
-        (lambda job: job.scale(slots=True), "slots = True"),
-        (lambda job: job.plan("fluit", 3), "did you mean 'fluid'"),
-        (lambda job: job.plan("fluid", {}), "must be a number of slots"),
-        (lambda job: job.plan("fluid", {99: 1}), "99"),
-        (lambda job: job.plan("fluid", 3, {"size": 0}), "size = 0"),
-        (lambda job: job.plan("meces", 3), "this job has bins = 1 for its life"),
-        (lambda job: job.set_rate(0), "rate = 0"),
-        (lambda job: job.set_rate(float("nan")), "rate = nan"),
+        (
+            lambda job: job.do(Scale(slots=3, stage="countr"), wait=True),
+            "unknown stage 'countr': did you mean 'counter'",
+        ),
+        (lambda job: job.do(Scale(slots=0), wait=True), "slots = 0: must be a number of slots from 1 to 4"),
+        (lambda job: job.do(command("scale", {"slots": True})), "slots = True"),
+        (lambda job: job.do(Plan(strategy="fluit", target=3)), "did you mean 'fluid'"),
+        (lambda job: job.do(Plan(strategy="fluid", target={})), "must be a number of slots"),
+        (lambda job: job.do(Plan(strategy="fluid", target={99: 1})), "99"),
+        (lambda job: job.do(Plan(strategy="fluid", target=3, settings={"size": 0})), "size = 0"),
+        (lambda job: job.do(Plan(strategy="meces", target=3)), "this job has bins = 1 for its life"),
+        (lambda job: job.do(command("rate", {"rate": 0})), "rate = 0"),
+        (lambda job: job.do(command("rate", {"rate": float("nan")})), "rate = nan"),
     ],
 )
 def test_what_is_not_possible_is_refused_and_changes_nothing(job, ask, words):
@@ -189,9 +199,9 @@ def test_what_is_not_possible_is_refused_and_changes_nothing(job, ask, words):
 
 def test_migrations_that_wait_for_each_other_are_planned_from_where_the_state_is_by_then(job):
     job.inner.go.clear()
-    job.scale(slots=4, wait=False)
-    job.scale(slots=3, wait=False)
-    job.plan("all_at_once", 2)
+    job.do(Scale(slots=4))
+    job.do(Scale(slots=3))
+    job.do(Plan(strategy="all_at_once", target=2))
     assert {each["outcome"] for each in job.status()["migrations"]} == {"under way"}
     job.inner.go.set()
     assert wait_until(lambda: not job.status()["migrating"], 60)
@@ -204,28 +214,28 @@ def test_a_plan_that_cannot_be_made_any_more_is_dropped_and_the_job_goes_on(job,
         raise MigrationFailed("measure: 1 did not answer")
 
     job.inner.go.clear()
-    job.plan("hot_first", 4)
-    job.plan("hot_first", 3)
+    job.do(Plan(strategy="hot_first", target=4))
+    job.do(Plan(strategy="hot_first", target=3))
     monkeypatch.setattr(job.counter, "measure", fails)
     job.inner.go.set()
     assert wait_until(lambda: not job.status()["migrating"], 60)
     first, second = (each["outcome"] for each in job.status()["migrations"])
     assert first == "complete"
     assert second.startswith("incomplete: migration 1 was dropped, no plan could be made when its turn came: measure")
-    assert job.scale(slots=2)["outcome"] == "complete"
+    assert job.do(Scale(slots=2), wait=True)["outcome"] == "complete"
 
 
 def test_what_is_taken_back_is_not_complete(job):
     job.inner.go.clear()
-    job.scale(slots=4, wait=False)
-    job.cancel()
+    job.do(Scale(slots=4))
+    job.do(Cancel())
     assert wait_until(lambda: not job.status()["migrating"], 60)
     (migration,) = job.status()["migrations"]
     assert migration["outcome"].startswith("incomplete: 1 requests for a migration were taken back")
 
 
 def test_the_rate_can_be_changed(job):
-    job.set_rate(500)
+    job.do(Rate(rate=500))
     assert ("change_rate", 500.0) in job.traffic.told
     assert job.status()["rate"] == 500
 
@@ -271,7 +281,7 @@ def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_any
 
 def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
     scaling.inner.go.clear()
-    scaling.scale("counter-2", 1, wait=False)
+    scaling.do(Scale(slots=1, stage="counter-2"))
     looks = scaling.status()["autoscaler"]["looks"]
     assert wait_until(lambda: scaling.status()["autoscaler"]["looks"] >= looks + 3, 60)
     newest = scaling.status()["autoscaler"]["decisions"][-2:]
@@ -285,9 +295,9 @@ def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
 def test_what_another_process_needs_is_written_down_when_it_changes_and_not_otherwise(monkeypatch):
     kept = []
     with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
-        job.set_rate(300)
+        job.do(Rate(rate=300))
         assert wait_until(lambda: kept and kept[-1]["rate"] == 300, 60)
-        job.scale(slots=4)
+        job.do(Scale(slots=4), wait=True)
         assert wait_until(lambda: len(set(kept[-1]["stages"]["counter"]["assignments"]["begin"])) == 4, 60)
         number = len(kept)
         job.counter.measured = 0
@@ -302,9 +312,9 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
     journals = []
     with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
         assert journals, "it can be resumed as soon as it is ready"
-        job.scale(slots=4)
+        job.do(Scale(slots=4), wait=True)
         job.inner.go.clear()
-        job.scale(slots=3, wait=False)
+        job.do(Scale(slots=3))
         assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 60)
     journal = json.loads(json.dumps(journals[-1]))
     with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal) as job:
@@ -314,14 +324,14 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         assert second["outcome"].startswith("incomplete: the job's process was gone")
         assert not job.status()["migrating"]
         assert (job.run_id, job.inner.calls) == (journal["run_id"], ["claim", "resume"])
-        assert job.scale(slots=2)["number"] == 2
+        assert job.do(Scale(slots=2), wait=True)["number"] == 2
 
 
 def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(monkeypatch):
     journals = []
     with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
         job.inner.go.clear()
-        job.scale(slots=4, wait=False)
+        job.do(Scale(slots=4))
         assert wait_until(lambda: len(journals[-1]["targets"]) == 1, 60)
     (target,) = journals[-1]["targets"].values()
 
@@ -345,7 +355,7 @@ def test_a_resumed_job_whose_snapshot_cannot_be_read_goes_on_from_the_one_before
 
     with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journals[-1], resume=dies) as job:
         assert (job.inner.calls, job.status()["deaths"]) == (["claim", "dies", "recover"], 1)
-        assert job.scale(slots=3)["outcome"] == "complete"
+        assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
 
 
 @pytest.mark.parametrize("take_over", [False, True])
@@ -410,13 +420,13 @@ def test_a_slot_that_does_not_answer_is_no_reason_to_end(job):
 
     job.counter.measure = hang
     assert wait_until(lambda: any("not measured" in line for line in job.said), 60)
-    assert job.scale(slots=3)["outcome"] == "complete"
+    assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
 
 
 def test_a_killed_worker_is_survived(job):
-    job.hit("kill:slot")
+    job.do(InjectFault(fault="kill:slot"))
     assert wait_until(lambda: job.status()["deaths"] == 1, 60)
-    assert job.scale(slots=3)["outcome"] == "complete"
+    assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
     assert job.inner.calls == ["start", "recover"]
     (trouble,) = job.status()["troubles"]
     assert "s after the load began (killed); everything since its beginning was done again" in trouble
@@ -430,7 +440,7 @@ def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):
     assert told["state"] == "failed"
     assert told["why"] == "worker gone and a trace; it died 6 times within 600 s (recoveries = 5)"
     with pytest.raises(BadInput, match="is failed, not running"):
-        job.scale(slots=3)
+        job.do(Scale(slots=3), wait=True)
     with pytest.raises(QueryDied, match="it died 6 times within 600 s"):
         job.stop()
 
@@ -447,7 +457,7 @@ def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
 
 
 def test_it_stops_with_its_verdict_and_whoever_asks_again_gets_the_same(job):
-    job.scale(slots=4)
+    job.do(Scale(slots=4), wait=True)
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(job.stop())) for _ in range(3)]
     for thread in threads:
@@ -459,7 +469,7 @@ def test_it_stops_with_its_verdict_and_whoever_asks_again_gets_the_same(job):
     assert job.status()["summary"]["verdict"] == "ok"
     assert job.traffic.told[-1] == ("end_load",)
     with pytest.raises(BadInput, match="is ended, not running"):
-        job.cancel()
+        job.do(Cancel())
 
 
 def test_a_job_that_is_given_up_has_no_verdict(job):

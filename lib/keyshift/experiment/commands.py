@@ -1,0 +1,193 @@
+"""What can be asked of a live job: a class for each verb.
+
+HTTP (``POST /verb``), the command line (``keyshift job verb``), the scripts of notebooks (``4: verb``) and
+their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Protocol
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from keyshift.experiment.spec import made
+from keyshift.model.errors import BadInput
+from keyshift.planner import strategies
+from keyshift.registry import named_values, unknown
+from keyshift.wire.faults import Fault, parse_now
+
+Target = int | dict[int, int]
+UNDER_WAY = "under way"  # the outcome of a migration until it is over
+
+
+class Controls(Protocol):
+    """What a command may do with a job, in the thread that controls it. Each raises BadInput, and changes nothing, if
+    it is not possible.
+    """
+
+    @property
+    def rate(self) -> float:
+        """Events per second that are offered."""
+
+    def move(
+        self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Request a migration; gives what a status has of it, and its ``steps``.
+
+        ``target``: a number of slots, or key groups and the slots they go to. ``strategy``, changed by ``settings``:
+        instead of the job's own.
+        """
+
+    def cancel(self) -> None:
+        """Take back the steps and migrations that have not begun."""
+
+    def change_rate(self, rate: float) -> None:
+        """Offer so many events per second from now on."""
+
+    def hit(self, fault: Fault) -> None:
+        """Something of the job fails now."""
+
+
+def _target(given: Any) -> Any:
+    """Of 3, ``3``, or ``0:3,7:1``."""
+    if not isinstance(given, str) or ":" not in given:
+        return given
+    return dict(pair.split(":", 1) for pair in given.split(","))
+
+
+def _settings(given: Any) -> Any:
+    """Of a mapping, or of ``name=value`` as often as there are settings."""
+    return named_values(given) if isinstance(given, list | tuple) else given
+
+
+def _strategy(name: str) -> str:
+    strategies.get(name)
+    return name
+
+
+def _fault(text: str) -> str:
+    parse_now(text)
+    return text
+
+
+Stage = Annotated[str | None, Field(description="a keyed stage; may be left out if there is one")]
+
+
+class Command(BaseModel):
+    """Something that is asked of a job. Its first paragraph is the help of the command line."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    verb: ClassVar[str]
+    moves: ClassVar[bool] = False  # whether a migration comes of it
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Do it, and give the answer, which JSON knows. Raises BadInput."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        given = [value for value in self.model_dump().values() if value not in (None, {})]
+        return " ".join([self.verb, *(f"{value:g}" if isinstance(value, float) else str(value) for value in given)])
+
+
+class Scale(Command):
+    """Move the state to so many slots, by the strategy that the job was started with."""
+
+    verb, moves = "scale", True
+
+    slots: int = Field(description="slots that are to own the state")
+    stage: Stage = None
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Gives the migration."""
+        return job.move(self.stage, self.slots)
+
+
+class Plan(Command):
+    """Move the state by another strategy."""
+
+    verb, moves = "plan", True
+
+    strategy: Annotated[str, AfterValidator(_strategy)] = Field(description="a name from `keyshift strategies`")
+    target: Annotated[Target, BeforeValidator(_target)] = Field(
+        description="a number of slots, or key groups and the slots they go to, 0:3,7:1"
+    )
+    settings: Annotated[dict[str, Any], BeforeValidator(_settings)] = Field(
+        default={}, description="name=value of the strategy; may be repeated"
+    )
+    stage: Stage = None
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Gives the migration with its steps."""
+        return job.move(self.stage, self.target, self.strategy, self.settings)
+
+
+class Cancel(Command):
+    """Take back the steps and migrations that have not begun."""
+
+    verb = "cancel"
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Gives nothing else."""
+        job.cancel()
+        return {"cancelled": True}
+
+
+class Rate(Command):
+    """Offer another number of events per second from now on."""
+
+    verb = "rate"
+
+    rate: float = Field(gt=0, lt=1e9, description="events per second; `stop` ends the load")
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Gives the rate."""
+        job.change_rate(self.rate)
+        return {"rate": job.rate}
+
+
+class Double(Command):
+    """Offer twice as many events per second from now on."""
+
+    verb = "double"
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Gives the new rate."""
+        return Rate(rate=2 * job.rate).carry_out(job)
+
+
+class InjectFault(Command):
+    """Let something of the job fail now, to see what becomes of it: a slot is the first one of the first stage."""
+
+    verb = "fault"
+
+    fault: Annotated[str, AfterValidator(_fault)] = Field(
+        default="kill:slot", description="as of a run, without a phase or a time: kill:slot, stop:coordinator:3s"
+    )
+
+    def carry_out(self, job: Controls) -> dict[str, Any]:
+        """Gives the fault."""
+        job.hit(parse_now(self.fault))
+        return {"fault": self.fault}
+
+
+COMMANDS: dict[str, type[Command]] = {each.verb: each for each in Command.__subclasses__()}
+
+
+def command(verb: str, values: Mapping[str, Any]) -> Command:
+    """The command of this verb. Raises BadInput with the verbs, or with the value that is wrong."""
+    if verb not in COMMANDS:
+        raise unknown("command", verb, list(COMMANDS))
+    return made(COMMANDS[verb], dict(values))  # type: ignore[no-any-return]
+
+
+def command_of(words: Sequence[str]) -> Command:
+    """As ``plan matched 2``: a verb, and values in the order of its fields. Raises BadInput."""
+    verb, *values = words or [""]
+    if verb not in COMMANDS:
+        raise unknown("command", verb, list(COMMANDS))
+    fields = COMMANDS[verb].model_fields
+    least = sum(field.is_required() for field in fields.values())
+    if not least <= len(values) <= len(fields):
+        wanted = " ".join(f"<{name}>" if field.is_required() else f"[{name}]" for name, field in fields.items())
+        raise BadInput(f"{' '.join(words)!r}: must be `{f'{verb} {wanted}'.strip()}`")
+    return command(verb, dict(zip(fields, values, strict=False)))

@@ -1,0 +1,76 @@
+"""What commands may do with a live job, in the thread that controls it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keyshift.experiment.commands import Target
+from keyshift.experiment.scenario import Change, Map, Scale
+from keyshift.lab.live.run import LiveRun
+from keyshift.model.errors import BadInput
+from keyshift.planner import Strategy, change, strategies
+from keyshift.registry import unknown
+from keyshift.wire.faults import Fault
+
+
+class LiveControls:
+    """Of ``run``. ``most``: slots that a restart may lead to. See ``commands.Controls``."""
+
+    def __init__(self, run: LiveRun, most: int) -> None:
+        self._run, self._most = run, most
+
+    @property
+    def rate(self) -> float:
+        """Events per second that are offered."""
+        return self._run.rate
+
+    def move(
+        self, stage: str | None, target: Target, strategy: str | None = None, settings: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Nothing changes between the check, the plan and the request."""
+        name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
+        provisioned = self._run.system.status()["stages"][name]["provisioned"]
+        wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
+        migration = self._run.migrate(self._run.system.propose(name, wanted, point))
+        return migration.as_json() | {"steps": migration.proposal.steps_as_json()}
+
+    def cancel(self) -> None:
+        """See ``LiveSystem.cancel``."""
+        self._run.system.cancel()
+
+    def change_rate(self, rate: float) -> None:
+        """See ``LiveRun.change_rate``."""
+        self._run.change_rate(rate)
+
+    def hit(self, fault: Fault) -> None:
+        """See ``LiveSystem.hit``."""
+        self._run.system.hit(fault)
+
+    def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
+        most = self._most if restarts else provisioned
+        wanted = target if isinstance(target, int) else 1 + max(target.values(), default=-1)
+        if wanted < 1:
+            raise BadInput(f"slots = {target}: must be a number of slots from 1 to {most}, or slots by key group")
+        if wanted > most:
+            remedy = f"start a job with --set slots_max={wanted} to have more"
+            if not restarts and wanted <= self._most:
+                remedy += ", or plan with strategy stop_restart"
+            raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
+        return Scale(target) if isinstance(target, int) else Map(target, most)
+
+    def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
+        """Raises BadInput if there is no such strategy, or the job's state is cut otherwise."""
+        point, bins = change(strategies.get(name), settings), self._run.spec.workload.bins
+        if point.bins != bins:
+            raise BadInput(
+                f"strategy = {name}: cuts a key group into bins = {point.bins}, and this job has bins = {bins} for "
+                "its life; set bins to that, or start a job with this strategy"
+            )
+        return point
+
+    def _stage(self, name: str | None) -> str:
+        known = [stage.name for stage in self._run.spec.workload.stages]
+        if name is None and len(known) > 1:
+            raise BadInput(f"stage is missing: this job has {', '.join(known)}")
+        if name is not None and name not in known:
+            raise unknown("stage", name, known)
+        return name or known[0]

@@ -1,0 +1,83 @@
+"""Every command of a live job: what it does, and that all who ask a job have it."""
+
+import pytest
+from typer.main import get_command
+
+from keyshift.cli import app
+from keyshift.control.api import make_app
+from keyshift.control.explorer import Explorer
+from keyshift.control.watched import WatchedJob, script_of
+from keyshift.experiment.commands import COMMANDS, Cancel, Double, InjectFault, Plan, Rate, Scale, command, command_of
+from keyshift.experiment.live_spec import live_spec
+from keyshift.lab.live.job import LiveJob
+from keyshift.model.errors import BadInput
+from keyshift.wire.faults import Fault
+
+# Of each verb words of a script, and what a job is then told to do.
+WORDS = {
+    "scale": ("scale 4", ("move", None, 4)),
+    "plan": ("plan matched 2", ("move", None, 2, "matched", {})),
+    "cancel": ("cancel", ("cancel",)),
+    "rate": ("rate 50", ("change_rate", 50.0)),
+    "double": ("double", ("change_rate", 200.0)),
+    "fault": ("fault stop:slot:3s", ("hit", Fault("stop", "slot", "", None, 3.0))),
+}
+
+
+class Told:
+    rate = 100.0
+
+    def __getattr__(self, name):
+        return lambda *given: self.__dict__.update(told=(name, *given)) or {}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_is_in_a_script_and_does_what_it_says(verb):
+    words, wanted = WORDS[verb]
+    (action,) = script_of([f"4: {words}"])
+    job = Told()
+    action.command.carry_out(job)
+    assert (action.at_s, str(action.command), job.told) == (4.0, words, wanted)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_has_a_path_an_option_for_each_field_and_a_button(verb, monkeypatch, tmp_path):
+    monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
+    routes = make_app(LiveJob(lambda *_: None, live_spec({})), "token").routes
+    assert [route.methods for route in routes if route.path == f"/{verb}"] == [{"POST"}]
+    shown = get_command(app).commands["job"].commands[verb]
+    assert {option.name for option in shown.params} >= {"name", *COMMANDS[verb].model_fields}
+    assert shown.help == COMMANDS[verb].__doc__
+    page = Explorer(WatchedJob(), {"workload": "keycount", "strategy": "fluid", "rate": 100.0, "slots_max": 4})
+    assert page._asks[verb].description == verb
+    assert page._given[verb].keys() == COMMANDS[verb].model_fields.keys() - {"settings"}
+
+
+def test_values_may_be_words():
+    assert command_of(["plan", "chunked", "0:3,7:1"]).target == {0: 3, 7: 1}
+    assert command("plan", {"strategy": "chunked", "target": "4", "settings": ["size=2"]}) == Plan(
+        strategy="chunked", target=4, settings={"size": 2}
+    )
+    assert [str(each) for each in (Scale(slots=3, stage="map"), Cancel(), Rate(rate=5e3), Double(), InjectFault())] == [
+        "scale 3 map", "cancel", "rate 5000", "double", "fault kill:slot",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "values", "words"),
+    [
+        ("scael", {}, "unknown command 'scael': did you mean 'scale'"),
+        ("scale", {}, "slots is missing: slots that are to own the state"),
+        ("scale", {"slots": "four"}, "slots = 'four': input should be a valid integer"),
+        ("scale", {"slots": True}, "slots = True: neither a number nor a name"),
+        ("scale", {"slots": 3, "stge": "map"}, "unknown parameter 'stge': did you mean 'stage'"),
+        ("plan", {"strategy": "fluit", "target": 3}, "did you mean 'fluid'"),
+        ("plan", {"strategy": "fluid", "target": "a:b"}, "target = 'a:b'"),
+        ("rate", {"rate": 0}, "rate = 0: input should be greater than 0"),
+        ("rate", {"rate": float("nan")}, "rate = nan"),
+        ("fault", {"fault": "kill:source"}, "source is hit in a phase only"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_is_right(verb, values, words):
+    with pytest.raises(BadInput, match=words):
+        command(verb, values)
