@@ -72,7 +72,7 @@ def test_values_may_be_words():
         ("scale", {"slots": True}, "slots = True: neither a number nor a name"),
         ("scale", {"slots": 3, "stge": "map"}, "unknown parameter 'stge': did you mean 'stage'"),
         ("plan", {"strategy": "fluit", "target": 3}, "did you mean 'fluid'"),
-        ("plan", {"strategy": "fluid", "target": "a:b"}, "target = 'a:b'"),
+        ("plan", {"strategy": "fluid", "target": "a:b"}, "target = {'a': 'b'}: input should be a valid integer"),
         ("rate", {"rate": 0}, "rate = 0: input should be greater than 0"),
         ("rate", {"rate": float("nan")}, "rate = nan"),
         ("fault", {"fault": "kill:source"}, "source is hit in a phase only"),
