@@ -18,6 +18,7 @@ from keyshift.control.metrics import CONTENT_TYPE, Metrics
 from keyshift.lab.live.job import LiveJob, planned
 from keyshift.lab.live.run import NotRunning
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.refusals import refusal
 
 Stage = Annotated[str | None, Query(description="a keyed stage; may be left out if there is one")]
 
@@ -46,7 +47,9 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": "; ".join(map(_reason, error.errors()))}, 422)
+        # Without "query" or "body"; the whole body has no other name.
+        faults = [each | {"loc": each["loc"][1:] or ("request",)} for each in error.errors()]
+        return JSONResponse({"detail": refusal(faults, PlanRequest)}, 422)
 
     @app.get("/status")
     def status() -> dict[str, Any]:
@@ -92,9 +95,3 @@ def make_app(job: LiveJob, token: str) -> FastAPI:
         return job.status()
 
     return app
-
-
-def _reason(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if part not in ("query", "body"))
-    given = "" if error["type"] == "missing" else f", not {error.get('input')!r:.80}"
-    return f"{where or 'request'}: {error['msg']}{given}"

@@ -20,6 +20,7 @@ from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPa
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
+from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
@@ -390,19 +391,11 @@ def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping
 
 
 def made(model: Any, values: dict[str, Any]) -> Any:
-    """The pydantic model of these values. Raises BadInput for the first that it refuses."""
+    """The pydantic model of these values. Raises BadInput for those that it refuses."""
     for name, value in values.items():
         if isinstance(value, bool) and model.model_fields[name].annotation is not bool:  # pydantic takes it for 0 or 1
             raise BadInput(f"{name} = {value}: neither a number nor a name ({model.model_fields[name].description})")
     try:
         return model(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        own = first["ctx"]["error"] if first["type"] == "value_error" else None  # of a validator, whose words are whole
-        if not first["loc"]:
-            raise BadInput(str(own or first["msg"])) from None
-        name = str(first["loc"][0])
-        if own:
-            raise BadInput(f"{name} = {first['input']!r}: {own}") from None
-        meaning = model.model_fields[name].description
-        raise BadInput(f"{name} = {first['input']!r}: {first['msg'].lower()} ({meaning})") from None
+        raise BadInput(refusal(error.errors(), model)) from None
