@@ -69,7 +69,7 @@ faults: $(READY) ## what fails in each phase of a migration, and what becomes of
 soak: $(READY) ## a job for two hours, with faults and migrations: its verdict, and what grows (ARGS="--hours 0.2 --seed 3")
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes)
+bench-strategies: $(READY) ## every strategy on one load, and the aims for them; an hour (with ARGS=--quick minutes, ARGS="--set slots=4")
 	@$(BIN)/python -m bench.strategies $(ARGS)
 
 lock: ## pin the dependencies after a change in pyproject.toml (all anew: make lock ARGS=--upgrade)

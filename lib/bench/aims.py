@@ -1,13 +1,19 @@
-"""Tables of the runs of ``bench.strategies``: a line per preset, the aims, hand-over by dirty bytes."""
+"""What the runs of ``bench.strategies`` say: the aims, a line per preset, hand-over by dirty bytes.
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+A row is one of ``Study.rows``: the summary of a run. Of ``all_at_once`` it has ``copy_s``, too: the seconds of a bare
+copy of the same bytes between as many processes, made right after the run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.measurements import Measurement, aligned, spread
+from keyshift.analysis.tables import MEASURES
+from keyshift.studies.study import Study
 
 CALM = ("fluid", "matched", "meces", "lazy")  # presets that users should hardly notice
 AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
@@ -15,122 +21,70 @@ AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
 AT_MOST_OF = {"order_unaware": 1 / 5, "stop_restart": 1 / 20}
 AT_MOST_COPY = 1.5  # completion of all_at_once, times a bare copy of the same bytes
 MIB = 2**20
+# What the line of a preset has, and digits behind the point.
+SHOWN = {
+    **{"P99 before (ms)": 0, "P99 spike (ms)": 0, "P99 spike (× before)": 2, "completion (s)": 2, "floor (s)": 2},
+    **{"moved (MiB)": 0, "copied before (MiB)": 0, "had to move (MiB)": 0, "silence (ms)": 0},
+}
+
+Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of one preset, or why there is no summary (``results.manifest.Summary``, as JSON) of it.
-
-    ``copy_s``: seconds of a bare copy of the same bytes between as many processes, made right after it.
-    """
-
-    preset: str
-    repetition: int
-    summary: dict[str, Any] | None = None
-    error: str = ""
-    copy_s: float | None = None
-
-    @property
-    def verdict(self) -> str:
-        """The verdict, ok or bad; or that it died."""
-        return "died" if self.summary is None else str(self.summary["verdict"])
-
-    def get(self, name: str) -> float | None:
-        """A figure of the summary; None if it is not known, or the run is not correct."""
-        if self.summary is None or self.verdict != "ok" or self.summary.get(name) is None:
-            return None
-        return float(self.summary[name])
-
-    @property
-    def hand_over_s(self) -> float | None:
-        """From the last unit aligned to the last one in place: what travels, travels in that time."""
-        if self.get("completion_s") is None:
-            return None
-        assert self.summary is not None
-        phases = [self.summary["phases"][name] for name in ("transfer", "install")]
-        return None if None in phases else float(sum(phases))
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it, with the verdict and the hand-over."""
-        return asdict(self) | {"verdict": self.verdict, "hand_over_s": self.hand_over_s}
-
-
-def aims(runs: Sequence[Run]) -> list[Measurement]:
+def aims(rows: Sequence[Row]) -> list[Measurement]:
     """The aims that these runs can tell about: each compares neighbours of a repetition, correct ones only."""
-    rows = []
+    known: dict[tuple[str, str], dict[int, float]] = {}  # of a preset, a figure in ms by the seed
+    for row in rows:
+        for figure, value in _figures(row):
+            if value is not None:
+                known.setdefault((row["strategy"], figure), {})[row["parameters"]["seed"]] = value
+
+    def against(measure: str, ours: tuple[str, str], other: tuple[str, str], aim: float | None) -> Measurement:
+        mine, others = known.get(ours, {}), known.get(other, {})
+        both = [seed for seed in mine if others.get(seed)]
+        return Measurement("d", measure, "ms", [mine[seed] for seed in both], [others[seed] for seed in both], aim)
+
+    found = []
     for preset in CALM:
-        rows.append(
-            _row(f"spike of {preset}, against P99 before", _pairs(runs, preset, preset, "p99_ms"), AT_MOST_BEFORE)
-        )
-        rows += [
-            _row(f"spike of {preset}, against that of {other}", _pairs(runs, preset, other, "spike_ms"), at_most)
-            for other, at_most in AT_MOST_OF.items()
-        ]
-    copied = [run for run in runs if run.preset == "all_at_once" and run.copy_s]
-    whole = [(run.get("completion_s"), run.copy_s) for run in copied]
-    travelled = [(run.hand_over_s, run.copy_s) for run in copied]
-    rows.append(_row("completion of all_at_once, against a bare copy", _in_ms(whole), AT_MOST_COPY))
-    rows.append(_row("of it transfer and install, against the same", _in_ms(travelled), None))
-    return [row for row in rows if row.keyshift]
+        spike, spike_of = (preset, "spike"), f"spike of {preset}, against"
+        found.append(against(f"{spike_of} P99 before", spike, (preset, "before"), AT_MOST_BEFORE))
+        for other, at_most in AT_MOST_OF.items():
+            found.append(against(f"{spike_of} that of {other}", spike, (other, "spike"), at_most))
+    whole, hand_over, copy = (("all_at_once", figure) for figure in ("completion", "hand-over", "copy"))
+    found.append(against("completion of all_at_once, against a bare copy", whole, copy, AT_MOST_COPY))
+    found.append(against("of it transfer and install, against the same", hand_over, copy, None))
+    return [row for row in found if row.keyshift]
 
 
-def _row(measure: str, pairs: list[tuple[float, float]], aim: float | None) -> Measurement:
-    return Measurement("d", measure, "ms", [ours for ours, _ in pairs], [other for _, other in pairs], aim)
+def _figures(row: Row) -> Iterator[tuple[str, float | None]]:
+    """What aims are about, in ms; nothing of a run that is not correct."""
+    if row["verdict"] == "ok":
+        yield from {"spike": row["spike_ms"], "before": row["p99_ms"]}.items()
+        seconds = {"completion": row["completion_s"], "hand-over": hand_over_s(row), "copy": row.get("copy_s")}
+        yield from ((figure, None if value is None else value * 1000) for figure, value in seconds.items())
 
 
-def _pairs(runs: Sequence[Run], preset: str, other: str, against: str) -> list[tuple[float, float]]:
-    """The spike of ``preset`` and a figure of ``other``, of each repetition that has both."""
-    theirs = {run.repetition: run.get(against) for run in runs if run.preset == other}
-    pairs = [(run.get("spike_ms"), theirs.get(run.repetition)) for run in runs if run.preset == preset]
-    return [(ours, value) for ours, value in pairs if ours is not None and value]
+def hand_over_s(row: Row) -> float | None:
+    """From the last unit aligned to the last one in place: what travels, travels in that time."""
+    phases = [row["phases"][name] for name in ("transfer", "install")]
+    return None if row["completion_s"] is None or None in phases else float(sum(phases))
 
 
-def _in_ms(pairs: list[tuple[float | None, float | None]]) -> list[tuple[float, float]]:
-    return [(ours * 1000, other * 1000) for ours, other in pairs if ours is not None and other]
-
-
-def preset_table(runs: Sequence[Run]) -> str:
-    """A line per preset, in order of first appearance: medians and ranges over the correct runs, and all verdicts."""
-    heads: tuple[str, ...] = (
-        "preset",
-        "P99 before",
-        "spike ms",
-        "(range)",
-        "x before",
-        "(range)",
-        "completion s",
-        "(range)",
-    )
-    heads += ("floor s", "moved MiB", "copied", "minimum", "silence ms", "verdict")
-    lines: list[tuple[str, ...]] = [heads]
-    for preset in dict.fromkeys(run.preset for run in runs):
-        mine = [run for run in runs if run.preset == preset]
-        times = [ours / before for ours, before in _pairs(mine, preset, preset, "p99_ms")]
-        lines.append(
-            (
-                preset,
-                spread(_known(mine, "p99_ms"), 0)[0],
-                *spread(_known(mine, "spike_ms"), 0),
-                *spread(times, 2),
-                *spread(_known(mine, "completion_s"), 2),
-                spread(_known(mine, "floor_s"), 2)[0],
-                *(spread([v / MIB for v in _known(mine, f"bytes_{n}")], 0)[0] for n in ("moved", "copied", "minimum")),
-                spread(_known(mine, "silence_ms"), 0)[0],
-                _verdicts(mine),
-            )
-        )
-    return aligned(lines, left=(0, len(heads) - 1))
-
-
-def _known(runs: Sequence[Run], name: str) -> list[float]:
-    return [value for run in runs if (value := run.get(name)) is not None]
-
-
-def _verdicts(runs: Sequence[Run]) -> str:
-    found = [run.verdict for run in runs]
-    if len(set(found)) == 1:
-        return found[0]
-    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in ("ok", "bad", "died") if verdict in found)
+def preset_table(study: Study) -> str:
+    """A line per point: of its correct runs medians, with ranges if there are several, and all verdicts."""
+    lines = [("preset", *SHOWN, "verdict")]
+    rows = study.rows()
+    for name, spec in study.specs.items():
+        mine = [row for row in rows if row["strategy"] == name]
+        good = [row for row in mine if row["verdict"] == "ok"]
+        cells = []
+        for measure, digits in SHOWN.items():
+            values = [value for row in good if (value := MEASURES[measure](row)) is not None]
+            middle, between = spread(values, digits)
+            cells.append(f"{middle} ({between})" if values[1:] else middle)
+        verdicts = [row["verdict"] for row in mine] + ["died"] * (spec.run.repetitions - len(mine))
+        counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
+        lines.append((name, *cells, ", ".join(counts) if counts[1:] else verdicts[0]))
+    return aligned(lines, left=(0, len(lines[0]) - 1))
 
 
 @dataclass(frozen=True)
@@ -153,15 +107,17 @@ def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
     return Fit(float(fixed), float(slope), float(1 - missed / scatter) if scatter else 1.0)
 
 
-def dirty_points(runs: Sequence[Run]) -> list[tuple[float, float]]:
-    """(Bytes, seconds) of each hand-over over a copy, fewest bytes first."""
-    points = [(run.get("bytes_moved"), run.hand_over_s) for run in runs]
+def dirty_points(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """(Bytes, seconds) of each hand-over over a copy, of correct runs, fewest bytes first."""
+    points = [(row["bytes_moved"], hand_over_s(row)) for row in rows if row["verdict"] == "ok"]
     return sorted((size, seconds) for size, seconds in points if size is not None and seconds is not None)
 
 
-def hand_over_table(runs: Sequence[Run], minimum_bytes: float) -> str:
+def hand_over_table(rows: Sequence[Row]) -> str:
     """A line per hand-over over a copy, fewest dirty bytes first, and the line through them in words."""
-    points = dirty_points(runs)
+    points = dirty_points(rows)
+    sizes = [row["bytes_minimum"] for row in rows if row["verdict"] == "ok" and row["bytes_minimum"] is not None]
+    minimum_bytes = median(sizes) if sizes else float("nan")
     heads = ("dirty MiB", "of what moves", "hand-over ms", "ms per MiB")
     lines = [
         (
@@ -181,9 +137,3 @@ def hand_over_table(runs: Sequence[Run], minimum_bytes: float) -> str:
     growth = f"; {many / few:.1f} times the bytes took {slow / quick:.1f} times as long" if few and quick else ""
     formula = f"{line.fixed_ms:z.0f} ms + {line.ms_per_mib:.2f} ms per dirty MiB (R² {line.explained:.2f})"
     return f"{text}\nhand-over = {formula}{growth}"
-
-
-def moved_minimum_bytes(runs: Sequence[Run]) -> float:
-    """Bytes of state that had to move, the median over the runs that know it; NaN if none does."""
-    values = _known(runs, "bytes_minimum")
-    return median(values) if values else float("nan")

@@ -87,10 +87,10 @@ class Strikes:
 
     def _happens(self, fault: Fault) -> None:
         self.done.append(fault)
-        self.struck.append((now_us() / SECOND_US, f"{fault.action} {fault.who}"))
+        self.struck.append((now_us() / SECOND_US, fault.what))
 
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
-        self._say(f"fault: {fault.action} {fault.who}")
+        self._say(f"fault: {fault.what}")
         if fault.who in SERVICES:
             assert self._services is not None
             self._services.hit(fault)

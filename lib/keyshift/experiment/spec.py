@@ -20,6 +20,7 @@ from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPa
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
+from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
@@ -390,7 +391,7 @@ def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping
 
 
 def made(model: Any, values: dict[str, Any]) -> Any:
-    """The pydantic model of these values. Raises BadInput for the first that it refuses."""
+    """The pydantic model of these values. Raises BadInput for those that it refuses."""
     fields = model.model_fields
     for name, value in values.items():
         if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:  # pydantic: 0 or 1
@@ -398,16 +399,4 @@ def made(model: Any, values: dict[str, Any]) -> Any:
     try:
         return model(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        own = first["ctx"]["error"] if first["type"] == "value_error" else None  # of a validator, whose words are whole
-        if not first["loc"]:
-            raise BadInput(str(own or first["msg"])) from None
-        name = str(first["loc"][0])
-        if first["type"] == "missing":
-            raise BadInput(f"{name} is missing: {fields[name].description}") from None
-        if name not in fields:
-            raise unknown("parameter", name, list(fields)) from None
-        if own:
-            raise BadInput(f"{name} = {first['input']!r}: {own}") from None
-        meaning = fields[name].description
-        raise BadInput(f"{name} = {first['input']!r}: {first['msg'].lower()} ({meaning})") from None
+        raise BadInput(refusal(error.errors(), model)) from None

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from keyshift.analysis.timelines import FAULT
+from keyshift.analysis.timelines import DEATH, FAULT
 from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
@@ -96,7 +96,7 @@ class Course:
         assert self._feed is not None
         self._traffic.stop()
         final, span = self._system.final_state(), Span(start, measured, end, self._trigger)
-        deaths = [(at, FAULT, "query died", 1.0) for at in self._deaths]
+        deaths = [(at, FAULT, DEATH, 1.0) for at in self._deaths]
         given = self._spec.workload, span, self._traffic, self._feed, final, [*samples, *deaths]
         return outcome(*given, self._overloaded, self._display.say, self.scalings)
 

@@ -13,6 +13,7 @@ from keyshift.driver.spark import ENCRYPTED, require_sockets, sockets
 from keyshift.endpoints import Endpoints, Mechanism, SignIn
 from keyshift.folders import resource
 from keyshift.model.errors import BadInput
+from keyshift.refusals import refusal
 from keyshift.registry import unknown
 from keyshift.wire.config import Certificate
 
@@ -146,7 +147,9 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    services: Services | Literal["embedded"] = "embedded"
+    services: Services | Literal["embedded"] = Field(
+        default="embedded", description="the word embedded, or their addresses"
+    )
     spark: Spark = Field(default_factory=Spark)
     control: Control = Field(default_factory=Control)
 
@@ -239,24 +242,10 @@ def _expanded(name: str, raw: Any) -> Any:
 
 
 def _checked(name: str, raw: dict[str, Any]) -> Profile:
-    for section, model in (("services", Services), ("spark", Spark), ("control", Control)):
-        given = raw.get(section)
-        for key in given if isinstance(given, dict) else ():
-            if key not in model.model_fields:
-                raise unknown(f"key of {section} in profile {name!r}", str(key), list(model.model_fields))
-    for key in raw:
-        if key not in Profile.model_fields:
-            raise unknown(f"key of profile {name!r}", str(key), list(Profile.model_fields))
-    if isinstance(raw.get("services"), str) and raw["services"] != "embedded":
-        raise BadInput(
-            f"profile {name!r}: services is {raw['services']!r}; it is the word embedded, or their addresses"
-        )
     try:
         profile = Profile.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in ("Services", "literal['embedded']"))
-        raise BadInput(f"profile {name!r}: {place}={first.get('input')!r}: {first['msg']}") from error
+        raise BadInput(f"profile {name!r}: {refusal(error.errors(), Profile)}") from error
     profile.spark.certificate()
     if not profile.spark.on_kubernetes:
         require_sockets(profile.spark.sockets)

@@ -32,6 +32,7 @@ from pydantic import (
 )
 
 from keyshift.model.errors import KeyshiftError
+from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
 
 SCHEMA_VERSION: Literal[3] = 3
@@ -204,11 +205,7 @@ def validate(raw: Any) -> Manifest:
     try:
         return Manifest.model_validate(raw)
     except ValidationError as error:
-        first, *rest = error.errors()
-        where = ".".join(str(part) for part in first["loc"])
-        value = f"{where} = {first['input']!r:.80}: " if where else ""
-        more = f" (and {len(rest)} more)" if rest else ""
-        raise KeyshiftError(f"manifest of run {name!r}: {value}{first['msg']}{more}") from None
+        raise KeyshiftError(f"manifest of run {name!r}: {refusal(error.errors(), Manifest)}") from None
 
 
 def json_schema() -> dict[str, Any]:

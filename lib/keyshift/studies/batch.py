@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from tqdm import tqdm
 
 from keyshift.model.errors import BadInput
-from keyshift.registry import unknown
+from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
 from keyshift.results.store import FILE_NAME, ResultStore
 from keyshift.studies import notebook as notebooks
@@ -127,20 +127,7 @@ def load_batch(file: Path) -> Batch:
     try:
         return Batch.model_validate(raw)
     except ValidationError as error:
-        raise _in_one_line(file, error) from None
-
-
-def _in_one_line(file: Path, error: ValidationError) -> BadInput:
-    # A key that is misspelt is also missing: the first error that somebody made comes first.
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    fields = {field.alias or name: field for name, field in Batch.model_fields.items()}
-    name = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
-        return unknown(f"key of {file.name}", name, list(fields))
-    meaning = f"{first['msg'].lower()} ({fields[name].description})"
-    if first["type"] == "missing":
-        return BadInput(f"{file.name}: {name}: {meaning}")
-    return BadInput(f"{file.name}: {'.'.join(map(str, first['loc']))} = {first['input']!r}: {meaning}")
+        raise BadInput(f"{file.name}: {refusal(error.errors(), Batch)}") from None
 
 
 def prepare(file: Path, folder: Path) -> Prepared:

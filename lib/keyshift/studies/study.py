@@ -1,6 +1,6 @@
 """The runs of a notebook: named points of one question, and what its figures need of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from keyshift.experiment.spec import RunSpec, make_spec
 from keyshift.lab.connect import open_lab
 from keyshift.lab.run import run_all, run_in_one_job
 from keyshift.model.errors import BadInput, KeyshiftError
+from keyshift.progress import Say
 from keyshift.results.manifest import Manifest
 from keyshift.studies import notebook
 
@@ -125,19 +126,34 @@ def measure(
     otherwise each run has a job of its own. A point that dies does not stop the others.
     Raises BadInput, before anything is started, for a point that is not possible, and KeyshiftError if all died.
     """
-    specs = specs_of(points, common or {})
+    study = collect(specs_of(points, common or {}), profile, one_job)
+    if len(study.died) == len(study.specs):
+        raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
+    return study
+
+
+def collect(
+    specs: dict[str, RunSpec],
+    profile: str = "",
+    one_job: bool = False,
+    after: Callable[[Manifest], object] = lambda manifest: None,
+    say: Say | None = None,
+) -> Study:
+    """The runs of ``specs_of``, made as by ``measure``; all may have died.
+
+    ``after``: gets each run that has ended, before the next one begins. ``say``: see ``open_lab``.
+    """
     names = {_key(spec.parameters()): name for name, spec in specs.items()}
     study = Study({name: [] for name in specs}, specs)
 
     def failed(spec: RunSpec, error: KeyshiftError) -> None:
         study.died[names[_key(spec.parameters())]] = str(error)
 
-    with open_lab([*specs.values()], profile) as lab:
+    with open_lab([*specs.values()], profile, say) as lab:
         for manifest in (run_in_one_job if one_job else run_all)(lab, [*specs.values()], failed):
             tables = lab.store.get_tables(manifest.run_id)
             study.runs[names[_key(manifest.parameters)]].append((manifest, tables))
-    if len(study.died) == len(specs):
-        raise KeyshiftError(f"all points died: {'; '.join(study.died.values())}")
+            after(manifest)
     return study
 
 

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from keyshift.endpoints import OPEN, SignIn
 from keyshift.model.errors import KeyshiftError
+from keyshift.refusals import refusal
 from keyshift.workloads import Workload, model_of
 
 STOP = {"stop": True}
@@ -83,9 +84,8 @@ def run(config_type: type[C], body: Callable[[C, Commands], None]) -> None:
     try:
         body(config_type.model_validate(commands.next()), commands)
         status = 0
-    except ValidationError as error:
-        where = ", ".join(".".join(map(str, e["loc"])) + ": " + e["msg"] for e in error.errors())
-        sys.stderr.write(f"{error.title}: {where}\n")
+    except ValidationError as error:  # without values: credentials are among them
+        sys.stderr.write(f"{error.title}: {refusal(error.errors(include_input=False))}\n")
     except (KeyshiftError, KafkaError, OSError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     sys.stderr.flush()

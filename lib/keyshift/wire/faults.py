@@ -67,6 +67,11 @@ class Fault:
         return f"{self.action}:{self.who}{when and f'@{when}'}{lasts}"
 
     @property
+    def what(self) -> str:
+        """Its name among those that have happened."""
+        return f"{self.action} {self.who}"
+
+    @property
     def ends_query(self) -> bool:
         """Whether a query that it hits dies."""
         return self.action == "kill" and self.who not in ("coordinator", "daemon")

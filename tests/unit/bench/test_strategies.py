@@ -1,30 +1,33 @@
 """What the benchmark of all strategies says of runs, on runs made up for it; and that its runs are what it claims."""
 
-import json
-from dataclasses import replace
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import strategies as bench
-from bench.aims import Run, aims, dirty_points, fit, hand_over_table, preset_table
+from bench.aims import aims, dirty_points, fit, hand_over_s, hand_over_table, preset_table
 from bench.measurements import table
 from keyshift.experiment.spec import make_spec
-from keyshift.model.errors import BadInput, MigrationFailed
+from keyshift.model.errors import BadInput
 from keyshift.planner import make_plan, strategies
+from keyshift.studies.study import Study, named, specs_of
 
 MIB = 2**20
+STEP_S, SETTLE_S = 0.25, 8.0  # of measured time: for each step, and to recover
 
 
-def run(preset: str, repetition: int = 0, spike_ms: float = 30.0, copy_s: float | None = None, **values: Any) -> Run:
+def run(preset: str, repetition: int = 0, spike_ms: float = 30.0, copy_s: float | None = None, **values: Any) -> dict:
     phases = {"transfer": 0.3, "install": 0.1, "align": 0.2}
-    summary = {"verdict": "ok", "p99_ms": 20.0, "spike_ms": spike_ms, "completion_s": 0.75, "phases": phases}
-    summary |= {"bytes_moved": 8 * MIB, "bytes_minimum": 8 * MIB, "bytes_copied": None, "silence_ms": 50.0}
-    return Run(preset, repetition, summary | {"floor_s": 0.25} | values, copy_s=copy_s)
+    row = {"strategy": preset, "parameters": {"seed": 1 + repetition}, "verdict": "ok", "p99_ms": 20.0}
+    row |= {"spike_ms": spike_ms, "completion_s": 0.75, "phases": phases, "silence_ms": 50.0, "floor_s": 0.25}
+    row |= {"bytes_moved": 8 * MIB, "bytes_minimum": 8 * MIB, "bytes_copied": None, "copy_s": copy_s}
+    return row | values
 
 
-def found(*runs: Run) -> dict[str, tuple[float | None, bool | None]]:
-    return {row.measure: (row.ratio, row.met) for row in aims(runs)}
+def found(*rows: dict) -> dict[str, tuple[float | None, bool | None]]:
+    return {row.measure: (row.ratio, row.met) for row in aims(rows)}
 
 
 def test_the_spike_is_compared_with_its_own_past_and_with_the_naive_presets():
@@ -46,7 +49,6 @@ def test_repetitions_are_compared_with_their_neighbours_and_those_without_one_le
 
 def test_a_run_that_is_not_correct_meets_no_aim():
     assert found(run("fluid", verdict="bad")) == {}
-    assert found(Run("fluid", 0, error="no answer")) == {}
     assert found(run("fluid"), run("order_unaware", verdict="bad")) == {
         "spike of fluid, against P99 before": (1.5, True)
     }
@@ -72,18 +74,25 @@ def test_the_table_of_aims_says_whether_they_are_met():
 
 
 def test_the_table_of_presets_has_medians_ranges_bytes_and_every_verdict():
-    runs = [run("fluid", 0, spike_ms=30), run("fluid", 1, spike_ms=40), run("fluid", 2, spike_ms=90)]
-    runs += [run("rhino", 0, bytes_copied=16 * MIB), run("rhino", 1, verdict="bad"), Run("rhino", 2, error="gone")]
-    runs += [Run("drrs", 0, error="gone")]
-    head, fluid, rhino, drrs = preset_table(runs).splitlines()
-    assert head.split()[:3] == ["preset", "P99", "before"]
+    rows = [run("fluid", 0, spike_ms=30), run("fluid", 1, spike_ms=40), run("fluid", 2, spike_ms=90)]
+    rows += [run("rhino", 0, bytes_copied=16 * MIB), run("rhino", 1, verdict="bad")]
+    study = Study({}, specs_of(named(["fluid", "rhino", "drrs"]), {"repetitions": 3}))
+    study.rows = lambda: rows  # type: ignore[method-assign]
+    head, fluid, rhino, drrs = preset_table(study).splitlines()
+    assert head.split()[:4] == ["preset", "P99", "before", "(ms)"]
     assert fluid.split() == [
-        *("fluid", "20", "40", "30-90", "2.00", "1.50-4.50", "0.75", "0.75-0.75", "0.25", "8", "8", "50", "ok")
+        *("fluid", "20", "(20-20)", "40", "(30-90)", "2.00", "(1.50-4.50)", "0.75", "(0.75-0.75)"),
+        *("0.25", "(0.25-0.25)", "8", "(8-8)", "8", "(8-8)", "50", "(50-50)", "ok"),
     ]
-    assert rhino.split()[:4] == ["rhino", "20", "30", "30-30"]
+    assert rhino.split()[:4] == ["rhino", "20", "30", "1.50"]
     assert "16" in rhino.split()
     assert rhino.endswith("1 ok, 1 bad, 1 died")
     assert drrs.split() == ["drrs", "died"]
+
+
+def test_the_hand_over_is_transfer_and_install():
+    assert hand_over_s(run("fluid")) == pytest.approx(0.4)
+    assert hand_over_s(run("fluid", completion_s=None)) is None
 
 
 def test_the_line_through_hand_overs_finds_what_they_were_made_from():
@@ -97,36 +106,44 @@ def test_the_line_through_hand_overs_finds_what_they_were_made_from():
     assert fit([points[0], points[0]]) is None
 
 
-def dirty(mib: float, seconds: float, **values: Any) -> Run:
+def dirty(mib: float, seconds: float, **values: Any) -> dict:
     return run("replicated", bytes_moved=mib * MIB, phases={"transfer": seconds, "install": 0.0}, **values)
 
 
 def test_hand_overs_are_listed_by_dirty_bytes_with_the_line_and_the_growth():
     runs = [dirty(4, 0.060), dirty(1, 0.015), dirty(2, 9.0, verdict="bad")]
     assert dirty_points(runs) == [(1 * MIB, 0.015), (4 * MIB, 0.060)]
-    text = hand_over_table(runs, minimum_bytes=8 * MIB).splitlines()
+    text = hand_over_table(runs).splitlines()
     assert [line.split() for line in text[1:3]] == [["1.0", "12", "%", "15", "15.0"], ["4.0", "50", "%", "60", "15.0"]]
     assert text[3] == (
         "hand-over = 0 ms + 15.00 ms per dirty MiB (R² 1.00); 4.0 times the bytes took 4.0 times as long"
     )
-    assert "too few" in hand_over_table(runs[:1], minimum_bytes=8 * MIB)
+    assert "too few" in hand_over_table(runs[:1])
 
 
 def test_every_preset_gets_the_load_of_the_issue_and_time_for_all_its_steps():
-    for name in strategies.names():
-        spec = bench.spec_of(bench.Load(), name)
+    for name, spec in specs_of(named(strategies.names()), bench.load()).items():
         job, workload, scenario = spec.job, spec.workload, spec.scenario
+        assert (spec.strategy.name, spec.run.repetitions) == (name, 3)
         assert workload.keys * workload.state_bytes == 256 * MIB
         assert (workload.skew, job.slots) == (0.8, 8)
         assert (scenario.trigger, scenario.affected) == ("shuffle", workload.key_groups // 2)
         assert job.routers * job.slots * 1000 / spec.run.frame_ms < 400, "more rows than two cores take"
         start = spec.start()
         steps = len(make_plan(spec.point(), start, spec.target(start), [1.0] * len(start.owner)).steps)
-        assert spec.run.seconds - scenario.trigger_s >= bench.STEP_S * steps + bench.SETTLE_S
+        assert spec.run.seconds - scenario.trigger_s >= STEP_S * steps + SETTLE_S
+
+
+def test_the_load_is_quick_or_changed_if_asked_for():
+    quick = make_spec(bench.load(quick=True))
+    assert quick.workload.keys * quick.workload.state_bytes == 64 * MIB
+    assert quick.run.repetitions == 1
+    assert make_spec(bench.load(["slots=4", "keys=99"], quick=True)).workload.keys == 99
 
 
 def test_hand_overs_differ_in_nothing_but_how_many_keys_get_dirty():
-    first, *others = bench.hand_over_specs(bench.Load())
+    common = bench.load()
+    first, *others = specs_of(bench.hand_overs(common), common).values()
     assert first.point().replicate == 1
     assert first.job.copy_every_s > first.run.seconds, "a later round would clean what got dirty"
     assert others
@@ -134,41 +151,53 @@ def test_hand_overs_differ_in_nothing_but_how_many_keys_get_dirty():
     assert len({spec.run.rate for spec in [first, *others]}) == len(others) + 1
 
 
-class Died:
-    """A lab in which one strategy never survives."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
-
-    def run(self, spec):
-        self.asked.append((spec.strategy.name, spec.workload.seed))
-        raise MigrationFailed("phase 'transfer': slot 3 is missing")
-
-
-def test_presets_take_turns_with_other_events_each_time_and_one_that_dies_ends_nothing():
-    lab, load = Died(), replace(bench.Load(), repetitions=2)
-    specs = [bench.spec_of(load, name) for name in ("fluid", "lazy")]
-    runs = list(bench.run_presets(lab, load, specs))  # type: ignore[arg-type]
-    assert lab.asked == [("fluid", 1), ("lazy", 1), ("fluid", 2), ("lazy", 2)]
-    assert [(r.preset, r.repetition, r.verdict) for r in runs][1:3] == [("lazy", 0, "died"), ("fluid", 1, "died")]
-    assert "slot 3 is missing" in runs[0].error
+def test_a_bare_copy_is_made_of_what_all_at_once_has_moved_and_the_first_does_not_count(monkeypatch):
+    took = iter([9.0, 0.3, 0.1, 0.2])
+    ring = SimpleNamespace(copy_s=lambda size: next(took) * size)
+    monkeypatch.setattr(bench, "open_ring", lambda slots: nullcontext(ring if slots == 8 else None))
+    copies, moved = bench.Copies(), SimpleNamespace(bytes_moved=10)
+    for strategy, status in (("fluid", "ok"), ("all_at_once", "bad"), ("all_at_once", "ok")):
+        manifest = {"strategy": strategy, "status": status, "summary": moved, "parameters": {"slots": 8}}
+        copies.after(SimpleNamespace(run_id=f"{strategy}, {status}", **manifest))
+    assert copies.seconds == {"all_at_once, ok": 2.0}
 
 
-def test_a_run_as_json_keeps_its_summary_and_what_was_derived_from_it():
-    raw = json.loads(json.dumps(run("all_at_once", copy_s=0.5).to_json()))
-    assert raw["summary"]["spike_ms"] == 30
-    assert (raw["verdict"], raw["hand_over_s"], raw["copy_s"]) == ("ok", pytest.approx(0.4), 0.5)
+@pytest.fixture
+def collected(monkeypatch):
+    """A command whose runs are those of the list, of one repetition."""
+    rows: list[dict] = []
+
+    def collect(specs, **_):
+        study = Study({}, specs)
+        study.rows = lambda: [row | {"run_id": str(number)} for number, row in enumerate(rows)]
+        return study
+
+    monkeypatch.setattr(bench, "collect", collect)
+    return rows
 
 
-def options(**values: Any) -> dict[str, Any]:
-    usual = {"preset": None, "quick": True, "mib": None, "slots": 8, "frame_ms": 50.0, "rate": 2000.0}
-    return usual | {"repetitions": None, "out": None, "figure": None} | values
+def test_the_command_says_whether_the_aims_are_met_and_its_exit_status_does_too(collected, capsys):
+    collected[:] = [run("fluid", spike_ms=10), run("order_unaware", spike_ms=100)]
+    for spike_ms, status, said in ((10, 0, "met"), (90, 1, "missed")):
+        collected[0]["spike_ms"] = spike_ms
+        with pytest.raises(bench.typer.Exit) as left:
+            bench.bench(["fluid", "order_unaware"], quick=True)
+        lines = capsys.readouterr().out.splitlines()
+        assert left.value.exit_code == status
+        assert [line.split()[-1] for line in lines if " against " in line][-1] == said
+
+
+def test_a_run_that_is_bad_is_exit_status_1(collected):
+    collected[:] = [run("fluid", spike_ms=10, verdict="bad")]
+    with pytest.raises(bench.typer.Exit) as left:
+        bench.bench(["fluid"], quick=True)
+    assert left.value.exit_code == 1
 
 
 def test_what_cannot_be_done_is_refused_before_anything_is_started(tmp_path):
     with pytest.raises(BadInput, match=r"--figure .*folder does not exist"):
-        bench.bench(**options(figure=tmp_path / "missing" / "pareto.png"))
+        bench.bench(figure=tmp_path / "missing" / "pareto.png")
     with pytest.raises(BadInput, match="did you mean 'fluid'"):
-        bench.bench(**options(preset=["fluidd"]))
+        bench.bench(["fluidd"])
     with pytest.raises(BadInput, match="raise frame_ms"):
-        bench.bench(**options(frame_ms=1.0))
+        bench.bench(quick=True, settings=["frame_ms=1"])

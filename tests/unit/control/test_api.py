@@ -122,15 +122,15 @@ def test_rate_cancel_and_fault(job, client):
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/scale", None, 400, "slots is missing: slots that are to own the state"),
+        ("/scale", None, 400, "slots: field required (slots that are to own the state)"),
         ("/scale?slots=many", None, 400, "slots = 'many': input should be a valid integer"),
         ("/scale?slots=0", None, 400, "slots = 0: must be a number of slots from 1 to 4"),
         ("/scale?slots=9", None, 400, "4 are provisioned in this job; start a job with --set slots_max=9"),
         ("/scale?slots=3&stage=nope", None, 400, "unknown stage 'nope': known: counter"),
         ("/plan", {"strategy": "fluit", "target": 3}, 400, "did you mean 'fluid'"),
-        ("/plan", {"strategy": "fluid"}, 400, "target is missing"),
+        ("/plan", {"strategy": "fluid"}, 400, "target: field required (a number of slots"),
         ("/plan", {"strategy": "fluid", "target": "x"}, 400, "target = 'x'"),
-        ("/plan", {"strategy": "fluid", "target": 3, "oops": 1}, 400, "unknown parameter 'oops'"),
+        ("/plan", {"strategy": "fluid", "target": 3, "oops": 1}, 400, "unknown key 'oops': known: strategy, target"),
         ("/plan", {"strategy": "fluid", "target": 3, "settings": {"ordre": "id"}}, 400, "did you mean 'order'"),
         ("/plan", {"strategy": "fluid", "target": 3, "stage": "nope"}, 400, "unknown stage 'nope'"),
         ("/plan", {"strategy": "fluid", "target": {"99": 1}}, 400, "99"),

@@ -93,7 +93,7 @@ def test_a_manifest_comes_back_as_it_was_with_times_in_utc():
         ("summary.spike_ms", float("inf"), r"summary\.spike_ms = inf: .*finite"),
         ("summary.verdict", "fine", r"summary\.verdict = 'fine': .*'ok' or 'bad'"),
         ("status", "done", r"status = 'done'"),
-        ("machine.hostname", "node7", r"machine\.hostname = 'node7': Extra inputs are not permitted"),
+        ("machine.hostname", "node7", r"unknown key of machine 'hostname': known: cpus"),
         ("started_at", "2026-01-01T12:00:00", r"started_at = .*timezone"),
         ("parameters.rates", [1, 2], r"parameters\.rates"),
         ("run_id", "../../etc", r"run_id = '../../etc'"),
@@ -136,7 +136,7 @@ def test_json_that_is_no_manifest_is_refused(raw):
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(path, value):
-    with pytest.raises(KeyshiftError, match="Value error"):
+    with pytest.raises(KeyshiftError, match=r"disagree|differs between|and no (error|summary)"):
         m.validate(changed(path, value))
 
 

@@ -328,8 +328,8 @@ def test_a_bad_verdict_without_a_failure_is_exit_status_1(folder, bench):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name: a\nnotebook: load.ipynb\ngrit: {skew: [1]}", "unknown key of batch.yaml 'grit': did you mean 'grid'"),
-        ("name: a\nnotebook: load.ipynb\npoints: []", "unknown key of batch.yaml 'points'"),
+        ("name: a\nnotebook: load.ipynb\ngrit: {skew: [1]}", "batch.yaml: unknown key 'grit': did you mean 'grid'"),
+        ("name: a\nnotebook: load.ipynb\npoints: []", "batch.yaml: unknown key 'points'"),
         ("name: a\nnotebook: load.ipynb\ngrid: {}", "grid = {}: .*at least 1 item"),
         ("name: a\nnotebook: load.ipynb\ngrid:", "grid = None: .*dictionary"),
         ("name: a\nnotebook: load.ipynb\ngrid: {skew: []}", r"grid\.skew = \[\]: .*at least 1 item"),
@@ -349,7 +349,7 @@ def test_a_bad_verdict_without_a_failure_is_exit_status_1(folder, bench):
         ("name: My batch\nnotebook: load.ipynb", "name = 'My batch': .*lower-case letters, digits and '-'"),
         ("name: ../a\nnotebook: load.ipynb", "name = '../a'"),
         ("notebook: load.ipynb", "batch.yaml: name: field required"),
-        ("name: a\nnotebok: load.ipynb", "unknown key of batch.yaml 'notebok': did you mean 'notebook'"),
+        ("name: a\nnotebok: load.ipynb", "batch.yaml: unknown key 'notebok': did you mean 'notebook'"),
         ("- a", "expected `name: …`, `notebook: …`"),
         ("", "expected `name: …`, `notebook: …`"),
         ("a: [", "is not YAML: .*line 1"),

@@ -55,7 +55,7 @@ def lab(monkeypatch):
     made = Lab()
 
     @contextmanager
-    def opened(specs, profile):
+    def opened(specs, profile, say):
         yield made
 
     monkeypatch.setattr(studies, "open_lab", opened)
