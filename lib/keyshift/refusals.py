@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
 
 MOST = 3  # faults that one line tells of
@@ -29,6 +31,18 @@ def refusal(errors: Sequence[Any], model: Any = None) -> str:
         furthest = max(told, key=lambda fault: fault.depth)
         lines.append(furthest.begin + " or ".join(dict.fromkeys(told[furthest])) + furthest.meaning)
     return "; ".join(lines[:MOST]) + (f" (and {len(lines) - MOST} more)" if len(lines) > MOST else "")
+
+
+def made(model: Any, values: dict[str, Any]) -> Any:
+    """The pydantic model of these values. Raises BadInput for those that it refuses."""
+    fields = model.model_fields
+    for name, value in values.items():
+        if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:  # pydantic: 0 or 1
+            raise BadInput(f"{name} = {value}: neither a number nor a name ({fields[name].description})")
+    try:
+        return model(**values)
+    except ValidationError as error:
+        raise BadInput(refusal(error.errors(), model)) from None
 
 
 class _Place(NamedTuple):

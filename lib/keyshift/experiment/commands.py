@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from keyshift.experiment.spec import made
 from keyshift.model.errors import BadInput
 from keyshift.planner import strategies
+from keyshift.refusals import made
 from keyshift.registry import named_values, unknown
 from keyshift.wire.faults import Fault, parse_now
 

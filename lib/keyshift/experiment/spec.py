@@ -13,14 +13,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from keyshift.experiment.scenario import ALL, AutoscalerPart, Change, ScenarioPart, Text, target_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
-from keyshift.refusals import refusal
+from keyshift.refusals import made
 from keyshift.registry import unknown
 from keyshift.state import Backend, backends
 from keyshift.workloads import Workload, parameters, parcel_of, workloads
@@ -388,15 +388,3 @@ def _place(given: str, declared: Mapping[str, Mapping[str, Any]], names: Mapping
             raise BadInput(f"unknown parameter {given!r}: {name} is a parameter of {owner}; {hint}")
     known = [f"{place}.{name}" if dot else name for place, fields in declared.items() for name in fields]
     raise unknown("parameter", given, [*names, *known])
-
-
-def made(model: Any, values: dict[str, Any]) -> Any:
-    """The pydantic model of these values. Raises BadInput for those that it refuses."""
-    fields = model.model_fields
-    for name, value in values.items():
-        if isinstance(value, bool) and name in fields and fields[name].annotation is not bool:  # pydantic: 0 or 1
-            raise BadInput(f"{name} = {value}: neither a number nor a name ({fields[name].description})")
-    try:
-        return model(**values)
-    except ValidationError as error:
-        raise BadInput(refusal(error.errors(), model)) from None

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 from pydantic import BeforeValidator, Field
 
-from keyshift.experiment.spec import Part, made
+from keyshift.experiment.spec import Part
 from keyshift.forecast import Cluster, Costs, Load, Simulated, require_possible, simulated
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import MEANINGS, Strategy, change, in_units, make_plan, strategies
 from keyshift.planner.targets import scale, zipf_mass
+from keyshift.refusals import made
 from keyshift.registry import unknown
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
