@@ -1,5 +1,6 @@
 """Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -11,6 +12,7 @@ from keyshift.executor.savepoint import SavepointStore, Unreadable
 from keyshift.executor.slot_shared import Shared
 from keyshift.state import UnitState
 
+SAY_S = 1.0  # between two words about what is being restored
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 
 
@@ -70,14 +72,21 @@ class Arrivals:
 
     def pull(self, units: Sequence[int], address: str) -> None:
         """From the process at ``address``, which held the slot in the batch before."""
-        self._expected(units).pull(self._shared.clients, address)
+        self._expected(units, self.take).pull(self._shared.clients, address)
 
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
-        """From a savepoint, and say so; also that it is not there as it was written."""
-        begin_us = now_us()
-        shared = self._shared
+        """From a savepoint, and say so; also how far it is meanwhile, and that it is not there as it was written."""
+        begin_us, said_at, shared = now_us(), time.monotonic(), self._shared
+
+        def took(parcels: list[Parcel]) -> None:
+            nonlocal said_at
+            self.take(parcels)
+            if time.monotonic() - said_at >= SAY_S:
+                said_at = time.monotonic()
+                shared.coordination.publish(f"restoring/{shared.slot}", {"unit": parcels[-1].unit})
+
         try:
-            self._expected(units).restore(store, savepoint, shared.config.stage)
+            self._expected(units, took).restore(store, savepoint, shared.config.stage)
         except (Damaged, NotThere) as error:
             shared.coordination.publish(f"unreadable/{shared.slot}", asdict(Unreadable(savepoint, str(error))))
             raise
@@ -85,11 +94,11 @@ class Arrivals:
             times = [[unit, *self._times[unit]] for unit in units if unit in self._times]
         shared.coordination.acknowledge(f"restored/{shared.slot}", {"units": times, "begin_us": begin_us})
 
-    def _expected(self, units: Sequence[int]) -> ExpectedUnits:
+    def _expected(self, units: Sequence[int], arrived: Callable[[list[Parcel]], object]) -> ExpectedUnits:
         def wanted() -> list[int]:
             with self._shared.lock:
                 return self._shared.core.machine.wanted
 
         shared, config = self._shared, self._shared.config
         most = PULL_GROUPS * config.bins
-        return ExpectedUnits(shared.slot, units, wanted, self.take, shared.closed, most, config.deadline_s)
+        return ExpectedUnits(shared.slot, units, wanted, arrived, shared.closed, most, config.deadline_s)

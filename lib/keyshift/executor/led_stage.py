@@ -5,6 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from keyshift.errors import ServiceUnavailable
@@ -340,9 +341,17 @@ class LedStage:
         """Publish something for the tasks of the stage."""
         self.participant.publish(path, value)
 
-    def by_slot(self, path: str, slots: Collection[int], what: str) -> dict[int, dict[str, Any]]:
+    def by_slot(
+        self, path: str, slots: Collection[int], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[int, dict[str, Any]]:
         """What each of ``slots`` answers below ``path``."""
-        return {int(slot): said for slot, said in sorted(self.answers(path, set(map(str, slots)), what).items())}
+        said = self.answers(path, set(map(str, slots)), what, progress)
+        return {int(slot): answer for slot, answer in sorted(said.items())}
+
+    def await_restored(self) -> dict[int, dict[str, Any]]:
+        """What each slot says of the units that it has restored, as soon as it has all of them."""
+        progress = partial(self.participant.read_below, "restoring")
+        return self.by_slot("restored", range(self.config.slots), "the restore", progress)
 
     def answers(
         self, path: str, wanted: set[str], what: str, progress: Callable[[], object] = lambda: None

@@ -1,6 +1,7 @@
 """A job whose coordinator, ZooKeeper and query are stand-ins: what it asks of them, and what it writes down."""
 
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift import objects
-from keyshift.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
+from keyshift.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.executor import job as module
 from keyshift.executor import led_stage
 from keyshift.executor.epoch import Epoch
@@ -121,7 +122,8 @@ class Nodes:
         return self._all.nodes.get((self.root, path)) or self._all.below[path]
 
     def watch_children(self, path, call):
-        call(sorted(self._all.below.get(path, ())))
+        self._all.watching[path] = lambda: call(sorted(self._all.below.get(path, ())))
+        self._all.watching[path]()
 
     def children(self, path):
         return sorted(self._all.below.get(path, ()))
@@ -136,7 +138,7 @@ class Nodes:
 @pytest.fixture
 def job(monkeypatch):
     """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
-    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0)
+    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0, watching={})
     all_of.below["restored"] = {"0": {"units": [[0, 5_000_000, 6_000_000]]}} | {
         "1": {"units": [[1, 5_500_000, 7_000_000], [2, 5_500_000, 7_500_000], [3, 5_500_000, 8_000_000]]}
     }
@@ -242,6 +244,29 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     assert {row[0] for said in installed.values() for row in said["units"]} == set(range(4))
     assert {said["drained_us"] for said in installed.values()} == {8_000_000}
     assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
+
+
+def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
+    """A large state takes longer than a phase of a migration may be silent."""
+    job.config = replace(job.config, deadline_s=1.0)
+    late, said = job.all_of.below["restored"].pop("1"), job.all_of.below
+
+    def restore():
+        assert wait_until(lambda: "restored" in job.all_of.watching, 60)
+        for unit in range(30):
+            said["restoring"] = {"1": {"unit": unit}}
+            time.sleep(0.1)
+        said["restored"]["1"] = late
+        job.all_of.watching["restored"]()
+
+    slot = threading.Thread(target=restore)
+    slot.start()
+    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    slot.join()
+    assert job.counter.records[0].outcome == "complete"
+    said["restored"] = {}
+    with pytest.raises(MigrationFailed, match="the restore: 0, 1 did not answer within 1 s"):
+        job.restart("counter", job.counter.assignment)
 
 
 def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_while_it_began(job):
