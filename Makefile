@@ -37,10 +37,9 @@ up: $(READY) ## start Kafka, ZooKeeper and MinIO
 down: $(READY) ## stop them
 	@$(BIN)/keyshift down
 
-# The order of the folders is `testpaths` in pyproject.toml: xdist would begin with the files of most tests. Much of a test
-# with services is waiting, so three workers keep two cores busy.
-test: lint ## lint, then every test, those with real services too; three files at a time (one after the other: ARGS="-n 0")
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+# The order of the folders is `testpaths` in pyproject.toml: xdist would begin with the files of most tests.
+test: lint ## lint, then every test, those with real services too; two files at a time (one after the other: ARGS="-n 0")
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 nightly: $(READY) ## property and contract tests with many more examples, thousands of threaded runs, every notebook
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest tests/property tests/contract tests/notebooks tests/integration $(ARGS)

@@ -37,6 +37,7 @@ def killer(line, when):
     return say
 
 
+@pytest.mark.nightly("half a minute; the others have deaths by a fault, too")
 def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
     manifest = lab.run(spec(strategy="lazy", workload="windowcount", fault="kill:slot@2.5", seconds=8.0, rate=1000.0))
     assert manifest.status == "ok", manifest.verdict.examples
@@ -46,7 +47,7 @@ def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
 @pytest.mark.parametrize(
     "strategy, fault",
     [
-        ("fluid", "kill:source@transfer"),
+        at_night("fluid", "kill:source@transfer"),
         at_night("meces", "kill:destination@install"),
         at_night("lazy", "kill:slot@3.5,kill:slot@7.5"),
         ("fluid", "kill:slot@batch"),
@@ -124,6 +125,7 @@ def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, s
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
 
 
+@pytest.mark.nightly("half a minute; `make test` has deaths in other moments")
 def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(lab, monkeypatch):
     killed, savepoint = [], Job.savepoint
 
