@@ -37,7 +37,7 @@ up: $(READY) ## start Kafka, ZooKeeper and MinIO
 down: $(READY) ## stop them
 	@$(BIN)/keyshift down
 
-# The order of the folders is `testpaths` in pyproject.toml; xdist would begin with the files of most tests.
+# The order of the folders is `testpaths` in pyproject.toml: xdist would begin with the files of most tests.
 test: lint ## lint, then every test, those with real services too; two files at a time (one after the other: ARGS="-n 0")
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 

@@ -12,6 +12,7 @@ SMALL = {
     "keys": 4000,
     "state_bytes": 256,
     "key_groups": 32,
+    "deadline_s": 120.0,  # of a phase: the machine may be busy
 }
 
 

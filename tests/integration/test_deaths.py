@@ -37,6 +37,7 @@ def killer(line, when):
     return say
 
 
+@pytest.mark.nightly("half a minute; the others have deaths by a fault, too")
 def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
     manifest = lab.run(spec(strategy="lazy", workload="windowcount", fault="kill:slot@2.5", seconds=8.0, rate=1000.0))
     assert manifest.status == "ok", manifest.verdict.examples
@@ -46,7 +47,7 @@ def test_a_scenario_in_which_a_slot_is_killed_ends_with_the_same_results(lab):
 @pytest.mark.parametrize(
     "strategy, fault",
     [
-        ("fluid", "kill:source@transfer"),
+        at_night("fluid", "kill:source@transfer"),
         at_night("meces", "kill:destination@install"),
         at_night("lazy", "kill:slot@3.5,kill:slot@7.5"),
         ("fluid", "kill:slot@batch"),
@@ -72,7 +73,7 @@ def test_a_job_with_snapshots_goes_on_from_the_newest_one(lab, strategy, fault):
 
 
 def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab):
-    """The death comes in the migration, after snapshots of all stages."""
+    """The death comes in the migration, and after a snapshot of all stages unless the machine is very slow."""
     run = spec(
         workload="chain", chain="counter,counter", stage="counter-1,counter-2", slots=1, to_slots=2, strategy="fluid",
         snapshot_s=1.0, verify="snapshots", fault="kill:slot@3.3", rate=1000.0,
@@ -80,7 +81,7 @@ def test_both_stages_of_a_chain_move_their_state_at_once_and_survive_a_death(lab
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
     (death,) = [note for note in manifest.notes if "the query died" in note]
-    assert "since its snapshot was done again" in death
+    assert "was done again" in death
     assert any("latency at each stage" in note and "counter-2 " in note for note in manifest.notes)
     migration = lab.store.get_table(manifest.run_id, "migration")
     half = {move.unit for move in run.start().moves_to(run.target(run.start()))}
@@ -118,12 +119,13 @@ def test_a_worker_that_is_killed_costs_time_and_nothing_else(lab, monkeypatch, s
     when = []
     monkeypatch.setattr(lab, "say", killer(moment, when))
     manifest = lab.run(run)
-    assert when
+    assert when, manifest.notes
     assert manifest.status == "ok", manifest.verdict.examples
     assert any("the query died" in note for note in manifest.notes)
     assert len(lab.store.get_table(manifest.run_id, "latency")) == manifest.summary.events
 
 
+@pytest.mark.nightly("half a minute; `make test` has deaths in other moments")
 def test_a_worker_that_is_killed_when_all_seems_over_does_no_harm_either(lab, monkeypatch):
     killed, savepoint = [], Job.savepoint
 

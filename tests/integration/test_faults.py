@@ -51,18 +51,18 @@ def test_a_step_that_is_not_prepared_in_time_is_rolled_back_and_the_job_goes_on(
 
 def test_a_step_that_does_not_end_in_time_goes_forward_and_the_job_goes_on(lab, fault):
     fault("never_installed")
-    run = spec(strategy="fluid", deadline_s=1.0, then_slots="1", gap_s=3.0)
+    run = spec(strategy="fluid", deadline_s=3.0, then_slots="1", gap_s=3.0)  # slots must be prepared within that
     manifest = lab.run(run)
     assert manifest.status == "ok", manifest.verdict.examples
-    assert [note for note in manifest.notes if "goes forward" in note]
+    assert [note for note in manifest.notes if "goes forward" in note], manifest.notes
     assert manifest.summary.steps == 1
 
 
 def test_a_step_that_is_late_lets_paused_routers_go_and_the_job_comes_to_its_savepoint(lab, fault):
     fault("never_installed")
-    manifest = lab.run(spec(strategy="pause_resume", deadline_s=1.0))
+    manifest = lab.run(spec(strategy="pause_resume", deadline_s=3.0))
     assert manifest.status == "ok", manifest.verdict.examples
-    assert [note for note in manifest.notes if "goes forward" in note]
+    assert [note for note in manifest.notes if "goes forward" in note], manifest.notes
 
 
 def test_a_destination_that_does_not_wait_for_the_state_makes_the_verdict_bad(lab, fault):

@@ -19,7 +19,7 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL
 
 LIB = os.path.dirname(os.path.dirname(planner.__path__[0]))
-SMALL = ["rate=1000", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "warmup_s=1"]
+SMALL = ["rate=1000", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "warmup_s=1", "deadline_s=120"]
 
 
 @pytest.fixture
@@ -56,8 +56,25 @@ def interrupted(keyshift, job):
     process = psutil.Process(job.pid)
     process.terminate()
     process.wait(120)
-    (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
-    return dead
+    return listed(keyshift, job)
+
+
+def listed(keyshift, job):
+    """What the list of jobs says of this one."""
+    (row,) = [row for row in map(json.loads, keyshift("job", "list", "--json").splitlines()) if row["job"] == job.name]
+    return row
+
+
+def settled(keyshift):
+    """The status of the job when no migration is under way: one that the process before left may still go on."""
+
+    def status():
+        told = json.loads(keyshift("job", "status", "--json"))
+        return told if not any(each["outcome"] == "under way" for each in told["migrations"]) else None
+
+    told = wait_until(status, 120)
+    assert told, keyshift("job", "status", "--json")
+    return told
 
 
 def left_of(run, endpoints):
@@ -103,7 +120,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     orphans = psutil.Process(job.pid).children(recursive=True)
     psutil.Process(job.pid).kill()
     assert wait_until(lambda: not Jobs(session_stack.home).alive(job), 60)
-    (dead,) = map(json.loads, keyshift("job", "list", "--json").splitlines())
+    dead = listed(keyshift, job)
     assert dead["state"] == "ended" and dead["go_on"].startswith(f"`keyshift resume {job.name}` goes on with it")
     journal = session_stack.home / "jobs" / f"{job.name}.journal"
     ours = journal.read_text()
@@ -113,7 +130,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     resumed = json.loads(keyshift("resume", row["run"], "--json"))
     assert (resumed["job"], resumed["run"]) == (row["job"], row["run"])
     job = Jobs(session_stack.home).read(row["job"])
-    told = json.loads(keyshift("job", "status", "--json"))
+    told = settled(keyshift)
     outcomes = [each["outcome"].partition(":")[0] for each in told["migrations"]]
     reached = told["stages"]["counter"]["slots"] == 4  # if it had moved everything before the workers stood
     assert outcomes == ["complete", "complete", "complete" if reached else "incomplete"] and not told["migrating"]
@@ -140,6 +157,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert not any(left_of(row["run"], session_stack.endpoints()))
 
 
+@pytest.mark.nightly("two minutes; tests/unit/control has every ending without Spark")
 def test_of_a_job_that_is_forgotten_nothing_is_left(keyshift, session_stack):
     settings = [part for setting in SMALL for part in ("--set", setting)]
     row = json.loads(keyshift("job", "start", "--workload", "keycount", *settings, "--json"))
@@ -162,6 +180,7 @@ def ended(process):
         return True
 
 
+@pytest.mark.nightly("five minutes; the harness pauses drivers without Spark")
 def test_a_driver_that_stood_while_another_one_took_its_job_ends_with_one_line_and_deletes_nothing(
     keyshift, session_stack
 ):

@@ -3,7 +3,6 @@
 import pytest
 
 from keyshift.experiment.spec import make_spec
-from small_run import at_night
 
 # Every event copies its payload, so that it is the job that has too much to do, not the generator.
 HEAVY = {
@@ -49,7 +48,8 @@ def offered_too_much(lab, strategy, rate):
         rate *= 2
 
 
-@pytest.mark.parametrize("transfer", ["push", *map(at_night, ("fetch", "access", "remote"))])
+@pytest.mark.nightly("two minutes each; `make test` has an overload without a migration")
+@pytest.mark.parametrize("transfer", ["push", "fetch", "access", "remote"])
 def test_far_too_much_during_a_migration_makes_it_slow_and_the_verdict_stays_exact(lab, overloaded, transfer):
     run, manifest = offered_too_much(lab, STRATEGY_OF[transfer], float(round(3 * overloaded.summary.sustained_per_s)))
     assert run.point().mode.transfer == transfer

@@ -101,7 +101,7 @@ def test_a_shuffle_moves_just_the_affected_groups(lab):
     assert manifest.summary.units_moved == 6
 
 
-@pytest.mark.parametrize("strategy", ["fluid", "meces", *map(at_night, ("hybrid", "replicated", "stop_restart"))])
+@pytest.mark.parametrize("strategy", ["fluid", *map(at_night, ("meces", "hybrid", "replicated", "stop_restart"))])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))
     assert manifest.status == "ok", manifest.verdict.examples

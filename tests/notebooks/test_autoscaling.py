@@ -5,6 +5,8 @@ import pytest
 
 from keyshift.studies.notebook import summaries
 
+pytestmark = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")
+
 SMALL = {
     "rate": "200",
     "load": "2:1200,8:100",

@@ -5,6 +5,7 @@ import pytest
 
 from keyshift.studies.notebook import summaries
 
+pytestmark = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")
 SMALL = {
     "backends": '["rocksdb", "remote"]',
     "rate": "1000",

@@ -106,6 +106,7 @@ def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small)
     assert sorted(file.name for file in copy.parent.glob("*.png")) == ["figure-1.png", "figure-2.png"]
 
 
+@pytest.mark.nightly("half a minute; the same notebook once more")
 def test_too_few_runs_are_told_in_a_line(home, run_ids, execute_small):
     _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {"strategies": '["fluid"]'}, home)
     outputs = [o for cell in nbformat.read(copy, as_version=4).cells for o in cell.get("outputs", [])]
@@ -136,6 +137,7 @@ def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids
 
 @pytest.mark.parametrize("kind", ["parquet", at_night("csv")])
 def test_runs_go_to_a_colleague_and_come_back(home, run_ids, tmp_path, kind):
+    run_ids = run_ids[:2]
     keyshift(home, "results", "export", *run_ids, "-o", tmp_path / "out", "--format", kind)
     read = pd.read_parquet if kind == "parquet" else pd.read_csv
     shown = [json.loads(keyshift(home, "results", "show", run)) for run in run_ids]

@@ -8,6 +8,8 @@ import pytest
 
 from keyshift.studies.notebook import summaries
 
+pytestmark = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")
+
 POINTS = ["all_at_once", "replicated"]
 SMALL = {
     "points": '["all_at_once", "replicated"]',

@@ -87,6 +87,7 @@ def home(tmp_path):
         psutil.Process(job.pid).wait(120)
 
 
+@pytest.mark.nightly("a minute; the same buttons are pressed by a script in test_explore")
 def test_buttons_work_and_a_job_is_found_again_after_the_kernel_is_gone(home):
     page = Page(home)
     try:

@@ -247,9 +247,7 @@ class Job:
         self.snapshots.clear()
         self._start(list(after.values()), savepoint.offsets)
         self._say("restoring")
-        restored = {
-            stage.name: stage.by_slot(nodes.RESTORED, range(stage.config.slots), "the restore") for stage in self.stages
-        }
+        restored = {stage.name: stage.await_restored() for stage in self.stages}
         self._say("restored")
         unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
         times = begun_us, aligned_us, stopped_us

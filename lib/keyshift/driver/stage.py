@@ -5,6 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from keyshift.driver.leader import (
@@ -344,10 +345,17 @@ class LedStage:
         """Publish something for the tasks of the stage."""
         self.participant.publish(node, value)
 
-    def by_slot(self, folder: Folder[T], slots: Collection[int], what: str) -> dict[int, T]:
+    def by_slot(
+        self, folder: Folder[T], slots: Collection[int], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[int, T]:
         """What each of ``slots`` answers in ``folder``."""
-        said = self.answers(folder, set(map(str, slots)), what)
+        said = self.answers(folder, set(map(str, slots)), what, progress)
         return {int(slot): said[slot] for slot in sorted(said)}
+
+    def await_restored(self) -> dict[int, nodes.Restored]:
+        """What each slot says of the units that it has restored, as soon as it has all of them."""
+        progress = partial(self.participant.read_below, nodes.RESTORING)
+        return self.by_slot(nodes.RESTORED, range(self.config.slots), "the restore", progress)
 
     def answers(
         self, folder: Folder[T], wanted: set[str], what: str, progress: Callable[[], object] = lambda: None

@@ -70,7 +70,7 @@ def make_codecs() -> None:
     for kind in (
         *(PublishAssignment, PublishedSteps, WrittenPlan, Ready, Installed, Released),
         *(SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
-        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, str, NoneType),
+        *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, int, str, NoneType),
     ):
         _codec(kind)
 
@@ -215,6 +215,7 @@ SAVEPOINT = Node("savepoint", str)  # the ID of one that routers are to bring to
 ALL_SAVED: Folder[Any] = Folder("savepoints", {})  # has folders, by ID
 WRITING = Folder("writing", {"": Writing})  # by slot
 UNREADABLE = Folder("unreadable", {"": Unreadable})  # by slot
+RESTORING = Folder("restoring", {"": int})  # by slot, now and then: how many parts of units came so far
 RESTORED = Folder("restored", {"": Restored})  # by slot
 
 

@@ -1,6 +1,7 @@
 """A job whose coordinator, ZooKeeper and query are stand-ins: what it asks of them, and what it writes down."""
 
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from keyshift.driver import job as module
 from keyshift.driver import stage as led_stage
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, Snapshot
-from keyshift.model.errors import Deposed, NotThere, QueryDied, ServiceUnavailable
+from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.model.markers import name_of
 from keyshift.model.records import Installed, Measured, StepRecord, UnitCame
@@ -28,6 +29,7 @@ from keyshift.wire.nodes import (
     ASSIGNMENT,
     PLAN,
     RESTORED,
+    RESTORING,
     STEPS,
     UNREADABLE,
     CopiesClose,
@@ -142,7 +144,8 @@ class Nodes:
         return self._all.nodes.get((self.root, node.path)) or self._all.below[node.path]
 
     def watch_children(self, folder, call):
-        call(sorted(self._all.below.get(folder.path, ())))
+        self._all.watching[folder.path] = lambda: call(sorted(self._all.below.get(folder.path, ())))
+        self._all.watching[folder.path]()
 
     def children(self, folder):
         return sorted(self._all.below.get(folder.path, ()))
@@ -157,7 +160,7 @@ class Nodes:
 @pytest.fixture
 def job(monkeypatch):
     """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
-    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0)
+    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0, watching={})
     ends_us = enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))
     first, *others = (UnitCame(unit, 5_000_000, end_us) for unit, end_us in ends_us)
     all_of.below[RESTORED.path] = {"0": Restored((first,), 1), "1": Restored(tuple(others), 1)}
@@ -262,6 +265,29 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     assert {unit.unit for said in record.installed.values() for unit in said.units} == set(range(4))
     assert {said.drained_us for said in record.installed.values()} == {8_000_000}
     assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
+
+
+def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
+    """A large state takes longer than a phase of a migration may be silent."""
+    job.config = replace(job.config, deadline_s=1.0)
+    late, said = job.all_of.below[RESTORED.path].pop("1"), job.all_of.below
+
+    def restore():
+        assert wait_until(lambda: RESTORED.path in job.all_of.watching, 60)
+        for unit in range(30):
+            said[RESTORING.path] = {"1": unit}
+            time.sleep(0.1)
+        said[RESTORED.path]["1"] = late
+        job.all_of.watching[RESTORED.path]()
+
+    slot = threading.Thread(target=restore)
+    slot.start()
+    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    slot.join()
+    assert job.counter.records[0].outcome == "complete"
+    said[RESTORED.path] = {}
+    with pytest.raises(MigrationFailed, match="the restore: 0, 1 did not answer within 1 s"):
+        job.restart("counter", job.counter.assignment)
 
 
 def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_while_it_began(job):

@@ -118,6 +118,7 @@ class LiveRun(Course):
             if self._spec.scenario.trigger == "auto":
                 self._autoscale(now + self._spec.autoscaler.autoscale_s, self._asked)
             self._display.enter("steady")
+            self._settle()
             self._keep()  # before anybody hears that it runs
             self.state = "running"
             self.on_ready()

@@ -1,17 +1,19 @@
 """Units that come to a slot: from other slots, from the process that held it before, or from a savepoint."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from keyshift.clock import now_us
 from keyshift.model.errors import Damaged, NotThere
 from keyshift.model.records import UnitCame
 from keyshift.state import UnitState
-from keyshift.wire.nodes import RESTORED, UNREADABLE, Restored, Unreadable
+from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Restored, Unreadable
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.expected_units import ExpectedUnits
 
+SAY_S = 1.0  # between two words about what is being restored
 PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call after a batch boundary
 
 
@@ -73,14 +75,22 @@ class Arrivals:
 
     def pull(self, units: Sequence[int], address: str) -> None:
         """From the process at ``address``, which held the slot in the batch before."""
-        self._expected(units).pull(self._shared.clients, address)
+        self._expected(units, self.take).pull(self._shared.clients, address)
 
     def restore(self, units: Sequence[int], store: SavepointStore, savepoint: str) -> None:
-        """From a savepoint, and say so; also that it is not there as it was written."""
-        begin_us = now_us()
-        shared = self._shared
+        """From a savepoint, and say so; also how far it is meanwhile, and that it is not there as it was written."""
+        begin_us, said_at, parts_came, shared = now_us(), time.monotonic(), 0, self._shared
+
+        def took(parcels: list[Parcel]) -> None:
+            nonlocal said_at, parts_came
+            self.take(parcels)
+            parts_came += len(parcels)
+            if time.monotonic() - said_at >= SAY_S:
+                said_at = time.monotonic()
+                shared.coordination.publish(RESTORING[shared.slot], parts_came)
+
         try:
-            self._expected(units).restore(store, savepoint, shared.config.stage)
+            self._expected(units, took).restore(store, savepoint, shared.config.stage)
         except (Damaged, NotThere) as error:
             shared.coordination.publish(UNREADABLE[shared.slot], Unreadable(savepoint, str(error)))
             raise
@@ -88,11 +98,11 @@ class Arrivals:
             came = tuple(UnitCame(unit, *self._times[unit]) for unit in units if unit in self._times)
         shared.coordination.acknowledge(RESTORED[shared.slot], Restored(came, begin_us))
 
-    def _expected(self, units: Sequence[int]) -> ExpectedUnits:
+    def _expected(self, units: Sequence[int], arrived: Callable[[list[Parcel]], object]) -> ExpectedUnits:
         def wanted() -> list[int]:
             with self._shared.lock:
                 return self._shared.core.machine.wanted
 
         shared, config = self._shared, self._shared.config
         most = PULL_GROUPS * config.bins
-        return ExpectedUnits(shared.slot, units, wanted, self.take, shared.closed, most, config.deadline_s)
+        return ExpectedUnits(shared.slot, units, wanted, arrived, shared.closed, most, config.deadline_s)
