@@ -21,7 +21,7 @@ from keyshift.control.files import Jobs
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import Snapshotter
 from keyshift.lab.ending import Ending
-from keyshift.lab.live.run import LiveRun
+from keyshift.lab.live.inbox import Inbox
 from keyshift.model.errors import ProtocolViolation
 from keyshift.wire import savepoint
 from keyshift.wire.savepoint import SavepointStore
@@ -151,18 +151,14 @@ def lets_a_driver_write_whose_job_another_one_has_claimed(original: Original) ->
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-@mutant(LiveRun, "_serve", ("unanswered",), CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill", runs=True),))
+@mutant(Inbox, "serve", ("unanswered",), CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill", runs=True),))
 def forgets_what_was_asked_together_with_what_finds_the_query_dead(original: Original) -> Any:
-    def _serve(self: Any) -> None:
-        while not self.stop_wanted:
-            self._look()
-            time.sleep(0.1)  # for the query to die in, and for others to ask
-            waiting = []
-            while found := self._next():
-                waiting.append(found)
-            for each in waiting:
-                self._answer(*each)
-            self._settle()
-        original(self)
+    def serve(self: Any) -> None:
+        time.sleep(0.1)  # for the query to die in, and for others to ask
+        waiting = []
+        while found := self._next():
+            waiting.append(found)
+        for each in waiting:
+            self._answer(*each)
 
-    return _serve
+    return serve

@@ -24,9 +24,10 @@ from keyshift.control import background, files, forgetting, process
 from keyshift.driver import job
 from keyshift.driver import stage as led_stage
 from keyshift.endpoints import Endpoints
-from keyshift.lab import bare_copy, course, recording
+from keyshift.lab import bare_copy, execution, recording
+from keyshift.lab.live import journal as live_journal
 from keyshift.lab.live import run as live_run
-from keyshift.lab.live.run import LiveRun
+from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.run import Lab
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine, describe_versions
@@ -45,13 +46,13 @@ CORES = 64
 
 # What takes long beside services and would be most of a run, in seconds.
 HURRY: list[tuple[Any, str, float]] = [
-    (course, "LOOK_S", 0.02),
+    (execution, "LOOK_S", 0.02),
     (live_run, "LOOK_S", 0.02),
-    (course, "LEAD_S", 0.02),
+    (execution, "LEAD_S", 0.02),
     (live_run, "LEAD_S", 0.02),
-    (course, "SILENCE_S", 6.0),
-    (live_run, "LONGEST_PAUSE_S", 0.05),
-    (live_run, "KEEP_AGAIN_S", 0.1),
+    (execution, "SILENCE_S", 6.0),
+    (execution, "LONGEST_PAUSE_S", 0.05),
+    (live_journal, "KEEP_AGAIN_S", 0.1),
     (inquiry, "LOOK_S", 0.02),
     (led_stage, "CHECK_S", 0.02),
     (led_stage, "SETTLE_S", 3.0),
@@ -104,7 +105,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
             (recording, "describe_machine", lambda: MACHINE),
             (recording, "describe_versions", lambda: VERSIONS),
             (bare_copy, "bytes_per_s", lambda path: 1e9),
-            (live_run, "Sampler", _NoSampler),
+            (execution, "Sampler", _NoSampler),
             (protocol_logs, "to_lines", lambda events: ""),
         ]:
             put(patch.object(where, name, instead, create=name == "open"))
@@ -112,7 +113,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
             put(patch.object(JsonProcess, name, getattr(Helper, name), create=True))
         put(patch.object(JsonProcess, "bodies", Helper.bodies, create=True))
         put(patch.object(Asked, "world", world, create=True))
-        put(patch.object(LiveRun.ask, "__defaults__", (answer_s,)))
+        put(patch.object(Inbox.ask, "__defaults__", (answer_s,)))
         yield
 
 

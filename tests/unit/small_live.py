@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from keyshift.driver.job import Past
 from keyshift.driver.stage import StagePast
-from keyshift.lab import course
+from keyshift.lab import execution
 from keyshift.lab import system as system_module
 from keyshift.lab.display import Display
 from keyshift.lab.live import run as live_run
@@ -207,12 +207,11 @@ def manifest_of(job, run, spec, verdict="ok"):
 
 def without_waiting(monkeypatch):
     """Live runs look often, and nothing is sampled or judged."""
-    monkeypatch.setattr(course, "LEAD_S", 0.0)
-    for module in (course, live_run):
+    for module in (execution, live_run):
+        monkeypatch.setattr(module, "LEAD_S", 0.0)
         monkeypatch.setattr(module, "LOOK_S", 0.01)
-    monkeypatch.setattr(live_run, "LEAD_S", 0.0)
-    monkeypatch.setattr(live_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
-    monkeypatch.setattr(course, "outcome", lambda *_: None)
+    monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
+    monkeypatch.setattr(execution, "outcome", lambda *_: None)
     monkeypatch.setattr(system_module, "config_from_json", lambda config, journal: config)
 
 

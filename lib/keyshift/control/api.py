@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse
 from keyshift.control.guard import Guard
 from keyshift.control.metrics import CONTENT_TYPE, Metrics
 from keyshift.experiment.commands import COMMANDS, command
+from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.live.run import NotRunning
 from keyshift.model.errors import BadInput, KeyshiftError
 
 

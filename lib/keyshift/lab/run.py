@@ -21,12 +21,12 @@ from keyshift.experiment.live_spec import room
 from keyshift.experiment.spec import RunSpec
 from keyshift.folders import require_room
 from keyshift.lab import bare_copy
-from keyshift.lab.course import Course, MakeCourse
 from keyshift.lab.display import Display
 from keyshift.lab.ending import End
+from keyshift.lab.execution import Execution, MakeExecution
 from keyshift.lab.live.job import LiveJob
-from keyshift.lab.one_run import OneRun
 from keyshift.lab.recording import Recording
+from keyshift.lab.scenario_script import scenario_run
 from keyshift.lab.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, job_config
@@ -47,7 +47,7 @@ from keyshift.wire.savepoint import SavepointStore
 START_S = 60.0  # in which they must come
 ROOM_BYTES = 512 << 20  # of the state folder: results, savepoints and Spark's files of one run
 Say = Callable[[str], None]
-Prepared = tuple[Course, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
+Prepared = tuple[Execution, Callable[[], None]]  # a run, and what raises Deposed if another process drives its job
 
 
 class Lab:
@@ -133,7 +133,7 @@ class Lab:
         """One run, stored whatever its verdict. Raises KeyshiftError if it died; then a manifest says so."""
         require_possible(spec.scenario.faults(), self._stack, self._place)
         run_id = new_run_id(spec.workload.name, spec.strategy.name)
-        return self.record(spec, run_id, OneRun, [*spec.tasks.values()][-1], spec.parameters())
+        return self.record(spec, run_id, scenario_run, [*spec.tasks.values()][-1], spec.parameters())
 
     def start(self, spec: RunSpec, on_end: Callable[[], None] = lambda: None) -> LiveJob:
         """A job that runs until it is stopped, as soon as events go in. There may be one at a time. It keeps no
@@ -169,18 +169,18 @@ class Lab:
         self,
         spec: RunSpec,
         run_id: str,
-        course: MakeCourse,
+        make: MakeExecution,
         results: int,
         parameters: dict[str, Any],
         end: End | None = None,
     ) -> Manifest:
-        """What comes of a course, stored as a run. ``results``: partitions of their topic, for as many slots.
+        """What comes of an execution, stored as a run. ``results``: partitions of their topic, for as many slots.
 
         ``end``: how it may end, if not as a run does, of which nothing is left behind.
         """
         recording, log, end = self._recording(spec, run_id, parameters), list[Event](), end or End()
         try:
-            with self._prepared(spec, run_id, log, course, results, end) as (run, require_driver):
+            with self._prepared(spec, run_id, log, make, results, end) as (run, require_driver):
                 outcome = run.execute()
                 with contextlib.suppress(ServiceUnavailable):
                     require_driver()
@@ -198,9 +198,10 @@ class Lab:
         name, log = new_run_id(job.workload.name, "series"), list[Event]()
         self.say(f"one job for {len(specs)} runs: {name}")
         results = [*job.tasks.values()][-1]
-        with self._prepared(job, name, log, Series, results, End()) as (series, _):
-            assert isinstance(series, Series)
-            laps = series.execute_laps(specs)
+        series = Series(specs)
+        with self._prepared(job, name, log, series.execution, results, End()) as (run, _):
+            run.run()
+            laps = series.outcomes()
         stored = []
         for spec, (span, outcome) in zip(specs, laps, strict=True):
             begun, ended = (datetime.fromtimestamp(moment, UTC) for moment in (span.start, span.end))
@@ -215,7 +216,7 @@ class Lab:
 
     @contextlib.contextmanager
     def _prepared(
-        self, spec: RunSpec, run_id: str, log: list[Event], course: MakeCourse, results: int, end: End
+        self, spec: RunSpec, run_id: str, log: list[Event], make: MakeExecution, results: int, end: End
     ) -> Iterator[Prepared]:
         """A run, with all that it consists of. ``log`` gets its last protocol events. What is left behind, ``end``
         decides.
@@ -224,12 +225,12 @@ class Lab:
         folder = None if self._place.on_kubernetes else self._work
         with backend.served(backend.settings(**spec.backend.settings), run_id, folder) as settings:
             config = job_config(spec, run_id, self._endpoints, self._place.certificate(), settings)
-            with self._around(spec, config, log, course, results, end) as run:
+            with self._around(spec, config, log, make, results, end) as run:
                 yield run
 
     @contextlib.contextmanager
     def _around(
-        self, spec: RunSpec, config: JobConfig, log: list[Event], course: MakeCourse, results: int, end: End
+        self, spec: RunSpec, config: JobConfig, log: list[Event], make: MakeExecution, results: int, end: End
     ) -> Iterator[Prepared]:
         display = Display(self.say)
         traffic = Traffic(
@@ -246,7 +247,7 @@ class Lab:
         system = KeyshiftJob(spec, job)
         ended_by: BaseException | None = None
         try:
-            yield course(spec, system, traffic, display, self.await_executors), job.require_driver
+            yield make(spec, system, traffic, display, self.await_executors), job.require_driver
         except BaseException as error:
             ended_by = error
             if isinstance(error, Exception):

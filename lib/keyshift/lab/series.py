@@ -7,7 +7,7 @@ whole job: a fault in any lap makes all of them bad.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -16,10 +16,9 @@ from keyshift.analysis import metrics
 from keyshift.analysis.metrics import Load
 from keyshift.experiment.scenario import Map, ScenarioPart
 from keyshift.experiment.spec import Choice, RunSpec
-from keyshift.lab.course import LEAD_S, LOOK_S, Course
 from keyshift.lab.display import Display
+from keyshift.lab.execution import LOOK_S, Execution, Script, Step
 from keyshift.lab.judge.outcome import Ended, Outcome, Span, bytes_by_key
-from keyshift.lab.sampler import Sampler
 from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import MigrationFailed
 from keyshift.planner import Strategy
@@ -63,9 +62,10 @@ def one_job(specs: Sequence[RunSpec]) -> RunSpec | None:
         return None
     slots = max(max(spec.tasks.values()) for spec in specs)
     job = first.job.model_copy(update={"slots_max": max(slots, first.job.slots_max)})
+    run = first.run.model_copy(update={"recoveries": 0})  # laps are compared with each other: the job must not die
     at_once = Choice(name=BACK, settings={"bins": first.workload.bins})
     scenario = ScenarioPart(stage=first.scenario.stage, trigger="balance")
-    return replace(first, job=job, strategy=at_once, scenario=scenario)
+    return replace(first, run=run, job=job, strategy=at_once, scenario=scenario)
 
 
 def _alone(spec: RunSpec) -> bool:
@@ -78,102 +78,96 @@ def job_of(spec: RunSpec) -> str:
     return repr((run, spec.job, spec.workload, spec.backend, spec.scenario.stage))
 
 
-class Series(Course):
-    """``execute_laps`` instead of ``execute``. The job must not die: laps are compared with each other."""
+class Series:
+    """A lap for each of ``specs``, in this order. Verdict and outcomes are there when its execution has run."""
 
-    def __init__(
+    def __init__(self, specs: Sequence[RunSpec]) -> None:
+        self._specs = specs
+        self._laps: list[Lap] = []
+
+    def execution(
         self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
-    ) -> None:
-        super().__init__(spec, system, traffic, display, ready)
-        self.system = system
+    ) -> Execution:
+        """In the job of ``spec``. Raises KeyshiftError if that dies, or a migration hangs."""
+        self._system, self._run = system, Execution(spec, system, traffic, display, ready, self._script)
+        return self._run
 
-    def execute_laps(self, specs: Sequence[RunSpec]) -> list[tuple[Span, Outcome]]:
-        """A lap for each of ``specs``, in this order: when it was, and what came of it.
-
-        Raises KeyshiftError if the job dies, or a migration hangs.
-        """
-        feed = self._open()
-        laps = []
-        with Sampler(ignore=self._traffic.pids) as sampler:
-            start = time.time() + LEAD_S
-            feed.begin(start, None)
-            with self._display.bar(self._spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
-                self._pass_until(start + self._spec.run.warmup_s)
-                self._display.enter("practice")
-                self._practise(specs[0])
-                for number, spec in enumerate(specs, 1):
-                    self._display.enter(f"{number}/{len(specs)} {spec.strategy.name}")
-                    laps.append(self._lap(spec))
-            self._idle_since = time.time()
-            feed.end_load()
-            self._finish()
-        self._traffic.stop()
-        ended = Ended(self._spec.workload, self._traffic, feed, self.system.final_state(), sampler.rows)
-        self._display.say("comparing every result and the final state with the oracle")
+    def outcomes(self) -> list[tuple[Span, Outcome]]:
+        """Of each lap: when it was, and what came of it. Ends the system."""
+        run = self._run
+        assert run.feed is not None
+        run.traffic.stop()
+        ended = Ended(run.spec.workload, run.traffic, run.feed, self._system.final_state(), run.samples)
+        run.display.say("comparing every result and the final state with the oracle")
         verdict = ended.verdict()
-        return [(lap.span, _outcome(ended, lap, verdict)) for lap in laps]
+        return [(lap.span, _outcome(ended, lap, verdict)) for lap in self._laps]
 
-    def _practise(self, spec: RunSpec) -> None:
-        self._migrate(spec, self._spec.point())
-        self._go_back()
+    def _script(self, run: Execution) -> Script:
+        specs, display = self._specs, run.display
+        with display.bar(run.spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
+            yield run.began_at + run.spec.run.warmup_s
+            display.enter("practice")
+            yield from self._migrate(specs[0], run.spec.point())
+            yield from self._go_back()
+            for number, spec in enumerate(specs, 1):
+                display.enter(f"{number}/{len(specs)} {spec.strategy.name}")
+                yield from self._lap(spec)
 
-    def _lap(self, spec: RunSpec) -> Lap:
-        system, run, point = self.system, spec.run, spec.point().phase(0)
-        self._await_calm(time.time(), time.time() + run.seconds, 2)
+    def _lap(self, spec: RunSpec) -> Script:
+        system, run, point = self._system, spec.run, spec.point().phase(0)
+        yield from self._await_calm(time.time(), time.time() + run.seconds, 2)
         begin, told = time.time(), len(system.status()["troubles"])
         system.announce(spec.changes[0], point)
-        self._pass_until(begin + max(QUIET_S, spec.scenario.trigger_s))
+        yield begin + max(QUIET_S, spec.scenario.trigger_s)
         attempt, sent = system.status()["attempt"], bytes_by_key(system.measure().values())
         trigger = time.time()
-        planned_s, numbers = self._migrate(spec, point)
-        self._await_calm(trigger, trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
+        planned_s, numbers = yield from self._migrate(spec, point)
+        yield from self._await_calm(trigger, trigger + run.seconds - spec.scenario.trigger_s, CALM_S)
         span = Span(begin, begin, time.time(), trigger)
         restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
         sent = bytes_by_key(system.measure().values()) - (0 if restarted else sent)
         copied, notes = system.copied(), system.status()["troubles"][told:]
         system.end_copies()
-        self._go_back()
-        return Lap(spec, span, planned_s, numbers, copied, sent, notes)
+        yield from self._go_back()
+        self._laps.append(Lap(spec, span, planned_s, numbers, copied, sent, notes))
 
-    def _migrate(self, spec: RunSpec, point: Strategy) -> tuple[float, dict[str, int]]:
+    def _migrate(self, spec: RunSpec, point: Strategy) -> Generator[Step, None, tuple[float, dict[str, int]]]:
         """Until it is over. Seconds for the plans, and the numbers of the migrations."""
-        system, begin = self.system, time.perf_counter()
+        system, begin = self._system, time.perf_counter()
         proposals = [system.propose(stage, spec.changes[0], point) for stage in spec.moving]
         planned_s = time.perf_counter() - begin
         numbers = {each.stage: system.adopt(each) for each in proposals}
-        self._await_end(numbers)
+        yield from self._await_end(numbers)
         return planned_s, numbers
 
-    def _go_back(self) -> None:
+    def _go_back(self) -> Script:
         """To where units were at first."""
-        spec = self._spec
+        spec = self._run.spec
         groups = spec.start().owner[:: spec.workload.bins]
         home = Map({group: int(slot) for group, slot in enumerate(groups)}, spec.job.slots)
-        back = [self.system.propose(stage, home, spec.point()) for stage in spec.moving]
-        self._await_end({each.stage: self.system.adopt(each) for each in back})
+        back = [self._system.propose(stage, home, spec.point()) for stage in spec.moving]
+        yield from self._await_end({each.stage: self._system.adopt(each) for each in back})
 
-    def _await_end(self, numbers: Mapping[str, int]) -> None:
-        within_s = self._spec.job.deadline_s + self._spec.run.catch_up_s
+    def _await_end(self, numbers: Mapping[str, int]) -> Script:
+        within_s = self._run.spec.job.deadline_s + self._run.spec.run.catch_up_s
         end = time.time() + within_s
-        while any(self.system.ended(stage, number) is None for stage, number in numbers.items()):
+        while any(self._system.ended(stage, number) is None for stage, number in numbers.items()):
             if time.time() > end:
                 raise MigrationFailed(f"a migration was not over within {within_s:g} s")
-            self._look()
-            time.sleep(LOOK_S)
+            yield time.time() + LOOK_S
 
-    def _await_calm(self, since: float, until: float, seconds: int) -> None:
+    def _await_calm(self, since: float, until: float, seconds: int) -> Script:
         """So many seconds of normal latency in a row, none of them before ``since``; at most until ``until``."""
         while time.time() < until:
-            found = [each["p99_ms"] for each in self._traffic.seconds if each["second"] >= since][-seconds:]
+            found = [each["p99_ms"] for each in self._run.traffic.seconds if each["second"] >= since][-seconds:]
             if len(found) == seconds and all(p99 is not None and p99 <= self._objective_ms for p99 in found):
                 return
-            self._look()
-            time.sleep(LOOK_S)
+            yield time.time() + LOOK_S
 
     @property
     def _objective_ms(self) -> float:
         """From the median second of the job so far: migrations are the lesser part of it."""
-        return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._traffic.seconds))
+        return metrics.objective_ms(median(each["p99_ms"] or 0.0 for each in self._run.traffic.seconds))
 
 
 def _outcome(ended: Ended, lap: Lap, verdict: Verdict) -> Outcome:

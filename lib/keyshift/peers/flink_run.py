@@ -16,8 +16,9 @@ from keyshift.folders import MIB
 from keyshift.lab import bare_copy
 from keyshift.lab.connect import open_services
 from keyshift.lab.display import Display
-from keyshift.lab.one_run import OneRun
+from keyshift.lab.execution import Execution
 from keyshift.lab.recording import Recording
+from keyshift.lab.scenario_script import scenario_run
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient
@@ -136,7 +137,7 @@ def with_jvm(metrics: pa.Table, name: str) -> pa.Table:
 @contextlib.contextmanager
 def _prepared(
     spec: RunSpec, client: FlinkClient, endpoints: Endpoints, run_id: str, home: Path, say: Say
-) -> Iterator[OneRun]:
+) -> Iterator[Execution]:
     events, results = Topic(f"{run_id}-events", spec.job.routers), Topic(f"{run_id}-results", 1)
     with contextlib.ExitStack() as stack:
         work = Path(tempfile.mkdtemp(prefix="flink-run-", dir=home))
@@ -147,4 +148,4 @@ def _prepared(
         stack.callback(traffic.close)
         system = FlinkJob(spec, client, endpoints, events, results)
         stack.callback(system.close)
-        yield OneRun(spec, system, traffic, display, lambda: None)
+        yield scenario_run(spec, system, traffic, display, lambda: None)

@@ -22,7 +22,8 @@ from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
 from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab import stage_plans
-from keyshift.lab.live import run as live_run
+from keyshift.lab.live import inbox
+from keyshift.lab.live import journal as live_journal
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.services.stack import Stack
@@ -466,21 +467,22 @@ def _(world, monkeypatch):
             job.inner.check()
 
         asked = {
-            "dies": lambda: job._run.ask(dies),
+            "dies": lambda: job._run.inbox.ask(dies),
             "rate": lambda: job.do(Rate(rate=5)),
-            "cancel": job.cancel,
+            "cancel": lambda: job.do(Cancel()),
             "stop": job.stop,
         }
         threads = [threading.Thread(target=ask, args=each) for each in asked.items()]
         for number, thread in enumerate(threads):
             thread.start()
             assert reached.wait(WAIT_S)  # nobody looks from now on
-            assert number == 3 or wait_until(lambda number=number: job._run._inbox.qsize() == number, WAIT_S)
+            assert number == 3 or wait_until(lambda number=number: len(job._run.inbox) == number, WAIT_S)
         assert wait_until(lambda: job._run.stop_wanted, WAIT_S)
         go_on.set()
         for thread in threads:
             thread.join(WAIT_S)
-        assert told == {"dies": told["dies"], "rate": None, "cancel": None, "stop": job.manifest}
+        answers = {"rate": {"rate": 5.0}, "cancel": {"cancelled": True}, "stop": job.manifest}
+        assert told == answers | {"dies": told["dies"]}
         assert job.inner.calls == ["start", "recover"] and job.traffic.told[-2:] == [
             ("change_rate", 5.0),
             ("end_load",),
@@ -490,16 +492,16 @@ def _(world, monkeypatch):
 
 @brings_about("a request gets no answer for 110 s", SURVIVALS)
 def _(world, monkeypatch):
-    assert live_run.ANSWER_S == 110
+    assert inbox.ANSWER_S == 110
     with live_job(monkeypatch, live_spec(VALUES)) as job:
         go_on, done = threading.Event(), []
-        holding = threading.Thread(target=lambda: job._run.ask(lambda: go_on.wait(WAIT_S)))
+        holding = threading.Thread(target=lambda: job._run.inbox.ask(lambda: go_on.wait(WAIT_S)))
         holding.start()
         with pytest.raises(ServiceUnavailable, match=r"the job did not come to it within 0\.2 s, nothing") as failed:
-            wait_until(lambda: job._run.ask(lambda: done.append(1), 0.2), WAIT_S)
+            wait_until(lambda: job._run.inbox.ask(lambda: done.append(1), 0.2), WAIT_S)
         with pytest.raises(ServiceUnavailable, match="the job is still at it after"):
             go_on.set()
-            job._run.ask(lambda: threading.Event().wait(1.0), 0.2)
+            job._run.inbox.ask(lambda: threading.Event().wait(1.0), 0.2)
         holding.join(WAIT_S)
         job.do(Cancel())
         assert not done, "what was given up is never done"
@@ -508,7 +510,7 @@ def _(world, monkeypatch):
 
 @pytest.mark.parametrize(("what", "becomes", "words"), rows(3), ids=lambda cell: cell[:60])
 def test_a_job_survives_what_the_document_says_it_survives(world, monkeypatch, what, becomes, words):
-    monkeypatch.setattr(live_run, "KEEP_AGAIN_S", 0.1)
+    monkeypatch.setattr(live_journal, "KEEP_AGAIN_S", 0.1)
     started()
     said = SURVIVALS[what](world, monkeypatch)
     for fragment in re.findall("`(.*?)`", words):

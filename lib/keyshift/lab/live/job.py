@@ -18,8 +18,10 @@ from keyshift.experiment.live_spec import parameters, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import sentence, told
 from keyshift.lab.ending import End
+from keyshift.lab.execution import Execution
 from keyshift.lab.live.controls import LiveControls
-from keyshift.lab.live.run import LiveRun, NotRunning
+from keyshift.lab.live.inbox import NotRunning
+from keyshift.lab.live.run import LiveRun
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
@@ -82,7 +84,7 @@ class LiveJob:
             self._ended_at = time.time()
             if self._run:
                 self._run.state = self.state
-                self._run.refuse()
+                self._run.inbox.refuse()
             with contextlib.ExitStack() as stack:
                 stack.callback(self.ended.set)
                 stack.callback(self._on_end)
@@ -98,7 +100,7 @@ class LiveJob:
         with contextlib.suppress(KeyshiftError):
             self.execute()
 
-    def _make(self, *parts: Any) -> LiveRun:
+    def _make(self, *parts: Any) -> Execution:
         run, identity = LiveRun(*parts), {"run_id": self.run_id}
         run.on_ready = self.ready.set
         run.resumed, run.take_over = self._resumed, self._take_over
@@ -106,8 +108,8 @@ class LiveJob:
         if (keep := self._keep) is not None:
             run.keep = lambda journal: keep(journal | identity)
         self._run = run
-        run.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # what is wanted from now on it hears itself
-        return run
+        run.execution.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # from now on it hears that itself
+        return run.execution
 
     def await_ready(self) -> None:
         """Until events go in. Raises what kept the job from it."""
@@ -119,7 +121,7 @@ class LiveJob:
         """End the job without a verdict, and wait until nothing of it is left."""
         self._unwanted = True
         if self._run:
-            self._run.unwanted = True
+            self._run.execution.unwanted = True
         if threading.current_thread() is not self._controller:
             self.ended.wait()
 
@@ -178,17 +180,17 @@ class LiveJob:
         last = run.traffic.seconds[-1] if run.traffic.seconds else {}
         status |= run.system.status() | {
             "phase": run.display.phase,
-            "running_s": round((self._ended_at or time.time()) - run.began_at, 1),
+            "running_s": round((self._ended_at or time.time()) - run.execution.began_at, 1),
             "rate": run.rate,
             "offered": run.offered,
             "results": run.traffic.received,
             "results_per_s": last.get("results", 0),
             "p50_ms": last.get("p50_ms"),
             "p99_ms": last.get("p99_ms"),
-            "migrating": any(not migration.outcome for migration in run.migrations),
-            "migrations": run.told_migrations(),
-            "deaths": run.deaths,
-            "autoscaler": self._scaling(run.scalings),
+            "migrating": run.migrations.under_way,
+            "migrations": run.migrations.told(),
+            "deaths": len(run.execution.deaths),
+            "autoscaler": self._scaling(run.execution.scalings),
         }
         measured = run.measured
         for name, stage in status["stages"].items():
@@ -214,11 +216,10 @@ class LiveJob:
     def do(self, command: Command, wait: bool = False) -> dict[str, Any]:
         """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
-        answer = run.ask(lambda: command.carry_out(LiveControls(run, self.most)))
+        answer = run.inbox.ask(lambda: command.carry_out(LiveControls(run, self.most)))
         if not (wait and command.moves):
             return answer
-        which = answer["stage"], answer["number"]
-        migration = next(each for each in run.migrations if (each.proposal.stage, each.number) == which)
+        migration = run.migrations.find(answer["stage"], answer["number"])
         while not migration.outcome and not self.ended.wait(0.1):
             pass
         return answer | migration.as_json()

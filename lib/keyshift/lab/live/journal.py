@@ -4,7 +4,8 @@ Events, results and snapshots are in Kafka and MinIO, and the newest assignment 
 rest: who the job is, and its way so far. It is written whole, whenever there is a newer snapshot.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,10 +17,44 @@ from keyshift.driver.stage import StagePast
 from keyshift.model.keys import Assignments
 from keyshift.model.records import StepRecord
 from keyshift.planner import Decision
+from keyshift.progress import Say
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import Savepoint
 
+KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
 _RECORDS = TypeAdapter(list[StepRecord])
+Journal = dict[str, Any]
+
+
+class JournalWriter:
+    """``write`` puts a journal on disk, ``kept`` hears that it is there. A disk that is full is no reason to end: one
+    line of that goes to ``note``.
+    """
+
+    def __init__(self, write: Callable[[Journal], None], kept: Callable[[], None], note: Say) -> None:
+        self._write, self._heard, self._note = write, kept, note
+        self._kept: object = None  # of what the journal was that was written last
+        self._not_kept_since: float | None = None  # seconds of the monotonic clock
+        self._keep_at = 0.0  # likewise: not before that
+
+    def keep(self, of: object, make: Callable[[], Journal]) -> None:
+        """Write the journal that ``make`` gives, if it is ``of`` something else than the one before."""
+        if of == self._kept or time.monotonic() < self._keep_at:
+            return
+        journal = make()
+        try:
+            self._write(journal)
+        except OSError as error:
+            self._keep_at = time.monotonic() + KEEP_AGAIN_S
+            if self._not_kept_since is None:
+                self._not_kept_since = time.monotonic()
+                self._note(f"the journal cannot be written ({error}); it is tried every {KEEP_AGAIN_S:g} s")
+            return
+        self._kept = of
+        self._heard()
+        if self._not_kept_since is not None:
+            took_s, self._not_kept_since = time.monotonic() - self._not_kept_since, None
+            self._note(f"the journal could not be written for {took_s:.0f} s, and is written again")
 
 
 def past_to_json(config: JobConfig, past: Past) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from keyshift.studies import notebook
 from keyshift.studies.batch import prepare
 from keyshift.studies.study import Study, specs_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STUDIES = sorted(p for p in (ROOT / "notebooks").rglob("*.ipynb") if "study = measure" in p.read_text())
 SETS = sorted(
     path

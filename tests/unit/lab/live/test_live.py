@@ -9,8 +9,8 @@ from small_live import Stage, live_job
 from keyshift.control.metrics import Metrics
 from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate, Scale, command
 from keyshift.experiment.live_spec import live_spec, parameters, room
-from keyshift.lab.live import run as live_run
-from keyshift.lab.live.run import LONGEST_PAUSE_S, WINDOW_S, pause_before
+from keyshift.lab import execution
+from keyshift.lab.execution import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment
 from keyshift.model.records import Measured
@@ -276,7 +276,7 @@ def test_a_job_that_scales_itself_tells_what_it_decides_and_asks_for_it_like_any
     assert "keyshift_autoscaler_moves_total 1.0" in found
     run = scaling._run
     scaling.stop()
-    assert len(run.scalings) >= 2, "all of them are stored with the run"
+    assert len(run.execution.scalings) >= 2, "all of them are stored with the run"
 
 
 def test_a_job_that_scales_itself_is_scaled_by_hand_as_well(scaling):
@@ -433,7 +433,7 @@ def test_a_killed_worker_is_survived(job):
 
 
 def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):
-    monkeypatch.setattr(live_run.time, "sleep", lambda s: None)
+    monkeypatch.setattr(execution.time, "sleep", lambda s: None)
     job.inner.dies += ["worker gone\nand a trace"] * 6
     assert job.ended.wait(60)
     told = job.status()
@@ -451,7 +451,7 @@ def test_pauses_between_attempts_grow_and_old_deaths_are_forgotten():
     while (pause := pause_before(deaths, 7)) is not None:
         pauses.append(pause)
         deaths.append(deaths[-1] + 1)
-    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S]
+    assert pauses == [0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0]
     assert pause_before([*deaths, deaths[-1] + WINDOW_S + 10], 7) == 0.0
     assert pause_before([5.0], 0) is None
 
@@ -493,4 +493,4 @@ def test_what_is_asked_when_nobody_looks_any_more_is_refused(job):
     job.stop()
     run = job._run
     with pytest.raises(BadInput, match="it is ended"):
-        run.ask(lambda: None)
+        run.inbox.ask(lambda: None)

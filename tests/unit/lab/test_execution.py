@@ -1,7 +1,7 @@
 """A run over a system that is a stand-in: when it requests what, how long it waits, and what it survives."""
 
 import contextlib
-from collections import deque
+import math
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -11,11 +11,11 @@ import tenacity.nap
 from keyshift import waiting
 from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import course, one_run
+from keyshift.lab import execution, scenario_script
 from keyshift.lab.display import Display
-from keyshift.lab.one_run import OneRun
+from keyshift.lab.scenario_script import scenario_run
 from keyshift.model.errors import QueryDied
-from keyshift.traffic.traffic import Traffic
+from keyshift.traffic.traffic import Before, Traffic
 
 BEGIN = 1000.0
 
@@ -80,9 +80,9 @@ def made(monkeypatch):
         system = System(clock)
         traffic = SimpleNamespace(received=0, check=lambda: None)
         traffic.await_results = lambda over, quiet_s: Traffic.await_results(traffic, over, quiet_s)
-        run = OneRun(spec, system, traffic, Display(lambda line: None), lambda: None)
-        run.system, run.traffic, run.clock, run.come = system, traffic, clock, lambda s: 0
-        run._idle_since, run._feed = BEGIN, SimpleNamespace(due=10_000)
+        run = scenario_run(spec, system, traffic, Display(lambda line: None), lambda: None)
+        run.clock, run.come, run.began_at = clock, (lambda s: 0), BEGIN - spec.run.warmup_s
+        run._idle_since, run.feed = BEGIN, SimpleNamespace(due=10_000)
 
         def sleep(seconds):
             clock.now += seconds
@@ -92,7 +92,7 @@ def made(monkeypatch):
             return clock.now
 
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
-        for module in (course, one_run, waiting, tenacity.nap):
+        for module in (execution, scenario_script, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
         return run
 
@@ -149,8 +149,7 @@ def test_a_migration_that_outlasts_the_load_of_a_job_without_backlog_is_not_take
 
 
 def play(run):
-    to_come = deque(run._spec.scenario.actions(run._spec.changes))
-    run._surviving(lambda: run._play(to_come, BEGIN))
+    run._follow()
     return run.system.calls
 
 
@@ -176,8 +175,10 @@ def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_befor
     run = made(trigger_s=2.0, to_slots=4, then_slots="3,2", gap_s=5.0, on_overlap=on_overlap)
     run.system.takes = takes
     assert [at for at, *_ in play(run)] == pytest.approx([2.0, 7.0, 12.0], abs=0.1)
-    assert [change for _, change in run.system.announced] == [change for _, change in announced]
-    assert [at for at, _ in run.system.announced] == pytest.approx([at for at, _ in announced], abs=0.3)
+    first, *later = run.system.announced
+    assert first == (0.0, Scale(4))
+    assert [change for _, change in later] == [change for _, change in announced]
+    assert [at for at, _ in later] == pytest.approx([at for at, _ in announced], abs=0.3)
 
 
 def test_after_a_death_only_what_is_still_to_come_is_requested(made):
@@ -199,51 +200,51 @@ def test_a_query_that_dies_while_it_starts_is_recovered_if_somebody_may_have_kil
     run.system.dies = [0.0]
     run.traffic.open, run.traffic.feed = (lambda: None), (lambda *_: "feed")
     with contextlib.nullcontext() if fault else pytest.raises(QueryDied):
-        assert run._open() == "feed"
+        assert run.open() == "feed"
     assert [what for _, what in run.system.calls] == calls
 
 
 def test_a_query_that_dies_while_it_recovers_is_recovered_again(made):
     run = made(recoveries=2)
     run.system.dies = [1.0, 1.0]
-    run._surviving(lambda: run._pass_until(BEGIN + 3))
+    run.surviving(lambda: run._look_until(BEGIN + 3))
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
     assert run.clock.now == pytest.approx(BEGIN + 3)
     (note,) = run.system.notes
-    assert note.startswith("the query died in the warm-up (gone); everything since its beginning was done again")
+    assert "(gone); everything since its beginning was done again" in note
 
 
 def test_a_query_that_dies_more_often_than_a_run_may_survive_ends_it(made):
     run = made(recoveries=2)
     run.system.dies = [1.0, 1.0, 1.0]
     with pytest.raises(QueryDied):
-        run._surviving(lambda: run._pass_until(BEGIN + 3))
+        run.surviving(lambda: run._look_until(BEGIN + 3))
     assert [what for _, what in run.system.calls] == ["recover", "recover"]
 
 
-@pytest.mark.parametrize(("trigger", "words"), [(-1.5, "2.5 s after the trigger"), (3.0, "2.0 s before the trigger")])
-def test_it_is_told_when_a_query_died(made, trigger, words):
+@pytest.mark.parametrize(("began_at", "words"), [(BEGIN - 1.5, "2.5 s after"), (math.nan, "before")])
+def test_it_is_told_when_a_query_died(made, began_at, words):
     run = made()
-    run._trigger, run.system.dies = BEGIN + trigger, [1.0]
-    run._surviving(lambda: run._pass_until(BEGIN + 3))
-    assert words in run.system.notes[0]
+    run.began_at, run.system.dies = began_at, [1.0]
+    run.surviving(lambda: run._look_until(BEGIN + 3))
+    assert run.system.notes[0].startswith(f"the query died {words} the load began (gone); everything since")
 
 
 def test_a_death_is_kept_with_the_samples(made, monkeypatch):
     run = made()
     run.system.dies = [1.0]
-    run._surviving(lambda: run._pass_until(BEGIN + 3))
-    run._feed, run._traffic = SimpleNamespace(), SimpleNamespace(stop=lambda: None)
-    run._system = SimpleNamespace(final_state=lambda: None)
-    monkeypatch.setattr(course, "outcome", lambda *given: given[5])
-    sample, death = run._outcome(BEGIN, BEGIN, BEGIN + 3, [(BEGIN, "rss_mib", "spark_jvm", 1.0)])
+    run.surviving(lambda: run._look_until(BEGIN + 3))
+    run.traffic.stop, run.system.final_state = (lambda: None), (lambda: None)
+    monkeypatch.setattr(execution, "outcome", lambda *given: given[5])
+    run.run, run.samples = (lambda: None), [(BEGIN, "rss_mib", "spark_jvm", 1.0)]
+    sample, death = run.execute()
     assert sample[1] == "rss_mib"
     assert death == (pytest.approx(BEGIN + 1, abs=0.3), "fault", "query died", 1.0)
 
 
 def test_the_time_for_a_backlog_begins_anew_after_a_death(loaded):
     loaded.come, loaded.system.dies = lambda s: round(s * 100), [20.0]
-    loaded._surviving(loaded._await_results)
+    loaded.surviving(loaded._await_results)
     assert loaded._overloaded
     assert loaded.clock.now == pytest.approx(BEGIN + 50, abs=1)
 
@@ -256,12 +257,12 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         return lambda *given: said.append((round(clock.now - BEGIN, 1), what, *given))
 
     class Feed:
-        due = 10
+        due, before = 10, Before()
 
         def begin(self, start, seconds):
             note("load")(start - BEGIN, seconds)
 
-    run.traffic.pids, run.traffic.received = set(), 10
+    run.began_at, run.traffic.pids, run.traffic.received = math.nan, set(), 10
     run.come = lambda s: 10
     run.traffic.open, run.traffic.stop = note("open"), note("stop traffic")
     run.traffic.feed = lambda rate, frame_ms, steps: note("feed")(rate, *steps) or Feed()
@@ -269,10 +270,10 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         setattr(run.system, name, note(name))
     run.system.request = note("request")
     run.system.final_state = lambda: note("final state")() or "final"
-    monkeypatch.setattr(one_run, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
-    monkeypatch.setattr(course, "outcome", lambda *given: given)
+    monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=["sample"])))
+    monkeypatch.setattr(execution, "outcome", lambda *given: given)
     workload, span, _, _, final, samples, overloaded, _, scalings = run.execute()
-    begin = one_run.LEAD_S
+    begin = execution.LEAD_S
     assert said == [
         (0.0, "open"),
         (0.0, "feed", 100.0, (9.0, 300.0)),
@@ -285,14 +286,14 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         (begin + 24.0, "final state"),
     ]
     assert span == tuple(BEGIN + begin + passed for passed in (0.0, 4.0, 24.0, 12.0))
-    assert (workload, final, samples, overloaded) == (run._spec.workload, "final", ["sample"], False)
+    assert (workload, final, samples, overloaded) == (run.spec.workload, "final", ["sample"], False)
     assert scalings == []
 
 
 def test_what_is_to_be_looked_at_is_looked_at_once_a_second_while_the_load_is_offered(made):
     run, looks = made(), []
     run.each_second.append(lambda: looks.append(run.clock.now - BEGIN))
-    run._pass_until(BEGIN + 3.5)
+    run._look_until(BEGIN + 3.5)
     run._await_results()
     assert looks == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.25)
 
@@ -306,7 +307,7 @@ def test_a_death_that_is_seen_by_looking_is_survived_like_any_other(made):
             raise deaths.pop()
 
     run.each_second.append(look)
-    run._surviving(lambda: run._pass_until(BEGIN + 3))
+    run.surviving(lambda: run._look_until(BEGIN + 3))
     assert [what for _, what in run.system.calls] == ["recover"]
 
 
@@ -321,7 +322,7 @@ def test_an_autoscaler_goes_on_while_time_passes_and_a_death_does_not_end_it(mad
 
     run = made(trigger="auto", trigger_s=2.0, seconds=10.0)
     run._autoscaler = Stub()
-    run._surviving(lambda: run._pass_until(BEGIN + 10))
-    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * course.LOOK_S)
-    assert len(run._autoscaler.seen) == pytest.approx(10 / course.LOOK_S, abs=2)
+    run.surviving(lambda: run._look_until(BEGIN + 10))
+    assert run._autoscaler.seen[-1] == pytest.approx(10, abs=2 * execution.LOOK_S)
+    assert len(run._autoscaler.seen) == pytest.approx(10 / execution.LOOK_S, abs=2)
     assert [call for _, *call in run.system.calls] == [["recover"]]

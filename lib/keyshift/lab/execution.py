@@ -1,0 +1,270 @@
+"""One run, whoever asks what of it: a load, a script, deaths that it survives, a backlog, and its outcome."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+from keyshift.analysis.timelines import DEATH, FAULT
+from keyshift.experiment.scenario import Scale
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.autoscaler import Autoscaler
+from keyshift.lab.display import Display
+from keyshift.lab.ending import Unwanted
+from keyshift.lab.judge.outcome import Outcome, Span, outcome
+from keyshift.lab.sampler import Sample, Sampler
+from keyshift.lab.system import SystemUnderTest
+from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
+from keyshift.planner.scaling import Scaling
+from keyshift.traffic.traffic import Feed, Traffic
+
+SILENCE_S = 10.0  # without any result, after which what is missing does not come any more
+LEAD_S = 0.5  # between the decision to start the load and its start
+LOOK_S = 0.2  # between two looks
+WINDOW_S = 600.0  # in which the query may die ``recoveries`` times
+LONGEST_PAUSE_S = 30.0
+DEADLY = (QueryDied, MigrationFailed)  # after which the system has to be started anew
+T = TypeVar("T")
+Step = float | Callable[[], object]
+Script = Generator[Step, None, None]
+
+
+class Execution:
+    """``execute`` makes the thread that calls it the controlling one. Its owner closes the system and the traffic.
+
+    ``script``: what happens while the load is offered, which ends with it. It yields something to be done, or the
+    moment (seconds since the epoch) until which there is nothing to do. What it yields is done once more if the query
+    dies meanwhile, which what the script does itself must not notice.
+
+    A migration phase that passes its deadline (MigrationFailed) where a savepoint was wanted leaves the query at a
+    barrier: it is given up, and the job goes on as after its death.
+
+    ``ready``: until the system may be started anew. ``each_second``: called once a second while the load is offered,
+    whatever the system does then; may use all of it, and raise QueryDied. ``each_look``: called again and again, while
+    the last results come, too.
+    """
+
+    load_s: float | None = None  # how long the load is, if that is known before
+    unwanted = False  # nobody wants its outcome any more
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        system: SystemUnderTest,
+        traffic: Traffic,
+        display: Display,
+        ready: Callable[[], None],
+        script: Callable[["Execution"], Script],
+    ) -> None:
+        self.spec, self.system, self.traffic, self.display = spec, system, traffic, display
+        self._ready, self._script = ready, script
+        self.open: Callable[[], Feed] = self.open_new
+        self.each_second: list[Callable[[], None]] = []
+        self.each_look: list[Callable[[], None]] = []
+        self.feed: Feed | None = None
+        self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
+        self.trigger = 0.0  # likewise, of the first migration; 0: there was none yet
+        self.deaths: list[float] = []  # likewise
+        self.samples: list[Sample] = []
+        self._ended_at = math.nan  # likewise
+        self._idle_since = math.inf  # likewise: only a backlog is left
+        self._looked_at = 0.0  # likewise, when ``each_second`` was called last
+        self._overloaded = False
+        self._autoscaler: Autoscaler | None = None
+
+    def execute(self) -> Outcome:
+        """From the topics to the verdict. Raises KeyshiftError if the run dies."""
+        self.run()
+        self.traffic.stop()
+        assert self.feed is not None
+        span = Span(self.began_at, self.began_at + self.spec.run.warmup_s, self._ended_at, self.trigger)
+        final, deaths = self.system.final_state(), [(at, FAULT, DEATH, 1.0) for at in self.deaths]
+        given = self.spec.workload, span, self.traffic, self.feed, final, [*self.samples, *deaths]
+        return outcome(*given, self._overloaded, self.display.say, self.scalings)
+
+    def run(self) -> None:
+        """From the topics until the system has answered everything and stands. Raises KeyshiftError if the run dies."""
+        self.feed = feed = self.open()
+        with Sampler(ignore=self.traffic.pids) as sampler:
+            begin = time.time() + LEAD_S
+            if math.isnan(self.began_at):
+                self.began_at = begin
+            feed.before = feed.before._replace(took_s=begin - self.began_at)
+            feed.begin(begin, self.load_s)
+            self._follow()
+            self._ended_at = self._idle_since = time.time() if self.load_s is None else begin + self.load_s
+            self.trigger = self.trigger or self._ended_at
+            if self.load_s is None:
+                feed.end_load()
+            self.surviving(self._await_migrations)
+            self.surviving(self._finish)
+        self.samples = sampler.rows
+        kills = [fault for fault in self.spec.scenario.faults() if fault.ends_query]
+        if len(kills) > len(self.deaths):
+            text = f"fault = {self.spec.scenario.fault}: not all of it happened"
+            self.system.note(f"{text}, the query died {len(self.deaths)} times and not {len(kills)}")
+
+    def open_new(self) -> Feed:
+        """Topics, generator and system, until every router and slot has put a first row through."""
+        run = self.spec.run
+        self.traffic.open()
+        feed = self.traffic.feed(run.rate, run.frame_ms, run.steps())
+        if self.spec.scenario.faults():  # one may come while the system starts, on a machine that is slow
+            self.surviving(self.system.start, lambda: None)
+        else:
+            self.system.start()
+        self.display.say("ready: every router and slot has put a first row through")
+        return feed
+
+    # -- while the load is offered ------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        with contextlib.closing(self._script(self)) as script:
+            for step in script:
+                self.surviving(step if callable(step) else partial(self._look_until, step))
+
+    def _look_until(self, moment: float) -> None:
+        while (left := moment - time.time()) > 0:
+            self.look()
+            time.sleep(min(left, LOOK_S))
+
+    def look(self) -> None:
+        """While the load is offered. Raises what ends the run, or QueryDied."""
+        self.check()
+        if (now := time.time()) - self._looked_at >= 1.0:
+            self._looked_at = now
+            for look in self.each_second:
+                look()
+        if self._autoscaler:
+            self._autoscaler.go_on()
+
+    def check(self) -> None:
+        """At any time. Raises what ends the run, or QueryDied."""
+        if self.unwanted:
+            raise Unwanted("the job was given up before it was stopped: it has no verdict")
+        self.system.check()
+        self.traffic.check()
+        for look in self.each_look:
+            look()
+
+    def autoscale(self, first: float, ask: Callable[[Scale, str], object]) -> None:
+        """From the moment ``first`` on; see ``Autoscaler``."""
+        assert self.feed is not None
+        given = self.spec, self.system, self.traffic, self.feed, first, self.display.say
+        self._autoscaler = Autoscaler(*given, ask)
+
+    @property
+    def scalings(self) -> list[Scaling]:
+        """What an autoscaler has decided so far."""
+        return self._autoscaler.decisions if self._autoscaler else []
+
+    # -- a backlog ----------------------------------------------------------------------------------------------------
+
+    def _await_migrations(self) -> None:
+        """They may take long if every step has to get through a backlog: then what has not begun is taken back."""
+        while self.system.busy:
+            self.check()
+            if not self._overloaded and self._out_of_time():
+                self.system.cancel()
+            time.sleep(LOOK_S)
+
+    def _finish(self) -> None:
+        """Until everything offered has been answered; if the job is overloaded, what it has processed by then."""
+        self.display.enter("catching up")
+        self._await_results()
+        self.system.stop()
+
+    def _await_results(self) -> None:
+        """Until all results that are due have come, or none comes any more (then some are lost), or time is up."""
+
+        def over() -> bool:
+            self.check()
+            return not self._behind or self._overloaded or self._out_of_time()
+
+        self.traffic.await_results(over, SILENCE_S)
+        if self._behind and not self._overloaded:
+            self.display.say(f"only {self.traffic.received} of {self._due} results came")
+
+    @property
+    def _due(self) -> int | None:
+        return self.feed.due if self.feed else None
+
+    @property
+    def _behind(self) -> bool:
+        """Whether results are still to come of events that were offered, or are to be."""
+        return self._due is None or self.traffic.received < self._due
+
+    def _out_of_time(self) -> bool:
+        """Whether there is still a backlog after the time allowed. If so, the job counts as overloaded from then on."""
+        allowed_s = self.spec.run.catch_up_s
+        if self._behind and time.time() > self._idle_since + allowed_s:
+            self._overloaded = True
+            self.display.say(
+                f"overloaded: the backlog was not worked off within catch_up_s = {allowed_s:g} s; "
+                "the run ends with what has been processed"
+            )
+        return self._overloaded
+
+    # -- the death of the query ---------------------------------------------------------------------------------------
+
+    def surviving(self, step: Callable[[], T], then: Callable[[], T] | None = None) -> T:
+        """``step``, and once more after each death of the query, as long as the run may survive it.
+
+        ``then``: after a death, instead of a ``step`` that the recovery does over.
+        """
+        death: KeyshiftError | None = None
+        while True:
+            try:
+                if death is not None:
+                    self._recover(death)
+                return step()
+            except DEADLY as error:
+                self.deaths.append(time.time())
+                self._allow_another(error)
+                death, step = error, then or step
+
+    def _allow_another(self, death: KeyshiftError) -> None:
+        """Wait until the query may be started anew. Raises what ended it if it has died too often."""
+        most = self.spec.run.recoveries
+        pause_s = pause_before(self.deaths, most)
+        if not most:
+            raise death
+        if pause_s is None:
+            raise QueryDied(f"{death}; it died {most + 1} times within {WINDOW_S:g} s (recoveries = {most})") from death
+        if pause_s:
+            self.display.enter("recovering")
+            self.display.say(f"{death}; the next attempt begins in {pause_s:g} s")
+            time.sleep(pause_s)
+
+    def _recover(self, death: KeyshiftError) -> None:
+        what = "died" if isinstance(death, QueryDied) else "was given up"
+        since_s = self.deaths[-1] - self.began_at
+        moment = "before the load began" if not since_s > 0 else f"{since_s:.1f} s after the load began"
+        self.display.say(f"{death}; starting anew")
+        self.display.enter("recovering")
+        begin = time.perf_counter()
+        self._ready()
+        done_again = self.system.recover()
+        self.system.note(
+            f"the query {what} {moment} ({death}); everything since its {done_again} was done again, which was "
+            f"under way after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came "
+            "afterwards; latency counts the first result of an event"
+        )
+        self.display.enter("recovered")
+        self._idle_since, self._overloaded = max(self._idle_since, time.time()), False
+
+
+def pause_before(deaths: list[float], most: int) -> float | None:
+    """Seconds until the next attempt, or None if there is none: ``most`` deaths are allowed within ``WINDOW_S``.
+
+    ``deaths``: when each was, the last one now. The first two have no pause, and each pause is twice the one before.
+    """
+    recent = sum(death > deaths[-1] - WINDOW_S for death in deaths)
+    if recent > most:
+        return None
+    return 0.0 if recent <= 2 else min(LONGEST_PAUSE_S, 2.0 ** (recent - 3))
+
+
+MakeExecution = Callable[[RunSpec, Any, Traffic, Display, Callable[[], None]], Execution]

@@ -1,0 +1,75 @@
+"""What other threads want of the one that controls a job."""
+
+import contextlib
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from keyshift.model.errors import BadInput, QueryDied, ServiceUnavailable
+
+ANSWER_S = 110.0  # for an answer: a job that recovers or restarts answers when it has
+T = TypeVar("T")
+
+
+class NotRunning(BadInput):
+    """The job does not run yet, or any more: nothing can be done with it."""
+
+
+class Inbox:
+    """``ask`` is for any thread, ``serve`` for the controlling one. ``state``, ``phase``: of the job."""
+
+    def __init__(self, state: Callable[[], str], phase: Callable[[], str]) -> None:
+        self._state, self._phase = state, phase
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+
+    def ask(self, act: Callable[[], T], within_s: float = ANSWER_S) -> T:
+        """What ``act`` gives or raises, called by the controlling thread at its next look.
+
+        Raises ServiceUnavailable if there is no answer ``within_s`` seconds; what has not begun by then never does.
+        """
+        answer: Future[T] = Future()
+        self._waiting.put((answer, act))
+        if self._state() != "running":
+            self.refuse()
+        wait([answer], within_s)
+        if answer.cancel():
+            phase = self._phase()
+            raise ServiceUnavailable(f"the job did not come to it within {within_s:g} s, nothing was changed: {phase}")
+        if not answer.done():
+            raise ServiceUnavailable(f"the job is still at it after {within_s:g} s: its status will tell")
+        return answer.result()
+
+    def serve(self) -> None:
+        """Everything that waits. If the query is found dead, what waits behind that still does."""
+        for _ in range(self._waiting.qsize()):
+            if waiting := self._next():
+                self._answer(*waiting)
+
+    def refuse(self) -> None:
+        """Nobody serves any more: whoever still asks is told so."""
+
+        def refused() -> None:
+            raise NotRunning(f"the job is not running: it is {self._state()}")
+
+        while waiting := self._next():
+            self._answer(waiting[0], refused)
+
+    def __len__(self) -> int:
+        return self._waiting.qsize()
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with contextlib.suppress(queue.Empty):
+            return self._waiting.get_nowait()
+        return None
+
+    def _answer(self, answer: Future[Any], act: Callable[[], Any]) -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(act())
+        except BaseException as error:
+            told = isinstance(error, Exception)
+            answer.set_exception(error if told else NotRunning("the job was interrupted"))
+            if isinstance(error, QueryDied) or not told:
+                raise

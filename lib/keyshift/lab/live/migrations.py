@@ -1,0 +1,98 @@
+"""The migrations that were requested of a live job, and what came of them."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from keyshift.experiment.commands import UNDER_WAY
+from keyshift.lab.stage_plans import Proposal
+from keyshift.lab.system import LiveSystem
+
+GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
+
+
+@dataclass
+class Migration:
+    """One that was requested. Times in seconds since the epoch; ``outcome``: empty until it is over."""
+
+    number: int  # of its stage
+    proposal: Proposal
+    requested_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """As a status has it."""
+        return {
+            "number": self.number,
+            "requested_at": self.requested_at,
+            "took_s": None if self.ended_at is None else round(self.ended_at - self.requested_at, 3),
+            "outcome": self.outcome or UNDER_WAY,
+            **self.proposal.as_json(),
+        }
+
+
+class Migrations:
+    """Of all stages of ``system``. Those of a process before are only told of."""
+
+    def __init__(self, system: LiveSystem) -> None:
+        self._system = system
+        self._mine: list[Migration] = []
+        self._before: list[dict[str, Any]] = []
+        self._targets: dict[str, list[int]] = {}  # where units should come, by stage and number of one under way there
+
+    def request(self, proposal: Proposal) -> Migration:
+        """Behind all else of its stage."""
+        migration = Migration(self._system.adopt(proposal), proposal, time.time())
+        self._mine.append(migration)
+        return migration
+
+    def find(self, stage: str, number: int) -> Migration:
+        """One of this process."""
+        return next(each for each in self._mine if (each.proposal.stage, each.number) == (stage, number))
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one of this process is not over."""
+        return any(not migration.outcome for migration in self._mine)
+
+    def told(self) -> list[dict[str, Any]]:
+        """All that were requested, in that order, as a status has them; for any thread."""
+        return [*self._before, *(migration.as_json() for migration in list(self._mine))]
+
+    def settle(self) -> None:
+        """See which are over."""
+        before = [migration for migration in self._before if migration["outcome"] == UNDER_WAY]
+        stages = self._system.status()["stages"] if before else {}
+        for left in before:
+            now = stages[left["stage"]]
+            if not now["migrating"]:
+                reached = self._targets.pop(_key(left["stage"], left["number"]), None) == now["owners"]
+                left["outcome"] = "complete" if reached else GONE
+                left["took_s"] = round(time.time() - left["requested_at"], 3)
+        for migration in self._mine:
+            stage, number = migration.proposal.stage, migration.number
+            if not migration.outcome and (reached := self._system.ended(stage, number)) is not None:
+                migration.outcome = "complete" if reached else f"incomplete: {self._why(stage)}"
+                migration.ended_at = time.time()
+
+    def _why(self, stage: str) -> str:
+        """The last line about ``stage``, or about the whole job."""
+        status = self._system.status()
+        others = tuple(f"{name}: " for name in status["stages"] if name != stage)
+        troubles = [line for line in status["troubles"] if not line.startswith(others)]
+        return troubles[-1] if troubles else "it was taken back"
+
+    def journal(self) -> dict[str, Any]:
+        """What the next process needs of them."""
+        proposals = [(each.proposal, each.number) for each in self._mine if not each.outcome]
+        targets = {_key(proposal.stage, number): list(proposal.target.owner) for proposal, number in proposals}
+        return {"migrations": self.told(), "targets": self._targets | targets}
+
+    def resume(self, journal: dict[str, Any]) -> None:
+        """Those of the process before."""
+        self._before, self._targets = journal["migrations"], journal.get("targets", {})  # an older journal has none
+
+
+def _key(stage: str, number: int) -> str:
+    return f"{stage} {number}"

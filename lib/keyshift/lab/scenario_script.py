@@ -1,0 +1,62 @@
+"""The script of a run with a scenario: a load of so many seconds, and requests at moments that are known before."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from keyshift.experiment.scenario import Action, Cancel, Hit, Migrate
+from keyshift.experiment.spec import RunSpec
+from keyshift.lab.display import Display
+from keyshift.lab.execution import LOOK_S, Execution, Script
+from keyshift.lab.system import SystemUnderTest
+from keyshift.traffic.traffic import Traffic
+
+
+def scenario_run(
+    spec: RunSpec, system: SystemUnderTest, traffic: Traffic, display: Display, ready: Callable[[], None]
+) -> Execution:
+    """A run of the scenario of ``spec``."""
+    run = Execution(spec, system, traffic, display, ready, play)
+    run.load_s = spec.run.load_s
+    return run
+
+
+def play(run: Execution) -> Script:
+    """Warm up, carry out the actions of the scenario, and wait for the end of the load."""
+    spec, system = run.spec, run.system
+    measured = run.began_at + spec.run.warmup_s
+    with run.display.bar(spec.run.load_s, spec.strategy.name):
+        yield measured
+        run.display.enter("steady")
+        for first in spec.changes[:1]:
+            yield partial(system.announce, first)
+        run.trigger = measured + spec.scenario.trigger_s
+        if spec.scenario.trigger == "auto":
+            run.autoscale(run.trigger, lambda change, stage: system.request(change, stage=stage))
+        migrated = False
+        for action in spec.scenario.actions(spec.changes):
+            moment = measured + action.at_s
+            if migrated and isinstance(action, Migrate):
+                yield from _announce(system, action, moment)
+            yield moment
+            yield partial(_carry_out, system, action)
+            migrated |= isinstance(action, Migrate)
+        yield run.began_at + spec.run.load_s
+
+
+def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script:
+    """Another migration, as soon as the one before is over: what is copied ahead goes from where the state is."""
+    while system.busy and time.time() < before:
+        yield min(time.time() + LOOK_S, before)
+    if time.time() < before:
+        yield lambda: system.announce(action.change)
+
+
+def _carry_out(system: SystemUnderTest, action: Action) -> None:
+    match action:
+        case Migrate(_, change, replace):
+            system.request(change, replace)
+        case Cancel():
+            system.cancel()
+        case Hit(_, fault):
+            system.hit(fault)
