@@ -213,6 +213,42 @@ def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
     assert not loaded & {"kafka", "kazoo", "minio", "pyarrow", "pyarrow.flight", "pyspark"}
 
 
+def test_the_table_of_layers_is_the_contract_of_imports() -> None:
+    (contract,) = [c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    _, text = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Layers\n")
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| \S.* \| \S.* \|$", text.partition("\n## ")[0], re.MULTILINE)
+    told = [(number, package) for number, layer in enumerate(contract["layers"], 1) for package in layer.split(" | ")]
+    assert [(int(number), package) for number, package in rows] == told
+
+
+def headings(page: Path) -> set[str]:
+    """What a link to ``page`` may have behind ``#``."""
+    lines = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
+    broken = []
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+            file, _, heading = target.partition("#")
+            there = page.parent / file if file else page
+            if not there.exists() or (heading and heading not in headings(there)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_pages_name_files_that_are_there() -> None:
+    bases = [ROOT / folder for folder in (".", "lib/keyshift", "tests", "tests/harness", "tests/property")]
+    missing = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        if page.name != "CHANGELOG.md":  # which tells of what there was
+            named = re.findall(r"`([a-z_]+/[\w/]*(?:\.py|/))`", page.read_text())
+            missing += [f"{page.name}: {file}" for file in named if not any((base / file).exists() for base in bases)]
+    assert missing == []
+
+
 # --- commands
 
 

@@ -61,7 +61,7 @@ def require_sockets(folder: str) -> None:
 ROWS_PER_BATCH = 2
 PUSHED, PUSHED_AFTER_ALONE, ALONE = (True, False, False), (True, False), (True,)
 # By spark.authenticate, what closures carry (the job's secret, the store's keys) is for this Spark's processes only; in
-# pods it is encrypted, too. The streaming shuffle, which carries rows, knows neither (docs/architecture.md, Security).
+# pods it is encrypted, too. The streaming shuffle, which carries rows, knows neither (docs/security.md).
 ENCRYPTED = {
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
