@@ -92,7 +92,7 @@ class LedJob(Job):
         super().__init__(*arguments)
 
     def _new_stage(self, config: JobConfig) -> MortalStage:
-        return MortalStage(self._ensemble, self._dies, config, self.troubles, self.check, self._say)
+        return MortalStage(self._ensemble, self._dies, config, self.notes, self.check, self._say)
 
     @property
     def sessions(self) -> list[Any]:

@@ -403,14 +403,14 @@ class Run:
                 self._problem("snapshot", f"{name}: {'; '.join(found.examples)}")
         for name, target in self._targets.items():
             last = job.stage(name).assignments[-1]
-            if not job.troubles and target.owner != last.owner:
+            if not job.notes and target.owner != last.owner:
                 self._problem("target", f"{target.owner} was wanted in {name}, {last.owner} came of it")
         if len(job.stages) == 1:
             self._judge_log(job.stages[0])
         for record in [record for stage in job.stages for record in stage.records]:
             self.seen[f"steps {record.outcome}"] += 1
             if record.outcome in ("late", "rolled back"):
-                self._problem("late", f"{record.outcome}: {record.step}; {job.troubles}")
+                self._problem("late", f"{record.outcome}: {record.step}; {job.notes}")
         self.seen["events"] += self._offered
 
     def _judge_log(self, stage: MortalStage) -> None:

@@ -101,7 +101,7 @@ def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, r
         coordinator = serve(second)
         assert coordinator.assignment.owner == (1, 1, 0, 1)
         assert coordinator.assignment.version == START.version + len(STEPS)
-        assert not coordinator.troubles
+        assert not coordinator.notes
     finally:
         slots.coordination.withdraw(nodes.ALL)
         for session in (slots.coordination, second):
@@ -178,7 +178,7 @@ def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack,
         coordinator = serve(coordination, expire_when_quiet)
         assert expired
         assert coordinator.assignment.owner == (1, 1, 0, 1)
-        assert not coordinator.troubles
+        assert not coordinator.notes
         lead(coordinator)  # and may lead again
     finally:
         slots.coordination.close()

@@ -111,7 +111,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     assert wait_until(lambda: with_token.get("/status").json()["stages"]["counter"]["slots"] == 3, 60)
     told = json.loads(keyshift("job", "status", "--json"))
     assert (told["state"], told["deaths"], len(told["migrations"])) == ("running", 1, 2)
-    assert any("everything since its snapshot was done again" in note for note in told["troubles"])
+    assert any("everything since its snapshot was done again" in note for note in told["notes"])
 
     with_token.post("/scale?slots=4")
     assert wait_until(lambda: "moving" in with_token.get("/status").json()["phase"], 60)
@@ -135,7 +135,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     reached = told["stages"]["counter"]["slots"] == 4  # if it had moved everything before the workers stood
     assert outcomes == ["complete", "complete", "complete" if reached else "incomplete"] and not told["migrating"]
     assert orphans and not psutil.wait_procs(orphans, timeout=60)[1], "nothing of the killed process is left"
-    assert any("another one went on with it; everything since its snapshot" in note for note in told["troubles"])
+    assert any("another one went on with it; everything since its snapshot" in note for note in told["notes"])
     assert json.loads(keyshift("job", "scale", "--slots", "4"))["outcome"] == "complete"
 
     dead = interrupted(keyshift, job)

@@ -15,6 +15,7 @@ from keyshift.lab.live.job import LiveJob
 from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import BadInput, Deposed, QueryDied
 from keyshift.model.keys import Assignment, Assignments, SlotId
+from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Measured
 from keyshift.results.manifest import Manifest, Summary, Verdict, describe_machine
 from keyshift.traffic.topics import Offered
@@ -27,7 +28,7 @@ class Stage:
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
         self.assignments, self.requests, self.under_way, self.measured = [spec.start()], [], [], 0
-        self.phase, self.several = "steady", len(spec.workload.stages) > 1
+        self.doing, self.several = Doing(Phase.STEADY), len(spec.workload.stages) > 1
 
     @property
     def assignment(self):
@@ -47,13 +48,13 @@ class Stage:
     def request(self, make_steps, replace):
         self.requests.append(make_steps)
 
-    def named(self, words):
-        return f"{self.name}: {words}" if self.several else words
+    def note(self, text):
+        return Note(text, self.name if self.several else "")
 
     def cancel(self):
         if self.requests:
             words = f"{len(self.requests)} requests for a migration were taken back before they had begun"
-            self.job.troubles.append(self.named(words))
+            self.job.notes.append(self.note(words))
         self.requests.clear()
 
     def measure(self):
@@ -83,7 +84,7 @@ class Job:
 
     def __init__(self, spec):
         self.stages = [Stage(self, stage.name, spec) for stage in spec.workload.stages]
-        self.troubles, self.snapshots, self.snapshots_taken, self.dies, self.calls = [], [], [], [], []
+        self.notes, self.snapshots, self.snapshots_taken, self.dies, self.calls = [], [], [], [], []
         self.deposed = False
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
@@ -97,8 +98,11 @@ class Job:
         return next(stage for stage in self.stages if stage.name == name)
 
     @property
-    def troubles_so_far(self):
-        return self.troubles
+    def notes_so_far(self):
+        return self.notes
+
+    def note(self, text):
+        self.notes.append(Note(text))
 
     def start(self, assignments):
         assert len(assignments) == len(self.stages)
@@ -133,7 +137,7 @@ class Job:
 
     def past(self):
         stages = {stage.name: StagePast(Assignments([stage.assignment]), [1], []) for stage in self.stages}
-        return Past(stages, [], [], list(self.troubles), set(), None, 0)
+        return Past(stages, [], [], list(self.notes), set(), None, 0)
 
     def kept(self, past):
         self.in_journal.append(past)

@@ -108,9 +108,9 @@ class Soak:
             raise
         if told:
             words.append(_said(before, told))
-        troubles = [line for line in told.get("troubles", []) if line not in before["troubles"]]
+        notes = [line for line in told.get("notes", []) if line not in before["notes"]]
         silence = self._job.silence_ms(began, time.time())
-        return Happened(each, began_s, "; ".join(filter(None, words)), silence, troubles, bad)
+        return Happened(each, began_s, "; ".join(filter(None, words)), silence, notes, bad)
 
     def _answer(self, ask: Callable[[], None]) -> str:
         """What it was refused with, if it was: that is an answer. Raises KeyshiftError if the job has ended."""

@@ -29,7 +29,7 @@ class Happened:
     began_s: float
     outcome: str
     silence_ms: float | None
-    troubles: Sequence[str]
+    notes: Sequence[str]
     bad: str = ""
 
     def line(self) -> str:

@@ -96,7 +96,7 @@ def status(name: Name = None, as_json: Json = False) -> None:
     _print_columns(told["migrations"], OF_A_MIGRATION)
     if told.get("autoscaler") and told["autoscaler"]["decisions"]:
         typer.echo(f"{'autoscaler':14} {told['autoscaler']['decisions'][-1]['words']}")
-    for line in told.get("troubles", ()):
+    for line in told.get("notes", ()):
         typer.echo(f"note: {line}")
 
 

@@ -15,16 +15,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from keyshift.lab.live.job import LiveJob
+from keyshift.model.notes import Phase
 from keyshift.traffic.collector import BUCKETS_MS
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STATES = ("starting", "running", "stopping", "ended", "failed")
-PHASES = (
-    *("steady", "planning", "copying", "preparing", "moving", "migrated", "late", "rolled_back", "savepoint"),
-    *("stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up", "other"),
-)
-# Where all of the job is, whatever was said of a stage.
-OF_ALL = {"savepoint", "stopping", "starting_anew", "restoring", "restored", "recovering", "recovered", "catching_up"}
 LABELS = ("stage", "slot")
 # Name, kind, what a slot measures by that name, and what that means.
 OF_A_SLOT = (
@@ -68,10 +63,8 @@ class Metrics(Collector):
         yield GaugeMetricFamily("keyshift_offered_rate", "events per second that are offered", told["rate"])
         yield GaugeMetricFamily("keyshift_results_rate", "results of the last second", told["results_per_s"])
         phase = StateSetMetricFamily("keyshift_migration_phase", "what happens to the state now", labels=("stage",))
-        of_all = phase_of(told["phase"])
-        for stage, of in told["stages"].items():
-            now = of_all if of_all in OF_ALL else phase_of(of["phase"])
-            phase.add_metric((stage,), {each: each == now for each in PHASES})
+        for stage, now in self._job.phases.items():
+            phase.add_metric((stage,), {each.value.replace(" ", "_"): each is now for each in Phase})
         yield phase
         if told["autoscaler"]:
             yield from _scaling(told["autoscaler"])
@@ -107,11 +100,3 @@ def _scaling(autoscaler: dict[str, Any]) -> Iterator[Metric]:
             target.add_metric((stage,), decided["target"])
     if target.samples:
         yield target
-
-
-def phase_of(words: str) -> str:
-    """One of ``PHASES`` for what a run shows: a label must not have any number of values."""
-    if words.startswith("step "):
-        return "preparing" if "preparing" in words else "moving"
-    name = words.replace(" ", "_")
-    return name if name in PHASES else "other"

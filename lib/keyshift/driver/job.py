@@ -21,6 +21,7 @@ from keyshift.driver.strikes import Services, Strikes
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.model.markers import Marker, Ready, Sealed
+from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Installed, Released, SnapshotRecord, StepRecord, UnitLeft
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
@@ -40,7 +41,7 @@ class Past:
     stages: dict[str, StagePast]
     savepoints: list[Savepoint]
     snapshots: list[Snapshot]
-    troubles: list[str]
+    notes: list[Note]
     revoked: set[int]
     begun_from: Savepoint | None
     first_version: int
@@ -66,9 +67,10 @@ class Output(Said, Protocol):
 class Job:
     """Starts and stops queries and moves their state.
 
-    For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears the phase. Methods
-    that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, Deposed if another
-    process has claimed the job, and ServiceUnavailable if a service is not there any more. ``services`` can be hit.
+    For one controlling thread; what is for any thread says so, as ``LedStage`` does. ``say`` hears what is being done.
+    Methods that wait raise QueryDied if the query dies, MigrationFailed if a slot does not answer in time, Deposed if
+    another process has claimed the job, and ServiceUnavailable if a service is not there any more. ``services`` can be
+    hit.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Job:
         work: Path,
         batch_s: float,
         output: Output,
-        say: Callable[[str], None] = lambda phase: None,
+        say: Callable[[Doing], None] = lambda doing: None,
         services: Services | None = None,
     ) -> None:
         self.config = config  # of the first stage
@@ -93,14 +95,14 @@ class Job:
         self._journaled: set[str] = set()  # names of those that a journal may have, whoever keeps it
         self._keeping = threading.Lock()  # both change only while held
         self.snapshots_taken: list[SnapshotRecord] = []  # all that were complete
-        self.troubles: list[str] = []  # one line for each migration that did not go as planned, and each death
+        self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [self._new_stage(each) for each in config.chain()]
         self.strikes = Strikes(config.faults, self.stages, say, services)
 
     def _new_stage(self, config: JobConfig) -> LedStage:
-        return LedStage(config, self.troubles, self.check, self._say)
+        return LedStage(config, self.notes, self.check, self._say)
 
     def stage(self, name: str) -> LedStage:
         """The stage of this name. Raises BadInput if there is none."""
@@ -110,9 +112,13 @@ class Job:
         return stages[name]
 
     @property
-    def troubles_so_far(self) -> list[str]:
-        """``troubles``, with those of the attempt under way; for any thread."""
-        return [*self.troubles, *(trouble for stage in self.stages for trouble in stage.new_troubles)]
+    def notes_so_far(self) -> list[Note]:
+        """``notes``, with those of the attempt under way; for any thread."""
+        return [*self.notes, *(note for stage in self.stages for note in stage.new_notes)]
+
+    def note(self, text: str) -> None:
+        """About the whole job, behind the notes until now."""
+        self.notes.append(Note(text))
 
     # -- who drives it ------------------------------------------------------------------------------------------------
 
@@ -174,7 +180,7 @@ class Job:
         for stage in self.stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:
-            given = self._output, self.snapshots, self.snapshots_taken, self.troubles.append
+            given = self._output, self.snapshots, self.snapshots_taken, self.note
             more = self._keeping, lambda: self._journaled, self.revoked
             self._snapshotter = Snapshotter(config, self.stages, *given, *more)
 
@@ -233,11 +239,11 @@ class Job:
         begun_us, restarted = now_us(), self.stage(name)
         savepoint = self.savepoint()
         aligned_us = now_us()
-        self._say("stopping")
+        self._say(Doing(Phase.STOPPING))
         left = dict(zip((stage.name for stage in self.stages), self._stop_for_the_next(), strict=True))
         before = left[name].assignment
         stopped_us = now_us()
-        self._say("starting anew")
+        self._say(Doing(Phase.STARTING_ANEW))
         config = self.config.with_slots({name: max(slots, *(owner + 1 for owner in target.owner))})
         self.config = dataclasses.replace(config, attempt=self.config.attempt + 1, restore=savepoint.name)
         after = {each: _next_version(of) for each, of in left.items()}
@@ -246,9 +252,9 @@ class Job:
         self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
         self.snapshots.clear()
         self._start(list(after.values()), savepoint.offsets)
-        self._say("restoring")
+        self._say(Doing(Phase.RESTORING))
         restored = {stage.name: stage.await_restored() for stage in self.stages}
-        self._say("restored")
+        self._say(Doing(Phase.RESTORED))
         unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
         times = begun_us, aligned_us, stopped_us
         restarted.records.append(_restarted(before, target, unit_bytes, moved, *times))
@@ -297,7 +303,7 @@ class Job:
             stages={stage.name: stage.past() for stage in self.stages},
             savepoints=list(self.savepoints),
             snapshots=list(self.snapshots[-KEPT:]),
-            troubles=self.troubles_so_far,
+            notes=self.notes_so_far,
             revoked=set(self.revoked),
             begun_from=self._begun_from,
             first_version=self._first_version,
@@ -308,7 +314,7 @@ class Job:
         attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, and nothing more
         happens there: the version that this driver goes on with is one that the other never publishes.
         """
-        self.savepoints, self.snapshots, self.troubles[:] = past.savepoints, past.snapshots, past.troubles
+        self.savepoints, self.snapshots, self.notes[:] = past.savepoints, past.snapshots, past.notes
         self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
         self.kept(past)
         config = self.config
@@ -342,7 +348,7 @@ class Job:
             said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
             for found in said[:1]:
                 self.snapshots.pop()
-                self.troubles.append(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
+                self.note(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
 
     def clean(self) -> None:
         """Remove what the job left in ZooKeeper, MinIO and on disk (its results stay where the run put them).
@@ -379,7 +385,7 @@ class Job:
         """
         config = self.config
         name = f"{config.attempt}-{secrets.token_hex(3)}"
-        self._say("savepoint")
+        self._say(Doing(Phase.SAVEPOINT))
         self._end_snapshots()  # nothing goes on behind this one
         self.stages[0].tell(nodes.SAVEPOINT, name)
         manifest = Manifest()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from keyshift.clock import now_us
 from keyshift.model.keys import Assignment, Assignments, Step
+from keyshift.model.notes import Doing, Phase
 from keyshift.model.records import Installed, Released, StepRecord
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
@@ -21,7 +22,6 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import Fault
 
 TICK_S = 0.1
-STEADY = "steady"  # the phase of a stage of which nothing was said
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
 
@@ -53,7 +53,7 @@ class Coordinator:
         assignment: Assignment,
         deadline_s: float,
         slots: int,
-        say: Callable[[str], None] = lambda phase: None,
+        say: Callable[[Doing], None] = lambda doing: None,
         at_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self._coordination, self._name, self._slots, self._say = coordination, name, slots, say
@@ -72,7 +72,7 @@ class Coordinator:
         self.records: dict[int, StepRecord] = {}  # by version
         self.snapshots: dict[str, int] = {}  # the one that was begun last, and the version behind it
         self.late_snapshots: set[str] = set()  # if it was given up
-        self.troubles: list[str] = []  # one line for each step that did not go as planned
+        self.notes: list[str] = []  # one line for each step that did not go as planned
 
     @property
     def assignment(self) -> Assignment:
@@ -122,7 +122,7 @@ class Coordinator:
         """Go on where ``before`` has died: with what is known of its steps, and what it was asked for and had not
         begun. All else is in ZooKeeper.
         """
-        self.history, self.records, self.troubles = before.history, before.records, before.troubles
+        self.history, self.records, self.notes = before.history, before.records, before.notes
         self.snapshots, self.late_snapshots = before.snapshots, before.late_snapshots
         self._beginning, self._completed = before._beginning, before._completed
         for asked in before._waiting:
@@ -169,7 +169,7 @@ class Coordinator:
         """Lead until ``end``; ``records`` has what happened.
 
         ``check`` is called while nothing is heard, and may raise. A step that is late is rolled back, or left to go
-        forward (``troubles``); the job goes on.
+        forward (``notes``); the job goes on.
         """
         self._coordination.lead(self._name, lambda: self._lead(check))
 
@@ -244,7 +244,7 @@ class Coordinator:
         now, say = now_us(), self._say
         match effect:
             case protocol.PlanNext(make_steps):
-                say("planning")
+                say(Doing(Phase.PLANNING))
                 self._completed = 0
                 planning = (make_steps, self._machine.assignment)
                 self._planner = threading.Thread(target=self._plan, args=planning, name="keyshift-planner", daemon=True)
@@ -260,7 +260,7 @@ class Coordinator:
                 self._beginning = None
                 self._note(steps, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
-                    say(f"step {len(self.records)} preparing, {len(rest)} to come")
+                    say(Doing(Phase.PREPARING, f"step {len(self.records)} preparing, {len(rest)} to come"))
                     self._at_phase("prepare")
             case protocol.PublishAssignment(assignment, _, snapshot):
                 if assignment.version != self.history[-1].version and not snapshot:
@@ -269,7 +269,7 @@ class Coordinator:
                 if assignment.version != self.history[-1].version:  # otherwise only the pause ends
                     if record := self.records.get(assignment.version):
                         record.prepared_us = record.switched_us = now
-                        say(f"step {len(self.records)} moving")
+                        say(Doing(Phase.MOVING, f"step {len(self.records)} moving"))
                     self.history.append(assignment)
             case protocol.SnapshotLate(version):
                 self._ended(version, "late")
@@ -279,18 +279,18 @@ class Coordinator:
                 self._completed += version in self.records
             case protocol.MigrationDone(dropped):
                 if any(dropped):
-                    self.troubles.append(f"{_words(dropped)} were taken back before they had begun")
-                say("migrated" if self._completed else STEADY)
+                    self.notes.append(f"{_words(dropped)} were taken back before they had begun")
+                say(Doing(Phase.MIGRATED if self._completed else Phase.STEADY))
             case protocol.StepLate(version, phase, missing, rolled_back, dropped):
                 record = self.records[version]
                 record.outcome = "rolled back" if rolled_back else "late"
                 outcome = "rolled back" if rolled_back else "goes forward: what has not moved yet waits for its state"
                 also = f"; {_words(dropped)} behind it were dropped" if any(dropped) else ""
-                self.troubles.append(
+                self.notes.append(
                     f"step of version {version}: slots {list(missing)} did not finish phase {phase!r} within "
                     f"{self._machine.deadline_ms / 1000:g} s; {outcome}{also}; the job goes on"
                 )
-                say(record.outcome)
+                say(Doing(Phase.ROLLED_BACK if rolled_back else Phase.LATE))
 
     def _hear(self, steps: Iterable[tuple[int, Step]]) -> None:
         for version, _ in steps:

@@ -51,7 +51,7 @@ class _Over(Exception):
 
 class Snapshotter:
     """Of one attempt. ``complete`` has the newest ``KEPT`` that are complete, and changes only while ``keeping`` is
-    held; ``taken`` gets what is to be known of each when it has gone; ``trouble`` is told in one line of each that
+    held; ``taken`` gets what is to be known of each when it has gone; ``note`` is told in one line of each that
     failed. Snapshots that ``needed()`` names stay in the store, though they are not among the newest. ``revoked``:
     versions whose results count for nothing.
 
@@ -69,13 +69,13 @@ class Snapshotter:
         output: Said,
         complete: list[Snapshot],
         taken: list[SnapshotRecord],
-        trouble: Callable[[str], None],
+        note: Callable[[str], None],
         keeping: threading.Lock,
         needed: Callable[[], Collection[str]],
         revoked: Iterable[int] = (),
     ) -> None:
         self._config, self._stages = config, stages
-        self._output, self._complete, self._taken, self._trouble = output, complete, taken, trouble
+        self._output, self._complete, self._taken, self._note = output, complete, taken, note
         self._keeping, self._needed, self._revoked = keeping, needed, sorted(revoked)
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
@@ -118,7 +118,7 @@ class Snapshotter:
         except BaseException as error:  # the controlling thread's now, unless the attempt has ended under way
             if not self._over.is_set():
                 self._failure = error
-                self._trouble(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
+                self._note(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
 
     def _take(self, name: str) -> None:
         config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
@@ -148,7 +148,7 @@ class Snapshotter:
 
     def _tell(self, what: str) -> None:
         if not self._over.is_set():
-            self._trouble(f"snapshot {self._number}: {what}")
+            self._note(f"snapshot {self._number}: {what}")
 
     def _remove_old(self) -> None:
         """From the store."""

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 from keyshift.driver.leader import (
-    STEADY,
     Coordinator,
     CoordinatorDied,
     MakeSteps,
@@ -19,6 +18,7 @@ from keyshift.driver.leader import (
 )
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, Step
+from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Measured, StepRecord
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
@@ -33,7 +33,7 @@ from keyshift.wire.nodes import Folder, Node
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
 CHECK_S = 0.2  # between two looks at them
-Say = Callable[[str], None]
+Say = Callable[[Doing], None]
 T = TypeVar("T")
 AtPhase = Callable[["LedStage", str], None]
 
@@ -63,15 +63,15 @@ class LedStage:
     raises if the query has died.
 
     ``request``, ``cancel``, ``measure`` and what says so are for any thread, all else is for one controlling thread.
-    ``troubles``: of the job, gets one line for each migration that did not go as planned. ``say`` hears the phase. Both
+    ``notes``: of the job, gets one for each step that did not go as planned. ``say`` hears what is being done. Both
     name the stage if the job has several. Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does
     not answer in time, and ServiceUnavailable if a service is not there any more.
     """
 
-    def __init__(self, config: JobConfig, troubles: list[str], alive: Callable[[], None], say: Say) -> None:
+    def __init__(self, config: JobConfig, notes: list[Note], alive: Callable[[], None], say: Say) -> None:
         self.config = config  # of the attempt under way
         self._alive, self._heard = alive, say
-        self.phase = STEADY  # what was said last in this attempt; for any thread
+        self.doing = Doing(Phase.STEADY)  # what was said last in this attempt; for any thread
         self._coordinator: Coordinator | None = None
         self._leader: threading.Thread | None = None
         self._session: Coordination | None = None  # the leader's own, which ends with it
@@ -83,7 +83,7 @@ class LedStage:
         self.assignments = Assignments()  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
-        self._troubles = troubles
+        self._notes = notes
         self._measuring = threading.Lock()  # a question hides the one before it
         self._ended: Coordinator | None = None  # whose planner may still be at work
         self.at_phase: AtPhase = lambda stage, phase: None  # hears from the leader's thread where a step begins
@@ -100,19 +100,23 @@ class LedStage:
         return coordinator.assignment if coordinator else self.assignments[-1]
 
     @property
-    def new_troubles(self) -> list[str]:
+    def new_notes(self) -> list[Note]:
         """Those of the attempt under way; for any thread."""
         coordinator = self._coordinator
-        return [self.named(trouble) for trouble in coordinator.troubles] if coordinator else []
+        return [self.note(text) for text in coordinator.notes] if coordinator else []
 
-    def named(self, words: str) -> str:
-        """``words`` about this stage, which is named if the job has several."""
-        return f"{self.name}: {words}" if self.config.number or self.config.onward else words
+    def note(self, text: str) -> Note:
+        """``text`` about this stage."""
+        return Note(text, self._called)
 
-    def say(self, phase: str) -> None:
-        """The stage is in this phase from now on."""
-        self.phase = phase
-        self._heard(self.named(phase))
+    def say(self, doing: Doing) -> None:
+        """From now on ``doing`` is what is done with the stage."""
+        self.doing = doing
+        self._heard(doing._replace(stage=self._called))
+
+    @property
+    def _called(self) -> str:
+        return self.name if self.config.number or self.config.onward else ""
 
     @property
     def under_way(self) -> list[StepRecord]:
@@ -144,7 +148,7 @@ class LedStage:
         self._coordinator, self._session = self._elected_next(assignment)
         for make_steps in left.requests:
             self._coordinator.request(make_steps)
-        self._stopping, self.phase = False, STEADY
+        self._stopping, self.doing = False, Doing(Phase.STEADY)
         self._failure, self._copying = None, None  # copies do not outlive an attempt
 
     def start(self) -> None:
@@ -219,7 +223,7 @@ class LedStage:
             with contextlib.suppress(ServiceUnavailable):  # then there are fewer measurements
                 self._ended.read_acknowledgements()
             self.records += self._ended.records.values()
-            self._troubles += map(self.named, self._ended.troubles)
+            self._notes += map(self.note, self._ended.notes)
 
     def unfinished(self, decided: Assignment) -> Unfinished:
         """What is left to the next attempt; between ``end`` and ``leave``. ``decided``: the newest assignment that the

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.driver.stage import LedStage
+from keyshift.model.notes import Doing, Phase
 from keyshift.wire import nodes
 from keyshift.wire.faults import SERVICES, Fault
 
@@ -35,7 +36,7 @@ class Strikes:
         self,
         faults: Sequence[Fault],
         stages: Sequence[LedStage],
-        say: Callable[[str], None],
+        say: Callable[[Doing], None],
         services: Services | None,
     ) -> None:
         self._faults, self._stages, self._say, self._services = faults, stages, say, services
@@ -90,7 +91,7 @@ class Strikes:
         self.struck.append((now_us() / SECOND_US, fault.what))
 
     def _carry_out(self, fault: Fault, stage: LedStage) -> None:
-        self._say(f"fault: {fault.what}")
+        self._say(Doing(Phase.STRUCK, f"fault: {fault.what}"))
         if fault.who in SERVICES:
             assert self._services is not None
             self._services.hit(fault)

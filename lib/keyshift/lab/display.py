@@ -6,19 +6,20 @@ from typing import Any
 
 from tqdm import tqdm
 
+from keyshift.model.notes import Doing, Phase
 from keyshift.progress import Say
 
 
 class Display:
-    """Shows nothing until ``bar`` is entered; a line has the phase that the run is in."""
+    """Shows nothing until ``bar`` is entered; a line has what is being done."""
 
     def __init__(self, say: Say) -> None:
-        self.say, self.phase = say, "warming up"
+        self.say, self.doing = say, Doing(Phase.WARMING_UP)
         self._bar: Any = None
 
-    def enter(self, phase: str) -> None:
-        """The run is in this phase from now on."""
-        self.phase = phase
+    def enter(self, doing: Doing) -> None:
+        """From now on ``doing`` is what is done."""
+        self.doing = doing
 
     @contextmanager
     def bar(self, seconds: float, title: str) -> Iterator[None]:
@@ -35,4 +36,4 @@ class Display:
             bar.update(min(1, bar.total - bar.n))
         values = [f"{report['results']:6d} results/s"]
         values += [f"{q} {report[f'{q}_ms']:7.1f} ms" for q in ("p50", "p99") if report[f"{q}_ms"] is not None]
-        self.say(f"  {'  '.join(values)}  {self.phase}")
+        self.say(f"  {'  '.join(values)}  {self.doing}")

@@ -17,6 +17,7 @@ from keyshift.lab.judge.outcome import Outcome, Span, outcome
 from keyshift.lab.sampler import Sample, Sampler
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import KeyshiftError, MigrationFailed, QueryDied
+from keyshift.model.notes import Doing, Phase
 from keyshift.planner.scaling import Scaling
 from keyshift.traffic.traffic import Feed, Traffic
 
@@ -172,7 +173,7 @@ class Execution:
 
     def _finish(self) -> None:
         """Until everything offered has been answered; if the job is overloaded, what it has processed by then."""
-        self.display.enter("catching up")
+        self.display.enter(Doing(Phase.CATCHING_UP))
         self._await_results()
         self.system.stop()
 
@@ -234,7 +235,7 @@ class Execution:
         if pause_s is None:
             raise QueryDied(f"{death}; it died {most + 1} times within {WINDOW_S:g} s (recoveries = {most})") from death
         if pause_s:
-            self.display.enter("recovering")
+            self.display.enter(Doing(Phase.RECOVERING))
             self.display.say(f"{death}; the next attempt begins in {pause_s:g} s")
             time.sleep(pause_s)
 
@@ -243,7 +244,7 @@ class Execution:
         since_s = self.deaths[-1] - self.began_at
         moment = "before the load began" if not since_s > 0 else f"{since_s:.1f} s after the load began"
         self.display.say(f"{death}; starting anew")
-        self.display.enter("recovering")
+        self.display.enter(Doing(Phase.RECOVERING))
         begin = time.perf_counter()
         self._ready()
         done_again = self.system.recover()
@@ -252,7 +253,7 @@ class Execution:
             f"under way after {time.perf_counter() - begin:.1f} s; steps that had not switched by then came "
             "afterwards; latency counts the first result of an event"
         )
-        self.display.enter("recovered")
+        self.display.enter(Doing(Phase.RECOVERED))
         self._idle_since, self._overloaded = max(self._idle_since, time.time()), False
 
 

@@ -241,7 +241,7 @@ class Lab:
             self._work / f"{config.job}.parquet",
             display.second,
         )
-        services = ServiceFaults(self._stack, self._place, lambda line: job.troubles.append(line))
+        services = ServiceFaults(self._stack, self._place, lambda line: job.note(line))
         job = Job(self._spark, config, self._work, spec.job.batch_s, traffic, display.enter, services)
         job.log = log
         system = KeyshiftJob(spec, job)

@@ -9,6 +9,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.display import Display
 from keyshift.lab.execution import LOOK_S, Execution, Script
 from keyshift.lab.system import SystemUnderTest
+from keyshift.model.notes import Doing, Phase
 from keyshift.traffic.traffic import Traffic
 
 
@@ -27,7 +28,7 @@ def play(run: Execution) -> Script:
     measured = run.began_at + spec.run.warmup_s
     with run.display.bar(spec.run.load_s, spec.strategy.name):
         yield measured
-        run.display.enter("steady")
+        run.display.enter(Doing(Phase.STEADY))
         for first in spec.changes[:1]:
             yield partial(system.announce, first)
         run.trigger = measured + spec.scenario.trigger_s

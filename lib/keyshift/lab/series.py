@@ -21,6 +21,7 @@ from keyshift.lab.execution import LOOK_S, Execution, Script, Step
 from keyshift.lab.judge.outcome import Ended, Outcome, Span, bytes_by_key
 from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.notes import Doing, Phase
 from keyshift.planner import Strategy
 from keyshift.results.manifest import Verdict
 from keyshift.results.verdict import due_in
@@ -106,17 +107,17 @@ class Series:
         specs, display = self._specs, run.display
         with display.bar(run.spec.run.warmup_s + sum(spec.run.seconds for spec in specs), "series"):
             yield run.began_at + run.spec.run.warmup_s
-            display.enter("practice")
+            display.enter(Doing(Phase.MOVING, "practice"))
             yield from self._migrate(specs[0], run.spec.point())
             yield from self._go_back()
             for number, spec in enumerate(specs, 1):
-                display.enter(f"{number}/{len(specs)} {spec.strategy.name}")
+                display.enter(Doing(Phase.STEADY, f"{number}/{len(specs)} {spec.strategy.name}"))
                 yield from self._lap(spec)
 
     def _lap(self, spec: RunSpec) -> Script:
         system, run, point = self._system, spec.run, spec.point().phase(0)
         yield from self._await_calm(time.time(), time.time() + run.seconds, 2)
-        begin, told = time.time(), len(system.status()["troubles"])
+        begin, told = time.time(), len(system.notes)
         system.announce(spec.changes[0], point)
         yield begin + max(QUIET_S, spec.scenario.trigger_s)
         attempt, sent = system.status()["attempt"], bytes_by_key(system.measure().values())
@@ -126,7 +127,7 @@ class Series:
         span = Span(begin, begin, time.time(), trigger)
         restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
         sent = bytes_by_key(system.measure().values()) - (0 if restarted else sent)
-        copied, notes = system.copied(), system.status()["troubles"][told:]
+        copied, notes = system.copied(), list(map(str, system.notes[told:]))
         system.end_copies()
         yield from self._go_back()
         self._laps.append(Lap(spec, span, planned_s, numbers, copied, sent, notes))

@@ -1,7 +1,7 @@
 """The plans for the migrations of one stage, and what came of them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,8 +12,8 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.live.journal import decisions_from_json, decisions_to_json
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
+from keyshift.model.notes import Doing, Note, Phase
 from keyshift.planner import Decision, Plan, Strategy, make_plan
-from keyshift.progress import Say
 from keyshift.wire.nodes import CopiesClose
 
 
@@ -56,10 +56,10 @@ class Copied(NamedTuple):
 class StagePlans:
     """Of the migrations of ``led``, numbered from 0 in the order of the requests.
 
-    ``note`` gets one line for what becomes of a request otherwise than it should.
+    ``note`` hears what becomes of a request otherwise than it should.
     """
 
-    def __init__(self, spec: RunSpec, led: LedStage, note: Say) -> None:
+    def __init__(self, spec: RunSpec, led: LedStage, note: Callable[[Note], None]) -> None:
         self._spec, self.led, self._note = spec, led, note
         self._point = spec.point()
         self.requested = 0  # migrations
@@ -103,7 +103,7 @@ class StagePlans:
             if proposal is None:
                 raise
             why = f"migration {number} was dropped, no plan could be made when its turn came: {error}"
-            self._note(self.led.named(why))
+            self._note(self.led.note(why))
             return ()
         self._planned, self._target = number, proposal.target
         point, plan = proposal.point, proposal.plan
@@ -114,7 +114,7 @@ class StagePlans:
         if self.planned_s is None:
             self.planned_s = time.perf_counter() - begin
         if plan.copies and point.replicas == "warm_up":
-            self.led.say("copying")
+            self.led.say(Doing(Phase.COPYING))
             copying = time.perf_counter()
             self._copy(plan.copies, point)
             self.led.await_copies()
@@ -167,7 +167,7 @@ class StagePlans:
             for slot in range(led.config.slots)
         }
         told = {"slots": len(set(owner)), "provisioned": led.config.slots, "owners": list(owner), "of_slot": slots}
-        return told | {"phase": led.phase, "migrating": led.busy}
+        return told | {"phase": str(led.doing), "migrating": led.busy}
 
     # -- for another process ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from keyshift.lab.judge.final_state import FinalState, of_job
 from keyshift.lab.live.journal import config_from_json, past_from_json, past_to_json
 from keyshift.lab.stage_plans import Proposal, StagePlans
 from keyshift.model.errors import QueryDied
+from keyshift.model.notes import Note, Phase
 from keyshift.model.records import Measured
 from keyshift.planner import Strategy
 from keyshift.state import Settings, backends
@@ -74,7 +75,7 @@ class SystemUnderTest(Protocol):
         """A process of the system fails now."""
 
     def note(self, line: str) -> None:
-        """One more line for the troubles of the final state."""
+        """One more line for the notes of the final state."""
 
     def stop(self) -> None:
         """Answer what was offered until now, write the state down, and process nothing more."""
@@ -118,6 +119,14 @@ class LiveSystem(SystemUnderTest, Protocol):
 
     def status(self) -> dict[str, Any]:
         """What is known of each stage and of snapshots, without asking anybody; for any thread."""
+
+    @property
+    def notes(self) -> Sequence[Note]:
+        """What has not gone as planned so far; for any thread."""
+
+    @property
+    def phases(self) -> Mapping[str, Phase]:
+        """What happens to the state of each stage now, as its coordinator says; for any thread."""
 
 
 def job_config(
@@ -163,7 +172,7 @@ class KeyshiftJob:
 
     def __init__(self, spec: RunSpec, job: Job) -> None:
         self._spec, self._job = spec, job
-        self._plans = {stage.name: StagePlans(spec, stage, self.note) for stage in job.stages}
+        self._plans = {stage.name: StagePlans(spec, stage, self._job.notes.append) for stage in job.stages}
         self._moving = [self._plans[job.stage(name).name] for name in spec.moving]
         self._restarts: deque[tuple[str, MakeSteps]] = deque()  # that were requested
         self._told: dict[str, Any] = {}  # at the end
@@ -291,7 +300,7 @@ class KeyshiftJob:
             "attempt": self._job.config.attempt,
             "snapshots": len(self._job.snapshots_taken),
             "snapshot_bytes": newest.bytes if newest else None,
-            "troubles": self._job.troubles_so_far,
+            "notes": list(map(str, self.notes)),
         }
 
     @property
@@ -304,8 +313,18 @@ class KeyshiftJob:
         self._job.hit(fault)
 
     def note(self, line: str) -> None:
-        """Behind the troubles of the job until now."""
-        self._job.troubles.append(line)
+        """Behind the notes of the job until now."""
+        self._job.note(line)
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """By the names of the stages."""
+        return {stage.name: stage.doing.phase for stage in self._job.stages}
+
+    @property
+    def notes(self) -> list[Note]:
+        """Of the job."""
+        return self._job.notes_so_far
 
     def stop(self) -> None:
         """Measure, then take the last savepoint; once more after ``recover``."""

@@ -112,7 +112,7 @@ class FlinkJob:
         self._assignments: list[Assignment] = []
         self._records: list[StepRecord] = []
         self._job, self._savepoint_bytes, self._looked_us = "", 0, 0
-        self.troubles: list[str] = []
+        self.notes: list[str] = []
 
     def start(self) -> None:
         """Until the state of every key is there."""
@@ -197,7 +197,7 @@ class FlinkJob:
 
     def note(self, line: str) -> None:
         """For the notes of the run."""
-        self.troubles.append(line)
+        self.notes.append(line)
 
     def stop(self) -> None:
         """With a last savepoint: its size is that of the state."""
@@ -226,7 +226,7 @@ class FlinkJob:
                 )
             ],
             revoked=(),
-            troubles=[*self.troubles, NOTE],
+            notes=[*self.notes, NOTE],
         )
 
 

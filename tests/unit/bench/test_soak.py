@@ -155,7 +155,7 @@ class Job:
         self.errors, self.calls, self.lasted, self.alive = errors or {}, [], [], True
 
     def status(self):
-        return {"migrations": [], "deaths": 0, "troubles": []}
+        return {"migrations": [], "deaths": 0, "notes": []}
 
     def plan(self, strategy, slots):
         self.calls.append(("plan", strategy, slots))
@@ -170,7 +170,7 @@ class Job:
 
     def settle(self, lasts_s):
         self.lasted.append(lasts_s)
-        return {"migrations": [{"outcome": "complete", "took_s": 1.0}], "deaths": 1, "troubles": ["died"]}
+        return {"migrations": [{"outcome": "complete", "took_s": 1.0}], "deaths": 1, "notes": ["died"]}
 
     def silence_ms(self, begin, end):
         return 50.0
@@ -202,7 +202,7 @@ def test_each_round_asks_for_a_migration_and_a_fault(run):
     assert {each.round.fault for each in made.happened} == {"stop:slot:3s", DRIVER}
     assert sorted(job.lasted) == [0.0, 3.0]
     assert len([call for call in job.calls if call[0] == "plan"]) == 2
-    assert {(each.outcome, each.bad, tuple(each.troubles)) for each in made.happened} == {
+    assert {(each.outcome, each.bad, tuple(each.notes)) for each in made.happened} == {
         ("complete after 1.0 s, died 1 x", "", ("died",))
     }
 

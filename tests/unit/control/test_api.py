@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from small_live import live_job
 
 from keyshift.control.api import make_app
-from keyshift.control.metrics import PHASES, phase_of
 from keyshift.experiment.live_spec import live_spec
+from keyshift.model.notes import Doing, Phase
 from keyshift.traffic.traffic import Latencies
 from keyshift.waiting import wait_until
 
@@ -96,12 +96,12 @@ def test_each_stage_of_a_chain_is_scaled_planned_and_told_of(chain):
     found = samples(client)
     assert [found["keyshift_units", *of(slot, stage="counter-1")] for slot in range(4)] == [4] * 4
     assert found["keyshift_units", *of(3, stage="counter-2")] == 0
-    chain.counter.phase = "step 3 moving"
+    chain.counter.doing = Doing(Phase.MOVING, "step 3 moving")
     found = samples(client)
     for stage, phase in ("counter-1", "steady"), ("counter-2", "moving"):
         of_stage = {key: value for key, value in found.items() if ("stage", stage) in key and "phase" in key[0]}
         assert [dict(key[1:])["keyshift_migration_phase"] for key, value in of_stage.items() if value] == [phase]
-    chain._run.display.enter("recovering")
+    chain._run.display.enter(Doing(Phase.RECOVERING))
     assert sum("recovering" in dict(key[1:]).values() for key, value in samples(client).items() if value) == 2
 
 
@@ -222,18 +222,3 @@ def test_a_job_that_has_not_begun_has_a_status_and_metrics(monkeypatch):
     assert client.get("/status").json()["state"] == "starting"
     assert samples(client)["keyshift_job_state", ("keyshift_job_state", "starting")] == 1
     assert client.post("/scale", params={"slots": 3}).status_code == 409
-
-
-@pytest.mark.parametrize(
-    ("words", "phase"),
-    [
-        ("step 3 preparing, 4 to come", "preparing"),
-        ("step 3 moving", "moving"),
-        ("rolled back", "rolled_back"),
-        ("catching up", "catching_up"),
-        ("anything else", "other"),
-    ],
-)
-def test_phases_are_few(words, phase):
-    assert phase_of(words) == phase
-    assert phase in PHASES

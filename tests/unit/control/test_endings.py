@@ -365,10 +365,10 @@ def test_every_ending_of_the_document_is_brought_about_and_no_other():
 # -- what does not end a job ------------------------------------------------------------------------------------------
 
 
-def troubles(client, words):
+def notes(client, words):
     """Those there are when one of them has ``words``."""
-    assert wait_until(lambda: any(words in line for line in client.status()["troubles"]), WAIT_S)
-    return "\n".join(client.status()["troubles"])
+    assert wait_until(lambda: any(words in line for line in client.status()["notes"]), WAIT_S)
+    return "\n".join(client.status()["notes"])
 
 
 def client():
@@ -378,7 +378,7 @@ def client():
 @brings_about("the query dies", SURVIVALS)
 def _(world, monkeypatch):
     client().do(InjectFault())
-    return troubles(client(), "the query died")
+    return notes(client(), "the query died")
 
 
 @brings_about("the disk is full when the journal is written", SURVIVALS)
@@ -386,10 +386,10 @@ def _(world, monkeypatch):
     before = Jobs().journal(NAME)
     world.set("disk full")
     client().do(Rate(rate=300))
-    said = troubles(client(), "the journal cannot be written")
+    said = notes(client(), "the journal cannot be written")
     assert Jobs().journal(NAME) == before
     world.unset("disk full")
-    troubles(client(), "and is written again")
+    notes(client(), "and is written again")
     assert wait_until(lambda: Jobs().journal(NAME)["rate"] == 300, WAIT_S)
     return said
 
@@ -398,7 +398,7 @@ def _(world, monkeypatch):
 def _(world, monkeypatch):
     world.set("late")
     client().do(Plan(strategy="stop_restart", target=4))
-    said = troubles(client(), "the query was given up")
+    said = notes(client(), "the query was given up")
     assert wait_until(lambda: not client().status()["migrating"], WAIT_S)
     (migration,) = client().status()["migrations"]
     assert migration["outcome"].startswith("incomplete: the query was given up")
@@ -418,7 +418,7 @@ def _(world, monkeypatch):
         job._run.system.stop = savepoint
         assert job.stop().verdict.lost == 0
         assert job.inner.calls == ["start", "recover"]
-        return "\n".join(job.inner.troubles)
+        return "\n".join(map(str, job.inner.notes))
 
 
 @brings_about("the autoscaler's request is rejected, or its strategy raises", SURVIVALS)

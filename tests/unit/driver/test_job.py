@@ -362,7 +362,7 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
     assert job.revoked == set(range(first + 2, job.counter.begins[1] + 1))
-    assert f"{MARK}{first + 4} counts no more: no checksum" in job.troubles[-1]
+    assert f"{MARK}{first + 4} counts no more: no checksum" in job.notes[-1].text
     unreadable(job, first + 2)
     job.recover()
     assert job.config.restore is None and job.offsets[-1] is None

@@ -7,6 +7,7 @@ import pytest
 
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.notes import Doing, Phase
 from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.waiting import wait_until
@@ -118,7 +119,7 @@ def test_a_step_ahead_that_is_taken_back_leaves_no_record(migrate):
     assert [(version, record.outcome) for version, record in coordinator.records.items()] == [
         (START.version + 1, "complete")
     ]
-    assert coordinator.troubles == ["1 steps were taken back before they had begun"]
+    assert coordinator.notes == ["1 steps were taken back before they had begun"]
     assert coordinator.assignment == Assignment(START.version + 1, (1, 0, 1, 1))
 
 
@@ -269,7 +270,7 @@ def test_what_was_dropped_because_a_step_was_late_is_told():
 
     nodes = Nodes(hook)
     coordinator = lead(Coordinator(nodes, "test", START, 0.05, 2), (FIRST, SECOND), (SECOND,))
-    (trouble,) = coordinator.troubles
+    (trouble,) = coordinator.notes
     assert "goes forward" in trouble
     assert "1 steps and 1 requests for a migration behind it were dropped" in trouble
 
@@ -300,7 +301,7 @@ def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
         return (SECOND,)
 
     def look():
-        if coordinator.troubles and not seen:
+        if coordinator.notes and not seen:
             coordinator.request(plan)
         elif seen and not coordinator.busy:
             coordinator.end()
@@ -342,7 +343,7 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
     lead(coordinator)
     assert seen == [START.version + 4 * n for n in range(4)]
     assert coordinator.assignment.owner == START.owner
-    assert not coordinator.troubles
+    assert not coordinator.notes
 
 
 def test_a_snapshot_comes_in_the_middle_of_a_plan(migrate):
@@ -469,14 +470,14 @@ def test_a_phase_does_not_say_that_something_has_migrated_if_nothing_has():
     nodes.hook = finish(nodes)
     nodes.values["assignment"] = PublishAssignment(START)
     lead(Coordinator(nodes, "test", START, 30.0, 2, said.append), ())
-    assert said == ["planning", "steady"]
+    assert said == [Doing(Phase.PLANNING), Doing(Phase.STEADY)]
     lead(Coordinator(nodes, "test", START, 30.0, 2, said.append), (FIRST,))
-    assert said[-1] == "migrated"
+    assert said[-1] == Doing(Phase.MIGRATED)
     steps = nodes.values["steps"]
     nodes.values["steps"] = replace(steps, version=START.version + 2, steps=(), rest=0)  # behind a snapshot
     said.clear()
     lead(Coordinator(nodes, "successor", START, 30.0, 2, said.append))
-    assert "migrated" not in said
+    assert Doing(Phase.MIGRATED) not in said
 
 
 def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instead():

@@ -78,18 +78,16 @@ class Job:
 
 @pytest.fixture
 def made(monkeypatch):
-    """``made.complete``, ``made.troubles``; ``made.job`` before ``made.begin()``."""
+    """``made.complete``, ``made.notes``; ``made.job`` before ``made.begin()``."""
     store = store_of()
     monkeypatch.setattr(module, "SavepointStore", lambda *_: store)
-    one = SimpleNamespace(
-        job=Job(store), store=store, complete=[], taken=[], troubles=[], snapshotters=[], needed=set()
-    )
+    one = SimpleNamespace(job=Job(store), store=store, complete=[], taken=[], notes=[], snapshotters=[], needed=set())
 
     def begin(deadline_s=10.0, revoked=(), **settings):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
         stage = SimpleNamespace(config=config, name="counter", participant=one.job, led=lambda: one.job)
         lists = one.complete, one.taken
-        given = one.troubles.append, threading.Lock(), lambda: one.needed, revoked
+        given = one.notes.append, threading.Lock(), lambda: one.needed, revoked
         snapshotter = Snapshotter(config, [stage], one.job, *lists, *given)
         one.snapshotters.append(snapshotter)
         return snapshotter
@@ -131,7 +129,7 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     assert manifest["workload"] == CONFIG.workload
     assert manifest["stages"]["counter"]["assignment"]["owner"] == [0, 0, 1, 1]
     assert sorted(made.store.places(made.complete[-1].name, "counter")) == [0, 1, 2, 3]
-    assert made.troubles == []
+    assert made.notes == []
 
 
 def test_the_two_newest_are_kept_and_their_nodes_go(made):
@@ -161,7 +159,7 @@ def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
 def test_nodes_of_one_that_failed_go_with_the_next(made):
     made.job.failing = {"slot-1": "MinIO is away"}
     made.begin()
-    until(lambda: made.troubles)
+    until(lambda: made.notes)
     failed = next(iter(made.job.snapshots))
     until(lambda: failed not in made.job.nodes["savepoints"] and "10" not in made.job.nodes["acks"])
 
@@ -189,7 +187,7 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):
     made.begin(deadline_s=0.3)
     until(lambda: watched)
     there.clear()
-    assert not wait_until(lambda: made.troubles, 1.0, 0.01), "more than its deadline"
+    assert not wait_until(lambda: made.notes, 1.0, 0.01), "more than its deadline"
     path, call = watched[0]
     name = path.split("/")[1]
     made.job.silent = set()
@@ -198,7 +196,7 @@ def test_one_that_is_being_written_is_waited_for_however_long_it_takes(made):
     there.set()
     call(sorted(made.job.answers[path]))
     until(lambda: made.complete)
-    assert not made.troubles
+    assert not made.notes
 
 
 def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
@@ -207,7 +205,7 @@ def test_none_is_requested_while_one_that_was_given_up_is_being_written(made):
     made.begin(deadline_s=0.1)
     until(lambda: made.job.snapshots)
     made.job.writing = {"1": Writing("second", 7)}
-    until(lambda: made.troubles)
+    until(lambda: made.notes)
     asked = len(made.job.snapshots)
     assert not wait_until(lambda: len(made.job.snapshots) > asked, 0.5, 0.01)
     made.job.silent, made.job.writing = set(), {"1": Writing("second", 9, over=True)}
@@ -219,7 +217,7 @@ def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(mad
     monkeypatch.setitem(OWNERS, 1, (2,))
     snapshotter = made.begin()
     until(lambda: not snapshotter._thread.is_alive())
-    assert "ProtocolViolation" in made.troubles[0] and "there are no more snapshots" in made.troubles[0]
+    assert "ProtocolViolation" in made.notes[0] and "there are no more snapshots" in made.notes[0]
     assert made.complete == []
     with pytest.raises(ProtocolViolation, match=r"units \[3\] of counter are missing"):
         snapshotter.check()
@@ -249,8 +247,8 @@ def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(ma
 def test_a_slot_that_cannot_write_is_named_and_the_next_snapshot_is_taken(made):
     made.job.failing = {"slot-1": "MinIO is away"}
     made.begin()
-    until(lambda: made.troubles)
-    assert made.troubles[0] == "snapshot 1: slot-1 of counter: MinIO is away; the job goes on, the one before counts"
+    until(lambda: made.notes)
+    assert made.notes[0] == "snapshot 1: slot-1 of counter: MinIO is away; the job goes on, the one before counts"
     made.job.failing = {}
     until(lambda: made.complete)
 
@@ -260,8 +258,8 @@ def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):
     made.begin()
     until(lambda: made.job.snapshots)
     made.job.late_snapshots = set(made.job.snapshots)
-    until(lambda: made.troubles)
-    assert "snapshot 1: not every slot of counter was ready within 10 s" in made.troubles[0]
+    until(lambda: made.notes)
+    assert "snapshot 1: not every slot of counter was ready within 10 s" in made.notes[0]
     made.job.silent = set()
     until(lambda: made.complete)
 
@@ -269,8 +267,8 @@ def test_a_snapshot_that_the_coordinator_has_given_up_is_not_waited_for(made):
 def test_who_does_not_answer_is_named(made):
     made.job.silent = {"slot-1"}
     made.begin(deadline_s=0.1)
-    until(lambda: made.troubles)
-    assert made.troubles[0].startswith("snapshot 1: snapshot 1 of counter: slot-1 did not answer within 0.1 s")
+    until(lambda: made.notes)
+    assert made.notes[0].startswith("snapshot 1: snapshot 1 of counter: slot-1 did not answer within 0.1 s")
 
 
 def test_behind_the_end_nothing_becomes_complete(made):
@@ -280,7 +278,7 @@ def test_behind_the_end_nothing_becomes_complete(made):
     snapshotter.end()
     made.job.said_by = {0, 1}
     snapshotter._thread.join(60)
-    assert made.complete == made.troubles == []
+    assert made.complete == made.notes == []
 
 
 def test_a_successor_of_the_coordinator_is_asked_again(made):
@@ -300,8 +298,8 @@ def test_a_store_that_is_away_costs_only_the_snapshot(made):
     until(lambda: made.complete)
     made.store._bucket._client.error = OSError("away")
     made.job.snapshot = lambda name: (_ for _ in ()).throw(ServiceUnavailable("nothing can be written"))
-    until(lambda: made.troubles)
-    assert "nothing can be written" in made.troubles[0]
+    until(lambda: made.notes)
+    assert "nothing can be written" in made.notes[0]
 
 
 def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_of_it(made):
@@ -311,7 +309,7 @@ def test_a_driver_that_was_deposed_commits_and_removes_nothing_and_says_nothing_
     committed = {name.split("/")[2] for name in made.store._bucket._client.objects if "manifest" in name}
     assert [snapshot.name for snapshot in made.complete] == list(made.job.snapshots)[1:3]
     assert committed == {snapshot.name for snapshot in made.complete}
-    assert made.troubles == []
+    assert made.notes == []
     with pytest.raises(Deposed):
         snapshotter.check()
 

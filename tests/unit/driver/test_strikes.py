@@ -69,7 +69,7 @@ def test_what_two_stages_come_to_happens_once(struck):
         "stop:source@align:1s",  # has hit itself
         "restart:zookeeper@switch",
     ]
-    assert made.phases == ["fault: restart kafka", "fault: restart zookeeper"]
+    assert [str(doing) for doing in made.phases] == ["fault: restart kafka", "fault: restart zookeeper"]
     assert [what for _, what in made.strikes.struck] == [f"{f.action} {f.who}" for f in made.strikes.done]
     assert made.strikes.busy
     assert not first.told + second.told

@@ -1,4 +1,5 @@
 from keyshift.lab.display import Display
+from keyshift.model.notes import Doing, Phase
 
 SECOND = {"second": 7, "results": 1234, "p50_ms": 5.25, "p99_ms": None}
 
@@ -10,7 +11,7 @@ def test_a_second_is_a_line_with_rate_latency_and_phase_from_the_load_on():
     assert said == [], "before the load there is nothing to tell"
     with display.bar(24.0, "fluid"):
         display.second(SECOND)
-        display.enter("steady")
+        display.enter(Doing(Phase.STEADY))
     display.second(SECOND | {"p99_ms": 17.0})
     assert said == [
         "    1234 results/s  p50     5.2 ms  warming up",

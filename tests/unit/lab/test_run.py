@@ -44,7 +44,7 @@ def lab(tmp_path, monkeypatch):
 
         said = {what: note(what) for what in ("stop", "clean", "read_log")}
         asks = {what: lambda what=what: asked(what) for what in ("require_driver", "end")}
-        return SimpleNamespace(log=[], troubles=[], **said, **asks)
+        return SimpleNamespace(log=[], notes=[], **said, **asks)
 
     monkeypatch.setattr(run, "Job", job)
     monkeypatch.setattr(run, "Traffic", lambda *_: SimpleNamespace(kill=note("killed"), close=note("topics go")))

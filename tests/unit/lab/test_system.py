@@ -10,6 +10,7 @@ from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import QueryDied
 from keyshift.model.keys import Assignment
+from keyshift.model.notes import Note
 from keyshift.model.records import Measured
 from keyshift.wire.faults import parse
 from keyshift.wire.nodes import CopiesClose
@@ -24,7 +25,7 @@ class Job:
 
     def __init__(self, spec):
         self.stages = [self]
-        self.assignment, self.copied, self.requests, self.restarted, self.troubles = spec.start(), [], [], [], []
+        self.assignment, self.copied, self.requests, self.restarted, self.notes = spec.start(), [], [], [], []
         self.busy, self.cancelled, self.dies_in_restart = False, 0, False
         self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
 
@@ -35,8 +36,11 @@ class Job:
     def check(self):
         pass
 
-    def say(self, phase):
+    def say(self, doing):
         pass
+
+    def note(self, text):
+        self.notes.append(Note(text))
 
     def copy(self, *order):
         self.copied.append(order)
@@ -182,8 +186,8 @@ def test_faults_whose_phase_never_came_are_noted():
     made = system_of(fault="kill:slot@1,restart:kafka@2,cut:flight@transfer")
     made.job.strikes.done += parse("restart:kafka@2")
     made.system._note_missed_faults()
-    (line,) = made.job.troubles
-    assert line.endswith("cut:flight@transfer did not happen, its phase never came")
+    (line,) = made.job.notes
+    assert str(line).endswith("cut:flight@transfer did not happen, its phase never came")
     made.job.strikes.busy = True
     assert made.system.busy, "a service is away"
 

@@ -270,7 +270,7 @@ def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_n
     final = job.final_state()
     [stage] = final.stages
     assert stage.unit_bytes == dict.fromkeys(range(8), 500) and len(stage.records) == 1
-    assert final.troubles == ["a line", flink_job.NOTE]
+    assert final.notes == ["a line", flink_job.NOTE]
 
 
 def test_the_jvms_of_flink_are_not_called_sparks():

@@ -44,7 +44,7 @@ class FinalState:
     parts: Callable[[list[pd.DataFrame]], Iterator[pd.DataFrame]]  # of the state; gives it timers into a list, too
     stages: Sequence[StageEnd]
     revoked: Collection[int]
-    troubles: Sequence[str]  # a line for each migration that did not go as planned, and each death
+    notes: Sequence[str]  # a line for each migration that did not go as planned, and each death
     measured_at: float = 0.0  # seconds since the epoch
     planned_s: float = 0.0  # how long the first plan took
     replicate_s: float | None = None  # until copies were close
@@ -74,7 +74,7 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
         parts=partial(_parts, store, manifests[final.name]),
         stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
         revoked=job.revoked,
-        troubles=job.troubles,
+        notes=list(map(str, job.notes)),
         snapshots=job.snapshots_taken,
         **told,
     )

@@ -186,7 +186,7 @@ def outcome(
     }
     at_stages = from_records.stage_latencies({stage.name: stage.measures for stage in stages})
     of_hosts = (line for each in measures for line in from_records.hosts(each))
-    notes = [*of_hosts, *at_stages, *final.troubles, *nothing, *ended.notes]
+    notes = [*of_hosts, *at_stages, *final.notes, *nothing, *ended.notes]
     return Outcome(tables, verdict, facts, notes)
 
 

@@ -23,6 +23,7 @@ from keyshift.lab.live.controls import LiveControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.run import LiveRun
 from keyshift.model.errors import KeyshiftError
+from keyshift.model.notes import Phase
 from keyshift.model.records import Measured
 from keyshift.planner.scaling import Scaling
 from keyshift.results.manifest import Manifest, new_run_id
@@ -179,7 +180,7 @@ class LiveJob:
             return status
         last = run.traffic.seconds[-1] if run.traffic.seconds else {}
         status |= run.system.status() | {
-            "phase": run.display.phase,
+            "phase": str(run.display.doing),
             "running_s": round((self._ended_at or time.time()) - run.execution.began_at, 1),
             "rate": run.rate,
             "offered": run.offered,
@@ -205,6 +206,14 @@ class LiveJob:
         names = [stage.name for stage in self.spec.workload.stages]
         newest = [told(each, names) | {"words": sentence(each, names)} for each in made[-TOLD:]]
         return {"looks": len(made), "moves": sum(each.moves for each in made), "decisions": newest}
+
+    @property
+    def phases(self) -> Mapping[str, Phase]:
+        """What happens to the state of each stage now; nothing of a job that has not begun."""
+        if self._run is None or not self.ready.is_set():
+            return {}
+        of_all = self._run.display.doing.phase
+        return {name: own if of_all.of_stage else of_all for name, own in self._run.system.phases.items()}
 
     @property
     def latencies(self) -> Mapping[int, Latencies]:

@@ -15,6 +15,7 @@ from keyshift.driver.job import Past
 from keyshift.driver.snapshotter import Snapshot
 from keyshift.driver.stage import StagePast
 from keyshift.model.keys import Assignments
+from keyshift.model.notes import Note
 from keyshift.model.records import StepRecord
 from keyshift.planner import Decision
 from keyshift.progress import Say
@@ -66,7 +67,7 @@ def past_to_json(config: JobConfig, past: Past) -> dict[str, Any]:
         "stages": {name: _stage_to_json(each) for name, each in past.stages.items()},
         "savepoints": [asdict(savepoint) for savepoint in past.savepoints],
         "snapshots": [asdict(snapshot) for snapshot in past.snapshots],
-        "troubles": past.troubles,
+        "notes": past.notes,
         "revoked": sorted(past.revoked),
         "begun_from": past.begun_from and asdict(past.begun_from),
         "first_version": past.first_version,
@@ -84,7 +85,7 @@ def past_from_json(raw: dict[str, Any]) -> Past:
         stages={name: _stage_from_json(each) for name, each in raw["stages"].items()},
         savepoints=[_numbered(Savepoint, each) for each in raw["savepoints"]],
         snapshots=[_numbered(Snapshot, each) for each in raw["snapshots"]],
-        troubles=raw["troubles"],
+        notes=[Note(*each) for each in raw["notes"]],
         revoked=set(raw["revoked"]),
         begun_from=raw["begun_from"] and _numbered(Savepoint, raw["begun_from"]),
         first_version=raw["first_version"],

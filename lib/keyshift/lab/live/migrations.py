@@ -77,11 +77,9 @@ class Migrations:
                 migration.ended_at = time.time()
 
     def _why(self, stage: str) -> str:
-        """The last line about ``stage``, or about the whole job."""
-        status = self._system.status()
-        others = tuple(f"{name}: " for name in status["stages"] if name != stage)
-        troubles = [line for line in status["troubles"] if not line.startswith(others)]
-        return troubles[-1] if troubles else "it was taken back"
+        """The last note on ``stage``, or on the whole job."""
+        notes = [note for note in self._system.notes if note.stage in ("", stage)]
+        return str(notes[-1]) if notes else "it was taken back"
 
     def journal(self) -> dict[str, Any]:
         """What the next process needs of them."""

@@ -14,6 +14,7 @@ from keyshift.lab.live.migrations import Migration, Migrations
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import MigrationFailed
+from keyshift.model.notes import Doing, Phase
 from keyshift.model.records import Measured
 from keyshift.traffic.traffic import Before, Feed, Traffic
 
@@ -31,7 +32,7 @@ class LiveRun:
         self.spec, self.system, self.traffic, self.display = spec, system, traffic, display
         self.state = "starting"  # running, stopping
         self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
-        self.inbox = Inbox(lambda: self.state, lambda: display.phase)
+        self.inbox = Inbox(lambda: self.state, lambda: str(display.doing))
         self.migrations = Migrations(system)
         self.rate = spec.run.rate
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
@@ -71,7 +72,7 @@ class LiveRun:
         """The script."""
         if self.spec.scenario.trigger == "auto":
             run.autoscale(time.time() + LEAD_S + self.spec.autoscaler.autoscale_s, self._asked)
-        self.display.enter("steady")
+        self.display.enter(Doing(Phase.STEADY))
         self.migrations.settle()
         self._keep()  # before anybody hears that it runs
         self.state = "running"
@@ -103,7 +104,7 @@ class LiveRun:
         told, run = self.system.status(), self.execution
         mine = {"began_at": run.began_at, "trigger": run.trigger, "rate": self.rate, **self.migrations.journal()}
         outcomes = [migration["outcome"] for migration in mine["migrations"]]
-        now = (told["attempt"], told["snapshots"], len(told["troubles"]), outcomes, self.rate)
+        now = (told["attempt"], told["snapshots"], len(self.system.notes), outcomes, self.rate)
         self._journal.keep(now, lambda: self.system.journal() | mine)
 
     def _write(self, journal: Journal) -> None:

@@ -12,6 +12,7 @@ from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment
+from keyshift.model.notes import Note
 from keyshift.results.verdict import Course, Inventory, Judgement
 from keyshift.runtime.snapshots import Part
 from keyshift.state.timers import EVENT
@@ -41,7 +42,7 @@ def final(monkeypatch):
         savepoints=[Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)],
         stages=[SimpleNamespace(name="counter", assignments=[AFTER], begins=[1], records=[])],
         revoked={2},
-        troubles=["late"],
+        notes=[Note("late")],
         snapshots_taken=["one that is complete"],
     )
     return final_state.of_job(job, {"counter": {"left_behind": {(1, 0)}, "to_move": {1}}}, planned_s=0.5)
@@ -66,7 +67,7 @@ def test_every_savepoint_is_in_it_with_what_was_in_force_and_the_last_one_is_the
     assert (last.assignment, sorted(last.units)) == (AFTER, [(0, 2), (1, 1), (2, 1)])
     assert final.offsets == {0: 9} and counter.unit_bytes == {0: 10, 1: 20, 2: 0}
     assert counter.to_move == {1}
-    assert (counter.course.left_behind, final.revoked, final.troubles) == ({(1, 0)}, {2}, ["late"])
+    assert (counter.course.left_behind, final.revoked, final.notes) == ({(1, 0)}, {2}, ["late"])
     assert final.planned_s == 0.5 and final.snapshots == ["one that is complete"]
 
 
@@ -157,7 +158,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
             )
         ],
         revoked={2, 3},
-        troubles=[],
+        notes=[],
         snapshots_taken=[],
     )
     final = final_state.of_job(job, {"counter": {"left_behind": set()}})

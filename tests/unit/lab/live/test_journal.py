@@ -16,6 +16,7 @@ from keyshift.lab.live.journal import (
     past_to_json,
 )
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.notes import Note
 from keyshift.model.records import Installed, Released, StepRecord, UnitCame, UnitLeft
 from keyshift.planner import Decision
 from keyshift.wire.savepoint import Savepoint
@@ -47,7 +48,7 @@ PAST = Past(
     stages={"counter": COUNTER, "second": replace(COUNTER, records=[])},
     savepoints=[SAVED],
     snapshots=[Snapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
-    troubles=["one line"],
+    notes=[Note("one line", "counter")],
     revoked={2, 5},
     begun_from=SAVED,
     first_version=1,

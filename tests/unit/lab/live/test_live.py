@@ -381,7 +381,7 @@ def test_a_job_that_another_process_has_claimed_offers_nothing_keeps_nothing_and
     with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
         told = len(kept)
         job.inner.deposed = True
-        job.inner.troubles.append("something to be kept")
+        job.inner.note("something to be kept")
         assert job.ended.wait(10)
         assert (job.state, job.why, len(kept)) == ("failed", "another one drives", told)
     given = {"resumed": lambda: kept[-1], "resume": depose}
@@ -401,8 +401,8 @@ def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypa
         stopping = threading.Thread(target=job.stop)
         stopping.start()
         assert wait_until(lambda: job.state == "stopping", 60)
-        job.inner.troubles.append("something new")
-        assert wait_until(lambda: journals[-1]["troubles"] == ["something new"], 60)
+        job.inner.note("something new")
+        assert wait_until(lambda: journals[-1]["notes"] == [("something new", "")], 60)
         done.set()
         stopping.join()
 
@@ -428,8 +428,8 @@ def test_a_killed_worker_is_survived(job):
     assert wait_until(lambda: job.status()["deaths"] == 1, 60)
     assert job.do(Scale(slots=3), wait=True)["outcome"] == "complete"
     assert job.inner.calls == ["start", "recover"]
-    (trouble,) = job.status()["troubles"]
-    assert "s after the load began (killed); everything since its beginning was done again" in trouble
+    (note,) = job.status()["notes"]
+    assert "s after the load began (killed); everything since its beginning was done again" in note
 
 
 def test_a_job_that_cannot_recover_says_why_in_one_line(job, monkeypatch):

@@ -1,0 +1,60 @@
+"""What is told of a job while it goes on: what happens to its state now, and what did not go as planned."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Phase(StrEnum):
+    """Of a stage, or of the whole run."""
+
+    WARMING_UP = "warming up"
+    STEADY = "steady"
+    PLANNING = "planning"
+    COPYING = "copying"
+    PREPARING = "preparing"
+    MOVING = "moving"
+    MIGRATED = "migrated"
+    LATE = "late"
+    ROLLED_BACK = "rolled back"
+    STRUCK = "struck"
+    SAVEPOINT = "savepoint"
+    STOPPING = "stopping"
+    STARTING_ANEW = "starting anew"
+    RESTORING = "restoring"
+    RESTORED = "restored"
+    RECOVERING = "recovering"
+    RECOVERED = "recovered"
+    CATCHING_UP = "catching up"
+
+    @property
+    def of_stage(self) -> bool:
+        """Whether a stage has it for itself: the others have one of their own."""
+        return self in _OF_STAGE
+
+
+_OF_STAGE = {
+    *(Phase.WARMING_UP, Phase.STEADY, Phase.PLANNING, Phase.COPYING, Phase.PREPARING, Phase.MOVING),
+    *(Phase.MIGRATED, Phase.LATE, Phase.ROLLED_BACK, Phase.STRUCK),
+}
+
+
+class Doing(NamedTuple):
+    """What is being done. ``words``: instead of the name of the phase; ``stage``: empty if that is the only one."""
+
+    phase: Phase
+    words: str = ""
+    stage: str = ""
+
+    def __str__(self) -> str:
+        words = self.words or self.phase.value
+        return f"{self.stage}: {words}" if self.stage else words
+
+
+class Note(NamedTuple):
+    """Something that did not go as planned. ``stage``: empty if it is about all of the job, or the only one."""
+
+    text: str
+    stage: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.text}" if self.stage else self.text
