@@ -5,48 +5,18 @@ It is not the notebook's: it goes on when the kernel ends, and the next kernel f
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from keyshift.analysis.plots.live import History
 from keyshift.control.background import Client, await_end, start, stopped
 from keyshift.control.files import JobFile, Jobs
-from keyshift.experiment.commands import Command, command_of
+from keyshift.experiment.commands import LONGEST_S, Command, script_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.progress import Say, progress
 from keyshift.results.manifest import Manifest, validate
 
 LOOK_S = 0.4  # between two looks at a job: it is seen at least twice a second
-LONGEST_S = 3600.0  # of a script, which nobody watches
-
-
-class Action(NamedTuple):
-    """Something that is asked of a job when its load has lasted ``at_s`` seconds."""
-
-    at_s: float
-    command: Command
-
-
-def script_of(lines: Sequence[str]) -> list[Action]:
-    """Of lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
-
-    Raises BadInput for a line that is none.
-    """
-    return sorted(map(_action, lines), key=lambda action: action.at_s)
-
-
-def _action(line: str) -> Action:
-    at, _, words = str(line).partition(":")
-    try:
-        at_s = float(at)
-    except ValueError:
-        raise BadInput(f"script {line!r}: must be a second and a command, `4: scale 4`") from None
-    if not 0 <= at_s < LONGEST_S:
-        raise BadInput(f"script {line!r}: its second must be from 0 to {LONGEST_S:g}")
-    try:
-        return Action(at_s, command_of(words.split()))
-    except BadInput as error:
-        raise BadInput(f"script {line!r}: {error}") from None
 
 
 class WatchedJob:

@@ -5,7 +5,7 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -16,6 +16,7 @@ from keyshift.registry import named_values, unknown
 from keyshift.wire.faults import Fault, parse_now
 
 Target = int | dict[int, int]
+LONGEST_S = 3600.0  # of a script
 UNDER_WAY = "under way"  # the outcome of a migration until it is over
 
 
@@ -191,3 +192,32 @@ def command_of(words: Sequence[str]) -> Command:
         wanted = " ".join(f"<{name}>" if field.is_required() else f"[{name}]" for name, field in fields.items())
         raise BadInput(f"{' '.join(words)!r}: must be `{f'{verb} {wanted}'.strip()}`")
     return command(verb, dict(zip(fields, values, strict=False)))
+
+
+class Asked(NamedTuple):
+    """Something that is asked of a job when its load has lasted ``at_s`` seconds."""
+
+    at_s: float
+    command: Command
+
+
+def script_of(lines: Sequence[str]) -> list[Asked]:
+    """Of lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
+
+    Raises BadInput for a line that is none.
+    """
+    return sorted(map(_asked, lines), key=lambda asked: asked.at_s)
+
+
+def _asked(line: str) -> Asked:
+    at, _, words = str(line).partition(":")
+    try:
+        at_s = float(at)
+    except ValueError:
+        raise BadInput(f"script {line!r}: must be a second and a command, `4: scale 4`") from None
+    if not 0 <= at_s < LONGEST_S:
+        raise BadInput(f"script {line!r}: its second must be from 0 to {LONGEST_S:g}")
+    try:
+        return Asked(at_s, command_of(words.split()))
+    except BadInput as error:
+        raise BadInput(f"script {line!r}: {error}") from None

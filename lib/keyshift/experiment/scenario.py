@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from keyshift.experiment.commands import Asked, Command, script_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
@@ -97,7 +98,15 @@ class Hit:
     fault: Fault
 
 
-Action = Migrate | Cancel | Hit
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A command of a script."""
+
+    at_s: float
+    command: Command
+
+
+Action = Migrate | Cancel | Hit | Do
 
 
 class ScenarioPart(BaseModel):
@@ -105,9 +114,9 @@ class ScenarioPart(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto"] = Field(
+    trigger: Literal["scale", "shuffle", "balance", "zipf", "map", "auto", "script"] = Field(
         default="scale",
-        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, a map, or auto",
+        description="scale to to_slots, shuffle affected groups, balance measured load or Zipf mass, map, auto, script",
     )
     trigger_s: float = Field(
         default=8.0, ge=0, description="seconds of measured time before the migration, or the first look (trigger auto)"
@@ -126,6 +135,10 @@ class ScenarioPart(BaseModel):
     )
     affected: int = Field(default=64, ge=1, description="groups that change their slot (trigger shuffle)")
     moves: Text = Field(default="", description="groups and their new slots, 0:3,7:1 (trigger map)")
+    script: Text = Field(
+        default="",
+        description="commands of `keyshift job`, and when: 4: scale 3; 9: plan matched 2; 12: double (trigger script)",
+    )
     fault: Text = Field(
         default="",
         description="what fails, and when: kill:source@transfer, stop:slot@4:3s, restart:kafka@switch, kill:slot@12.5",
@@ -158,7 +171,7 @@ class ScenarioPart(BaseModel):
                 return [Balance(slots)]
             case "zipf":
                 return [BalanceZipf(skew, slots)]
-            case "auto":  # nobody knows before
+            case "auto" | "script":  # nobody knows before
                 return []
         return [Map(self.slot_of_group(), slots)]
 
@@ -175,9 +188,15 @@ class ScenarioPart(BaseModel):
             )
         return found
 
+    def commands(self) -> list[Asked]:
+        """What ``script`` says, in the order of the times. Raises BadInput."""
+        return script_of([line for line in self.script.split(";") if line.strip()])
+
     def actions(self, changes: Sequence[Change]) -> list[Action]:
         """What happens to the job, and when, in this order. Raises BadInput."""
         actions: list[Action] = [Hit(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
+        if self.trigger == "script":
+            actions += [Do(asked.at_s, asked.command) for asked in self.commands()]
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
             cancels = number and self.on_overlap == "cancel"

@@ -162,6 +162,7 @@ class RunSpec:
         if run.verify == SNAPSHOTS and not job.snapshot_s:
             raise BadInput(f"verify = {run.verify}: no snapshots are taken; set snapshot_s")
         self._check_autoscaler()
+        self._check_script()
         self._check_faults()
         tasks = [job.routers, *self.tasks.values()]
         rows = sum(senders * slots for senders, slots in pairwise(tasks)) * 1000 / run.frame_ms
@@ -195,6 +196,14 @@ class RunSpec:
             raise BadInput(
                 f"slots = {slots}: trigger = auto begins between slots_min = {least} and slots_max = {most}; change one"
             )
+
+    def _check_script(self) -> None:
+        scenario, commands = self.scenario, self.scenario.commands()
+        if (scenario.trigger == "script") != bool(commands):
+            raise BadInput(f"script = {scenario.script!r}: there is a script if, and only if, trigger = script")
+        for at_s, command in commands:
+            if at_s >= self.run.seconds:
+                raise BadInput(f"script: {command} at {at_s:g} s is not before the end, seconds = {self.run.seconds:g}")
 
     def _check_faults(self) -> None:
         run, job, text = self.run, self.job, self.scenario.fault
@@ -234,9 +243,9 @@ class RunSpec:
         for name in wanted:
             if name not in known:
                 raise unknown("stage", name, [*known, ALL])
-        if self.scenario.trigger == "auto":
+        if (trigger := self.scenario.trigger) in ("auto", "script"):
             if wanted:
-                raise BadInput(f"stage = {self.scenario.stage}: trigger = auto scales all stages; leave it out")
+                raise BadInput(f"stage = {self.scenario.stage}: trigger = {trigger} may move all stages; leave it out")
             return known
         return wanted or known[-1:]
 
@@ -246,7 +255,7 @@ class RunSpec:
         match self.scenario.trigger:
             case "scale":
                 later = self.scenario.reconfigurations
-            case "auto":
+            case "auto" | "script":
                 later = [self.slots_most]
             case _:
                 later = []
@@ -258,7 +267,7 @@ class RunSpec:
 
     @property
     def slots_most(self) -> int:
-        """The most slots that the autoscaler may ask for."""
+        """The most slots that the autoscaler, or a script, may ask for."""
         return self.job.slots_max or min(2 * self.job.slots, self.workload.key_groups)
 
     @property

@@ -67,6 +67,7 @@ class Execution:
         self.feed: Feed | None = None
         self.began_at = math.nan  # the load, in seconds since the epoch; if it was resumed, in another process
         self.trigger = 0.0  # likewise, of the first migration; 0: there was none yet
+        self.rate = spec.run.rate  # events per second that are offered; of a scenario, at the beginning
         self.deaths: list[float] = []  # likewise
         self.samples: list[Sample] = []
         self._ended_at = math.nan  # likewise
@@ -149,6 +150,12 @@ class Execution:
         self.traffic.check()
         for look in self.each_look:
             look()
+
+    def change_rate(self, rate: float) -> None:
+        """Another rate from now on, events per second, of a load whose length is not known."""
+        assert self.feed is not None
+        self.feed.change_rate(rate)
+        self.rate = rate
 
     def autoscale(self, first: float, ask: Callable[[Scale, str], object]) -> None:
         """From the moment ``first`` on; see ``Autoscaler``."""

@@ -3,12 +3,17 @@
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
-from keyshift.experiment.scenario import Action, Cancel, Hit, Migrate
+from keyshift.experiment.scenario import Action, Cancel, Do, Hit, Migrate
 from keyshift.experiment.spec import RunSpec
+from keyshift.lab.controls import JobControls
 from keyshift.lab.display import Display
 from keyshift.lab.execution import LOOK_S, Execution, Script
-from keyshift.lab.system import SystemUnderTest
+from keyshift.lab.migrations import Migration, Migrations
+from keyshift.lab.stage_plans import Proposal
+from keyshift.lab.system import LiveSystem, SystemUnderTest
+from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Doing, Phase
 from keyshift.traffic.traffic import Traffic
 
@@ -18,7 +23,8 @@ def scenario_run(
 ) -> Execution:
     """A run of the scenario of ``spec``."""
     run = Execution(spec, system, traffic, display, ready, play)
-    run.load_s = spec.run.load_s
+    if spec.scenario.trigger != "script":  # which may change the rate
+        run.load_s = spec.run.load_s
     return run
 
 
@@ -31,16 +37,17 @@ def play(run: Execution) -> Script:
         run.display.enter(Doing(Phase.STEADY))
         for first in spec.changes[:1]:
             yield partial(system.announce, first)
-        run.trigger = measured + spec.scenario.trigger_s
+        if spec.scenario.trigger != "script":  # else that is the first migration
+            run.trigger = measured + spec.scenario.trigger_s
         if spec.scenario.trigger == "auto":
             run.autoscale(run.trigger, lambda change, stage: system.request(change, stage=stage))
-        migrated = False
+        controls, migrated = _controls(run), False
         for action in spec.scenario.actions(spec.changes):
             moment = measured + action.at_s
             if migrated and isinstance(action, Migrate):
                 yield from _announce(system, action, moment)
             yield moment
-            yield partial(_carry_out, system, action)
+            yield partial(_carry_out, action, system, controls)
             migrated |= isinstance(action, Migrate)
         yield run.began_at + spec.run.load_s
 
@@ -53,8 +60,25 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
         yield lambda: system.announce(action.change)
 
 
-def _carry_out(system: SystemUnderTest, action: Action) -> None:
+def _controls(run: Execution) -> JobControls:
+    system = cast(LiveSystem, run.system)  # other engines have no script
+    migrations = Migrations(system)
+
+    def migrate(proposal: Proposal) -> Migration:
+        migration = migrations.request(proposal)
+        run.trigger = run.trigger or migration.requested_at
+        return migration
+
+    return JobControls(run, system, migrate, max(run.spec.tasks.values()))
+
+
+def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:
     match action:
+        case Do(_, command):
+            try:
+                command.carry_out(controls)
+            except (BadInput, MigrationFailed, PlanRejected) as error:
+                system.note(f"`{command}` was refused: {error}")
         case Migrate(_, change, replace):
             system.request(change, replace)
         case Cancel():

@@ -6,9 +6,22 @@ from typer.main import get_command
 from keyshift.cli import app
 from keyshift.control.api import make_app
 from keyshift.control.explorer import Explorer
-from keyshift.control.watched import WatchedJob, script_of
-from keyshift.experiment.commands import COMMANDS, Cancel, Double, InjectFault, Plan, Rate, Scale, command, command_of
+from keyshift.control.watched import WatchedJob
+from keyshift.experiment.commands import (
+    COMMANDS,
+    Cancel,
+    Double,
+    InjectFault,
+    Plan,
+    Rate,
+    Scale,
+    command,
+    command_of,
+    script_of,
+)
 from keyshift.experiment.live_spec import live_spec
+from keyshift.experiment.scenario import Do
+from keyshift.experiment.spec import make_spec
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput
 from keyshift.wire.faults import Fault
@@ -38,6 +51,29 @@ def test_each_is_in_a_script_and_does_what_it_says(verb):
     job = Told()
     action.command.carry_out(job)
     assert (action.at_s, str(action.command), job.told) == (4.0, words, wanted)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_may_be_in_a_scenario(verb):
+    words, _ = WORDS[verb]
+    spec = make_spec({"trigger": "script", "script": f"4: {words}; 2: cancel", "slots_max": 8})
+    assert spec.scenario.actions(spec.changes) == [Do(2.0, Cancel()), Do(4.0, command_of(words.split()))]
+    assert set(spec.tasks.values()) == {8}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"trigger": "script"}, "there is a script if, and only if, trigger = script"),
+        ({"script": "4: cancel"}, "there is a script if, and only if, trigger = script"),
+        ({"trigger": "script", "script": "4: scael 3"}, "script '4: scael 3': unknown command 'scael': did you mean"),
+        ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
+        ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
+    ],
+)
+def test_a_script_that_is_none_is_refused(values, words):
+    with pytest.raises(BadInput, match=words):
+        make_spec(values)
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -17,9 +17,9 @@ from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import parameters, room
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import sentence, told
+from keyshift.lab.controls import JobControls
 from keyshift.lab.ending import End
 from keyshift.lab.execution import Execution
-from keyshift.lab.live.controls import LiveControls
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.run import LiveRun
 from keyshift.model.errors import KeyshiftError
@@ -182,7 +182,7 @@ class LiveJob:
         status |= run.system.status() | {
             "phase": str(run.display.doing),
             "running_s": round((self._ended_at or time.time()) - run.execution.began_at, 1),
-            "rate": run.rate,
+            "rate": run.execution.rate,
             "offered": run.offered,
             "results": run.traffic.received,
             "results_per_s": last.get("results", 0),
@@ -225,7 +225,9 @@ class LiveJob:
     def do(self, command: Command, wait: bool = False) -> dict[str, Any]:
         """Gives the answer of the command; with ``wait``, if a migration comes of it, when that is over."""
         run = self._running()
-        answer = run.inbox.ask(lambda: command.carry_out(LiveControls(run, self.most)))
+        answer = run.inbox.ask(
+            lambda: command.carry_out(JobControls(run.execution, run.system, run.migrate, self.most))
+        )
         if not (wait and command.moves):
             return answer
         migration = run.migrations.find(answer["stage"], answer["number"])

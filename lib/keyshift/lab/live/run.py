@@ -10,7 +10,7 @@ from keyshift.lab.display import Display
 from keyshift.lab.execution import LEAD_S, LOOK_S, Execution, Script
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter
-from keyshift.lab.live.migrations import Migration, Migrations
+from keyshift.lab.migrations import Migration, Migrations
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import MigrationFailed
@@ -34,7 +34,6 @@ class LiveRun:
         self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
         self.inbox = Inbox(lambda: self.state, lambda: str(display.doing))
         self.migrations = Migrations(system)
-        self.rate = spec.run.rate
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
         self.resumed: Callable[[], dict[str, Any]] | None = None  # reads the journal of the process before
         self.take_over = False  # even if that one seems to live
@@ -61,12 +60,6 @@ class LiveRun:
         self.execution.trigger = self.execution.trigger or migration.requested_at
         self._keep()  # whoever is told of it finds it again
         return migration
-
-    def change_rate(self, rate: float) -> None:
-        """Another rate from now on, events per second."""
-        assert self.execution.feed is not None
-        self.execution.feed.change_rate(rate)
-        self.rate = rate
 
     def _serve(self, run: Execution) -> Script:
         """The script."""
@@ -102,9 +95,9 @@ class LiveRun:
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
         told, run = self.system.status(), self.execution
-        mine = {"began_at": run.began_at, "trigger": run.trigger, "rate": self.rate, **self.migrations.journal()}
+        mine = {"began_at": run.began_at, "trigger": run.trigger, "rate": run.rate, **self.migrations.journal()}
         outcomes = [migration["outcome"] for migration in mine["migrations"]]
-        now = (told["attempt"], told["snapshots"], len(self.system.notes), outcomes, self.rate)
+        now = (told["attempt"], told["snapshots"], len(self.system.notes), outcomes, run.rate)
         self._journal.keep(now, lambda: self.system.journal() | mine)
 
     def _write(self, journal: Journal) -> None:
@@ -134,10 +127,10 @@ class LiveRun:
             self.traffic.await_silence()
         epoch = self.system.claim(read_journal())
         journal = read_journal()
-        self.rate, run.trigger, run.began_at = journal["rate"], journal["trigger"], journal["began_at"]
+        run.rate, run.trigger, run.began_at = journal["rate"], journal["trigger"], journal["began_at"]
         self.migrations.resume(journal)
         self.traffic.open(again=True)
-        run.feed = feed = self.traffic.feed(self.rate, self.spec.run.frame_ms, epoch=epoch)
+        run.feed = feed = self.traffic.feed(run.rate, self.spec.run.frame_ms, epoch=epoch)
         feed.await_state("ready")
         offered = self.traffic.count_offered()
         feed.skip(offered.events)

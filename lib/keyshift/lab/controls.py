@@ -1,22 +1,27 @@
-"""What commands may do with a live job, in the thread that controls it."""
+"""What commands may do with a job, in the thread that controls it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keyshift.experiment.commands import Target
 from keyshift.experiment.scenario import Change, Map, Scale
-from keyshift.lab.live.run import LiveRun
+from keyshift.lab.execution import Execution
+from keyshift.lab.migrations import Migration
+from keyshift.lab.stage_plans import Proposal
+from keyshift.lab.system import LiveSystem
 from keyshift.model.errors import BadInput
 from keyshift.planner import Strategy, change, strategies
 from keyshift.registry import unknown
 from keyshift.wire.faults import Fault
 
 
-class LiveControls:
-    """Of ``run``. ``most``: slots that a restart may lead to. See ``commands.Controls``."""
+class JobControls:
+    """Of ``system``, in ``run``; see ``commands.Controls``. ``migrate`` requests what was proposed. ``most``: of slots
+    that a restart may lead to.
+    """
 
-    def __init__(self, run: LiveRun, most: int) -> None:
-        self._run, self._most = run, most
+    def __init__(self, run: Execution, system: LiveSystem, migrate: Callable[[Proposal], Migration], most: int) -> None:
+        self._run, self._system, self._migrate, self._most = run, system, migrate, most
 
     @property
     def rate(self) -> float:
@@ -28,22 +33,22 @@ class LiveControls:
     ) -> dict[str, Any]:
         """Nothing changes between the check, the plan and the request."""
         name, point = self._stage(stage), self._point(strategy, settings or {}) if strategy else None
-        provisioned = self._run.system.status()["stages"][name]["provisioned"]
+        provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
-        migration = self._run.migrate(self._run.system.propose(name, wanted, point))
+        migration = self._migrate(self._system.propose(name, wanted, point))
         return migration.as_json() | {"steps": migration.proposal.steps_as_json()}
 
     def cancel(self) -> None:
-        """See ``LiveSystem.cancel``."""
-        self._run.system.cancel()
+        """See ``SystemUnderTest.cancel``."""
+        self._system.cancel()
 
     def change_rate(self, rate: float) -> None:
-        """See ``LiveRun.change_rate``."""
+        """See ``Execution.change_rate``."""
         self._run.change_rate(rate)
 
     def hit(self, fault: Fault) -> None:
-        """See ``LiveSystem.hit``."""
-        self._run.system.hit(fault)
+        """See ``SystemUnderTest.hit``."""
+        self._system.hit(fault)
 
     def _change(self, target: Target, provisioned: int, restarts: bool) -> Change:
         most = self._most if restarts else provisioned

@@ -1,0 +1,28 @@
+"""A run whose scenario is a script, over stand-ins; what other scenarios do is in ``test_execution``."""
+
+from small_live import Job, Traffic, without_waiting
+
+from keyshift.experiment.spec import make_spec
+from keyshift.lab.display import Display
+from keyshift.lab.scenario_script import scenario_run
+from keyshift.lab.system import KeyshiftJob
+
+SMALL = {"warmup_s": 0.1, "seconds": 1.0, "trigger_s": 0.0, "key_groups": 16, "slots": 2, "slots_max": 4}
+SCRIPT = "0.2: scale 4; 0.4: double; 0.6: scale 9; 0.7: plan all_at_once 3"
+
+
+def test_its_commands_are_carried_out_in_time_and_one_that_is_refused_is_noted(monkeypatch):
+    without_waiting(monkeypatch)
+    spec = make_spec(SMALL | {"strategy": "fluid", "trigger": "script", "script": SCRIPT})
+    job, traffic = Job(spec), Traffic()
+    system = KeyshiftJob(spec, job)
+    system.stop = system.final_state = lambda: None
+    run = scenario_run(spec, system, traffic, Display(lambda line: None), lambda: None)
+    run.execute()
+    (_, begin, length), *told = traffic.told[1:]
+    assert length is None, "else the rate could not change"
+    assert told == [("change_rate", 2 * spec.run.rate), ("end_load",)]
+    assert [len(set(each.owner)) for each in job.stages[0].assignments] == [2, 4, 3]
+    assert 0.1 + 0.2 <= run.trigger - begin < run._ended_at - begin
+    (note,) = job.notes
+    assert str(note).startswith("`scale 9` was refused: slots = 9: 4 are provisioned in this job")
