@@ -21,8 +21,7 @@ from places import here, threads_inherit
 
 from keyshift import objects
 from keyshift.control import background, files, forgetting, process
-from keyshift.driver import job
-from keyshift.driver import stage as led_stage
+from keyshift.driver import attempt, job, questions
 from keyshift.endpoints import Endpoints
 from keyshift.lab import bare_copy, execution, recording
 from keyshift.lab.live import journal as live_journal
@@ -54,8 +53,8 @@ HURRY: list[tuple[Any, str, float]] = [
     (execution, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
     (inquiry, "LOOK_S", 0.02),
-    (led_stage, "CHECK_S", 0.02),
-    (led_stage, "SETTLE_S", 3.0),
+    (questions, "CHECK_S", 0.02),
+    (questions, "SETTLE_S", 3.0),
     (protocol_logs, "ANSWER_S", 0.2),
     (background, "LOOK_S", 0.01),
     (traffic, "LOOK_S", 0.01),
@@ -94,7 +93,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
         put = patches.enter_context
         put(threads_inherit())
         put(patch.dict(os.environ, {"KEYSHIFT_HOME": str(world.folder)}))
-        for module in (job, led_stage, slot_task, routing, forgetting):
+        for module in (job, attempt, slot_task, routing, forgetting):
             session = lambda _hosts, root, _secret="", epoch=None: DrivenSession(world, root, epoch)  # noqa: E731
             put(patch.object(module, "Coordination", session))
         for where, name, instead in [

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from nodes import Ensemble, Session
 
+from keyshift.driver.attempt import StageAttempt, Unfinished
 from keyshift.driver.job import Job
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied, ServiceUnavailable
@@ -53,33 +54,41 @@ class MortalSession(Session):
             raise Died
 
 
-class MortalStage(LedStage):
-    """``LedStage``, with coordinators that may die anywhere."""
+class MortalAttempt(StageAttempt):
+    """``StageAttempt``, with coordinators that may die anywhere."""
 
-    def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
+    def __init__(self, stage: "MortalStage", *arguments: Any) -> None:
+        self._stage = stage
         super().__init__(*arguments)
-        self._ensemble, self._dies = ensemble, dies
-        self._session: MortalSession | None
-        self.deaths = 0
 
-    def _new_session(self) -> Any:
-        config = self.config
+    def _new_session(self, leads: bool) -> Any:
+        config, stage = self.config, self._stage
         epoch = Epoch(config.job, config.epoch)
-        if self.coordination is None:  # the first one is the stage's own
-            return Session(self._ensemble, config.root, epoch)
-        return MortalSession(self._ensemble, config.root, self._dies, epoch)
+        if not leads:
+            return Session(stage.ensemble, config.root, epoch)
+        return MortalSession(stage.ensemble, config.root, stage.dies, epoch)
 
     def _lead(self) -> None:
         while True:
-            coordinator, session = self._coordinator, self._session
-            assert coordinator is not None and session is not None
+            session: Any = self._session
             try:
-                return coordinator.lead(session.look)
+                return self.coordinator.lead(session.look)
             except (Died, ServiceUnavailable) as error:
                 if not session.dead.is_set() or isinstance(error, QueryDied):
                     raise
-                self.deaths += 1
-                self._succeed(coordinator, session)
+                self._stage.deaths += 1
+                self._succeed()
+
+
+class MortalStage(LedStage):
+    """``LedStage`` with such attempts."""
+
+    def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ensemble, self.dies, self.deaths = ensemble, dies, 0
+
+    def _new_attempt(self, left: Unfinished) -> MortalAttempt:
+        return MortalAttempt(self, self.config, left, self.say, lambda phase: self.at_phase(self, phase))
 
 
 class LedJob(Job):

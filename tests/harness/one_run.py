@@ -30,8 +30,7 @@ from nodes import Ensemble, Session
 from shape import Shape, draw
 
 from keyshift import objects
-from keyshift.driver import job
-from keyshift.driver import stage as led_stage
+from keyshift.driver import attempt, job
 from keyshift.driver.snapshotter import MARK
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
@@ -93,7 +92,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
 def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
-        for module in (job, led_stage, slot_task, routing):
+        for module in (job, attempt, slot_task, routing):
             session = lambda _hosts, root, _secret="", epoch=None: Session(ensemble, root, epoch)  # noqa: E731
             patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (
@@ -215,7 +214,7 @@ class Run:
     def _look_behind(self) -> dict[str, set[tuple[int, int]]]:
         """By stage: units, and slots that have keys of them which are elsewhere, too."""
         for stage in self._job.stages:
-            answers = stage.measure().items()
+            answers = stage.ask.measure().items()
             left = {(unit, slot) for slot, answer in answers for unit in answer.left_behind}
             self._left_behind[stage.name] = left
         return self._left_behind
@@ -241,7 +240,7 @@ class Run:
         """The steps of a migration, and copies before them if the strategy wants some."""
         point = self.shape.point.phase(number)
         if self._rng.random() < 0.3:
-            self.seen["measured"] += len(stage.measure())
+            self.seen["measured"] += len(stage.ask.measure())
         heat = [self._rng.random() for _ in current.owner]
         target, known = self._first or self._draw_target(stage, current), self._first is not None
         self._targets[stage.name], self._first = target, None
@@ -255,9 +254,9 @@ class Run:
 
     def _copy(self, stage: MortalStage, copies: Any, point: Any) -> None:
         if copies:
-            stage.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
+            stage.ask.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
             if self._rng.random() < 0.5:
-                answers = stage.await_copies() or {}
+                answers = stage.ask.await_copies() or {}
                 self.seen["copied"] += sum(answer.units for answer in answers.values())
 
     def _draw_target(self, stage: MortalStage, current: Assignment) -> Assignment:

@@ -13,9 +13,10 @@ from unittest.mock import patch
 from nodes import Session
 from one_run import Outcome, run
 
+from keyshift.driver.attempt import Unfinished
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.snapshotter import Snapshotter
-from keyshift.driver.stage import LedStage, Unfinished
+from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Mode
 from keyshift.protocol import coordinator as protocol

@@ -27,7 +27,8 @@ class Stage:
 
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
-        self.assignments, self.requests, self.under_way, self.measured = [spec.start()], [], [], 0
+        self.assignments, self.requests, self.new_records, self.measured = [spec.start()], [], [], 0
+        self.ask = self
         self.doing, self.several = Doing(Phase.STEADY), len(spec.workload.stages) > 1
 
     @property

@@ -253,7 +253,7 @@ class Job:
         self.snapshots.clear()
         self._start(list(after.values()), savepoint.offsets)
         self._say(Doing(Phase.RESTORING))
-        restored = {stage.name: stage.await_restored() for stage in self.stages}
+        restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
         self._say(Doing(Phase.RESTORED))
         unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
         times = begun_us, aligned_us, stopped_us
@@ -387,12 +387,12 @@ class Job:
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say(Doing(Phase.SAVEPOINT))
         self._end_snapshots()  # nothing goes on behind this one
-        self.stages[0].tell(nodes.SAVEPOINT, name)
+        self.stages[0].ask.tell(nodes.SAVEPOINT, name)
         manifest = Manifest()
         for stage in self.stages:
             wanted = participants(stage.config)
             what = f"savepoint {name} of {stage.name}"
-            said = stage.answers(nodes.saved(name), wanted, what, lambda: self._output.received)
+            said = stage.ask.answers(nodes.saved(name), wanted, what, lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)
         store = SavepointStore(config.endpoints, config.job)
         store.commit(name, manifest, workload=config.workload, parameters=config.parameters)

@@ -98,4 +98,4 @@ class Strikes:
         elif fault.who == "coordinator":
             stage.fail(fault)
         else:
-            stage.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
+            stage.ask.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))

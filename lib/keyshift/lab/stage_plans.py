@@ -117,7 +117,7 @@ class StagePlans:
             self.led.say(Doing(Phase.COPYING))
             copying = time.perf_counter()
             self._copy(plan.copies, point)
-            self.led.await_copies()
+            self.led.ask.await_copies()
             self.replicate_s = (self.replicate_s or 0.0) + time.perf_counter() - copying
         elif plan.copies and number != self._announced:
             self._copy(plan.copies, point)
@@ -143,19 +143,20 @@ class StagePlans:
 
     def copied(self) -> Copied | None:
         """For all migrations so far; waits until copies are close. None if nothing was copied."""
-        answers = self.led.await_copies()
+        answers = self.led.ask.await_copies()
         copied = [*self._copied, *([] if answers is None else [_copied(answers)])]
         return Copied(sum(each.bytes for each in copied), sum(each.seconds for each in copied)) if copied else None
 
     def end_copies(self) -> None:
         """None are kept for what comes now."""
-        self.led.end_copies()
+        self.led.ask.end_copies()
         self.replicate_s, self._copied = None, []
 
     def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
         led, owner = self.led, self.led.assignment.owner
-        moving = {slot for record in led.under_way for m in record.step.moves for slot in (m.source, m.destination)}
+        under_way = [record for record in led.new_records if record.outcome == "under way"]
+        moving = {slot for record in under_way for m in record.step.moves for slot in (m.source, m.destination)}
         slots = {
             slot: {
                 "units": owner.count(SlotId(slot)),
@@ -201,7 +202,7 @@ class StagePlans:
     def _heat(self) -> list[float]:
         """Records per second of each unit since the attempt began."""
         heat = [0.0] * len(self.led.assignment.owner)
-        for measures in self.led.measure().values():
+        for measures in self.led.ask.measure().values():
             for unit, number in measures.records:
                 heat[unit] += number / measures.seconds
         return heat
@@ -209,9 +210,9 @@ class StagePlans:
     def _copy(self, copies: tuple[Move, ...], point: Strategy) -> None:
         job = self._spec.job
         if copies:
-            if answers := self.led.copied_by_now():  # by now those of the migration before are, or never will be
+            if answers := self.led.ask.copied_by_now():  # by now those of the migration before are, or never will be
                 self._copied.append(_copied(answers))
-            self.led.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
+            self.led.ask.copy(copies, job.copy_every_s, job.copy_lag_keys, point.handover == "whole")
 
 
 def _copied(answers: Mapping[int, CopiesClose]) -> Copied:

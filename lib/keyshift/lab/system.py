@@ -60,7 +60,7 @@ class SystemUnderTest(Protocol):
 
     def measure(self) -> Mapping[str, Mapping[int, Measured]]:
         """What each slot of each stage has measured since the system started or was recovered; see
-        ``LedStage.measure``.
+        ``Questions.measure``.
         """
 
     @property
@@ -259,7 +259,7 @@ class KeyshiftJob:
 
     def measure(self) -> dict[str, dict[int, Measured]]:
         """Asks the slots."""
-        return {stage.name: stage.measure() for stage in self._job.stages}
+        return {stage.name: stage.ask.measure() for stage in self._job.stages}
 
     def require_driver(self) -> None:
         """Of the job."""
@@ -332,7 +332,7 @@ class KeyshiftJob:
         self._told = {"measured_at": time.time()} | self.copied()
         self._job.savepoint()
         self._told["of_stages"] = {
-            name: {"measures": measures[name], "left_behind": plans.led.left_behind()}
+            name: {"measures": measures[name], "left_behind": plans.led.ask.left_behind()}
             for name, plans in self._plans.items()
         }
         self._job.read_log()

@@ -12,8 +12,8 @@ from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift import objects
+from keyshift.driver import attempt, questions
 from keyshift.driver import job as module
-from keyshift.driver import stage as led_stage
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK, Snapshot
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
@@ -167,7 +167,7 @@ def job(monkeypatch):
     queries = []
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
-    for each in (module, led_stage):
+    for each in (module, attempt):
         monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Nodes(all_of, root, epoch))
     offsets = []
 
@@ -334,8 +334,8 @@ def snapshot(version, offset):
 
 
 def switch_to(job, *versions):
-    job.counter._coordinator.history += Assignments(Assignment(version, START.owner) for version in versions)
-    job.counter._coordinator._machine.assignment = job.counter._coordinator.history[-1]
+    job.counter.led.history += Assignments(Assignment(version, START.owner) for version in versions)
+    job.counter.led._machine.assignment = job.counter.led.history[-1]
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
@@ -416,7 +416,7 @@ def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
     job.counter.request(plan_of)
     assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
     switched = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (1, 0, 1, 1)))
-    job.counter._coordinator._machine.assignment = switched
+    job.counter.led._machine.assignment = switched
     job.recover()
     assert job.counter.assignment.owner == switched.owner
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[1:2], MOVES[1:]], 10, 0.01)
@@ -439,7 +439,7 @@ def test_a_request_that_had_not_begun_when_the_query_died_is_done_in_the_next_at
     threading.Timer(0.2, dead.set).start()
     job.recover()
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
-    assert len(planned) == 2 and len(job.counter.led()._machine.unbegun) == 1, "the second one waits"
+    assert len(planned) == 2 and len(job.counter.led._machine.unbegun) == 1, "the second one waits"
 
 
 def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
@@ -575,31 +575,31 @@ def test_a_job_asks_one_slot_to_die(job):
 
 
 def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
-    first, planned = job.counter.led(), []
+    first, planned = job.counter.led, []
     job.hit(*parse("kill:coordinator@4"))
     job.counter.request(lambda current: planned.append(current.version) or ())
-    assert wait_until(lambda: job.counter.led() is not first and not job.counter.busy, 60)
+    assert wait_until(lambda: job.counter.led is not first and not job.counter.busy, 60)
     assert planned == [START.version]
     job.check()
     assert [str(fault) for fault in job.strikes.done] == ["kill:coordinator@4"]
 
 
 def test_copies_do_not_outlive_an_attempt(job):
-    job.counter.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
+    job.counter.ask.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
     name = job.all_of.published[-1][1].id
     job.all_of.below[copied(name).path] = {"0": CopiesClose(1, 2, 7, 1, 5)}
-    assert job.counter.await_copies() == {0: CopiesClose(1, 2, 7, 1, 5)}
+    assert job.counter.ask.await_copies() == {0: CopiesClose(1, 2, 7, 1, 5)}
     job.recover()
-    assert job.counter.await_copies() is None
+    assert job.counter.ask.await_copies() is None
 
 
 def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):
     job.all_of.left = [[], [3], [3]]
-    assert job.counter.left_behind() == set()
+    assert job.counter.ask.left_behind() == set()
     assert Counter(path for path, _ in job.all_of.published)["measure"] == 3
     job.all_of.left = [[3]] * 1000
-    monkeypatch.setattr(led_stage, "SETTLE_S", 0.5)
-    assert job.counter.left_behind() == {(3, 0)}
+    monkeypatch.setattr(questions, "SETTLE_S", 0.5)
+    assert job.counter.ask.left_behind() == {(3, 0)}
 
 
 def test_steps_are_led_as_long_as_the_job_runs(job):
@@ -638,7 +638,7 @@ def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_not
     other = claimed_by_another(job)
     published, queries = len(job.all_of.published), len(job.queries)
     job.queries[0].stop()  # and its query dies, too
-    for act in (job.require_driver, job.recover, job.counter.measure, job.savepoint, job.end):
+    for act in (job.require_driver, job.counter.ask.measure, job.savepoint, job.recover, job.end):
         with pytest.raises(Deposed):
             act()
     assert (len(job.all_of.published), len(job.queries)) == (published, queries)
@@ -659,13 +659,13 @@ def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
     """Slots of the old query may go on under that one, and what they say under it is revoked."""
     later = Assignment(START.version + 3, START.owner)
-    job.counter._coordinator._coordination.publish(ASSIGNMENT, PublishAssignment(later))
+    job.counter.led._coordination.publish(ASSIGNMENT, PublishAssignment(later))
     job.all_of.below[f"0/{CONFIG.stage}/assignment"] = PublishAssignment(later)
     job.all_of.below[""] = ["0"]
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.claim()
     with pytest.raises(Deposed):
-        job.counter._coordinator._coordination.publish(ASSIGNMENT, PublishAssignment(later))
+        job.counter.led._coordination.publish(ASSIGNMENT, PublishAssignment(later))
     other.resume(job.past())
     assert other.stage("counter").begins[-1] == START.version + 4
     assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked

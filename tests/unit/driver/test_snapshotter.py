@@ -76,6 +76,12 @@ class Job:
             raise Deposed("another one drives")
 
 
+class Stage(SimpleNamespace):
+    """As much of one as is asked for; who leads it may change."""
+
+    led = property(lambda stage: stage.made.job)
+
+
 @pytest.fixture
 def made(monkeypatch):
     """``made.complete``, ``made.notes``; ``made.job`` before ``made.begin()``."""
@@ -85,7 +91,7 @@ def made(monkeypatch):
 
     def begin(deadline_s=10.0, revoked=(), **settings):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
-        stage = SimpleNamespace(config=config, name="counter", participant=one.job, led=lambda: one.job)
+        stage = Stage(config=config, name="counter", participant=one.job, made=one)
         lists = one.complete, one.taken
         given = one.notes.append, threading.Lock(), lambda: one.needed, revoked
         snapshotter = Snapshotter(config, [stage], one.job, *lists, *given)

@@ -24,7 +24,7 @@ class Job:
     name = "counter"
 
     def __init__(self, spec):
-        self.stages = [self]
+        self.stages, self.ask = [self], self
         self.assignment, self.copied, self.requests, self.restarted, self.notes = spec.start(), [], [], [], []
         self.busy, self.cancelled, self.dies_in_restart = False, 0, False
         self.strikes = SimpleNamespace(busy=False, done=[], struck=[])

@@ -59,7 +59,7 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
     """Of a job that has stopped; its last savepoint is the final state.
 
     ``of_stages``: what else is known of each stage, by its name: fields of ``StageEnd``, and ``left_behind``, see
-    ``LedStage.left_behind``. ``told``: other fields.
+    ``Questions.left_behind``. ``told``: other fields.
     """
     store, final = SavepointStore(job.config.endpoints, job.config.job), job.savepoints[-1]
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}

@@ -1,0 +1,128 @@
+"""One attempt of a stage: its place in ZooKeeper, and whoever leads it."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps, publish_plan
+from keyshift.model.keys import Assignment, Step
+from keyshift.model.notes import Doing
+from keyshift.protocol.coordinator import PublishAssignment
+from keyshift.wire import nodes
+from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.epoch import Epoch
+
+Say = Callable[[Doing], None]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What an attempt has left to the next one: its newest assignment, under which its slots may have answered; the
+    steps of its plan that had not switched; requests that had not begun.
+    """
+
+    assignment: Assignment
+    steps: Sequence[Step] = ()
+    requests: Sequence[MakeSteps] = ()
+
+
+class StageAttempt:
+    """When it is made, its tasks find what they need; whoever leads it first goes on with what is ``left``.
+
+    It leads from ``start`` to ``end``, with another coordinator if one dies, and is in ZooKeeper until ``leave``.
+    ``request``, ``cancel`` and ``check`` are for any thread. ``say`` and ``at_phase`` (where a step begins) are called
+    by the leader's thread.
+    """
+
+    def __init__(self, config: JobConfig, left: Unfinished, say: Say, at_phase: Callable[[str], None]) -> None:
+        self.config, self._say, self._at_phase = config, say, at_phase
+        self.participant = self._new_session(leads=False)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.participant.close)
+            self.participant.begin()
+            if left.steps:
+                publish_plan(self.participant, f"of attempt {config.attempt - 1}", left.steps)
+            self.participant.publish(nodes.ASSIGNMENT, PublishAssignment(left.assignment))
+            self.coordinator, self._session = self._elected_next(left.assignment)
+            stack.pop_all()
+        for make_steps in left.requests:
+            self.coordinator.request(make_steps)
+        self._changing = threading.Lock()  # who leads, and who asks for something
+        self._ending, self.over = False, False  # over: nobody leads any more
+        self._failure: BaseException | None = None  # what ended the coordinator
+        name = f"keyshift-leader-{config.stage}"
+        self._leader = threading.Thread(target=self._try_to_lead, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Lead, until ``end``."""
+        self._leader.start()
+
+    def check(self) -> None:
+        """Raises whatever ended the coordinator, or the connection with ZooKeeper."""
+        if self._failure is not None:
+            raise self._failure
+        self.participant.check()
+
+    def request(self, make_steps: MakeSteps, replace: bool) -> None:
+        """See ``Coordinator.request``."""
+        with self._changing:
+            self.coordinator.request(make_steps, replace)
+
+    def cancel(self) -> None:
+        """See ``Coordinator.cancel``."""
+        with self._changing:
+            self.coordinator.cancel()
+
+    def end(self) -> None:
+        """Lead no more."""
+        if self._leader.ident is not None:
+            with self._changing:
+                self._ending = True
+                self.coordinator.end()
+            self._leader.join()
+        self.over = True
+
+    def leave(self) -> None:
+        """Leave ZooKeeper, after ``end`` and the end of the query."""
+        self.coordinator.await_planner()  # which sees that the query has ended
+        for session in (self._session, self.participant):
+            session.close()
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def _new_session(self, leads: bool) -> Coordination:
+        """``leads``: a coordinator's own, which ends with it."""
+        config = self.config
+        return Coordination(config.endpoints.zookeeper, config.root, config.token, Epoch(config.job, config.epoch))
+
+    def _elected_next(self, assignment: Assignment) -> tuple[Coordinator, Coordination]:
+        config, session = self.config, self._new_session(leads=True)
+        given = session, config.job, assignment, config.deadline_s, config.slots, self._say, self._at_phase
+        return Coordinator(*given), session
+
+    def _try_to_lead(self) -> None:
+        try:
+            self._lead()
+        except BaseException as error:  # the controlling thread's now
+            self._failure = error
+
+    def _lead(self) -> None:
+        while True:
+            try:
+                return self.coordinator.lead(self._session.check)
+            except CoordinatorDied:
+                self._succeed()
+
+    def _succeed(self) -> None:
+        """Another one is to be elected: from now on it leads."""
+        before = self.coordinator
+        before.await_planner()  # which publishes nothing any more
+        self._session.close()
+        coordinator, self._session = self._elected_next(before.assignment)
+        with self._changing:
+            coordinator.inherit(before)
+            self.coordinator = coordinator
+            if self._ending:
+                coordinator.end()

@@ -1,0 +1,114 @@
+"""What the driver asks the slots and routers of an attempt, and what it orders of them."""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TypeVar
+
+from keyshift.driver.attempt import StageAttempt
+from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.keys import Move
+from keyshift.model.records import Measured
+from keyshift.runtime.protocol_log import Event
+from keyshift.waiting import wait_until
+from keyshift.wire import inquiry, nodes, protocol_logs
+from keyshift.wire.nodes import Folder, Node
+
+SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
+CHECK_S = 0.2  # between two looks at them
+T = TypeVar("T")
+
+
+class Questions:
+    """Of one attempt. ``measure`` is for any thread, all else is for one controlling thread.
+
+    Methods that wait raise what ``alive`` raises, MigrationFailed if a slot does not answer in time, and
+    ServiceUnavailable if a service is not there any more.
+    """
+
+    def __init__(self, attempt: StageAttempt, alive: Callable[[], None]) -> None:
+        self._attempt, self._alive = attempt, alive
+        self._measuring = threading.Lock()  # a question hides the one before it
+        self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
+
+    def tell(self, node: Node[T], value: T) -> None:
+        """Publish something for the tasks of the stage."""
+        self._attempt.participant.publish(node, value)
+
+    def answers(
+        self, folder: Folder[T], wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[str, T]:
+        """See ``inquiry.answers``."""
+        participant, within_s = self._attempt.participant, self._attempt.config.deadline_s
+        return inquiry.answers(participant, folder, wanted, what, within_s, self._alive, progress)
+
+    def by_slot(
+        self, folder: Folder[T], slots: Collection[int], what: str, progress: Callable[[], object] = lambda: None
+    ) -> dict[int, T]:
+        """What each of ``slots`` answers in ``folder``."""
+        said = self.answers(folder, set(map(str, slots)), what, progress)
+        return {int(slot): said[slot] for slot in sorted(said)}
+
+    def measure(self) -> dict[int, Measured]:
+        """What each slot has seen since the attempt began."""
+        with self._measuring:
+            name = secrets.token_hex(3)
+            self.tell(nodes.MEASURE, name)
+            measured = self.by_slot(nodes.measured(name), range(self._attempt.config.slots), "measure")
+            self._attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
+            return measured
+
+    def left_behind(self) -> set[tuple[int, int]]:
+        """Units, and slots that have keys of them which are elsewhere, too. They are told soon that they may go."""
+        left: set[tuple[int, int]] = set()
+
+        def settled() -> bool:
+            nonlocal left
+            left = {(unit, slot) for slot, measured in self.measure().items() for unit in measured.left_behind}
+            return not left
+
+        wait_until(settled, SETTLE_S, CHECK_S)
+        return left
+
+    def await_restored(self) -> dict[int, nodes.Restored]:
+        """What each slot says of the units that it has restored, as soon as it has all of them."""
+        progress = partial(self._attempt.participant.read_below, nodes.RESTORING)
+        return self.by_slot(nodes.RESTORED, range(self._attempt.config.slots), "the restore", progress)
+
+    def read_log(self, alive: bool) -> list[Event]:
+        """The last protocol events, of slots and routers as far as they answer. ``alive``: the query."""
+        attempt = self._attempt
+        with contextlib.suppress(ServiceUnavailable):  # then nobody answers
+            places = attempt.config.slots + attempt.config.routers
+            return protocol_logs.gather(attempt.participant, places, attempt.coordinator.records.values(), alive)
+        return []
+
+    # -- copies, which do not outlive an attempt ----------------------------------------------------------------------
+
+    def copy(self, copies: tuple[Move, ...], every_s: float, lag_keys: int, whole: bool) -> None:
+        """Keep copies of units at other slots from now on (unit, owner, holder)."""
+        name = secrets.token_hex(3)
+        self.tell(nodes.COPIES, nodes.CopiesWanted(name, copies, every_s, lag_keys, whole))
+        self._copying = name, {move.source for move in copies}
+
+    def end_copies(self) -> None:
+        """Keep none from now on."""
+        if self._copying is not None:
+            self.copy((), 1.0, 0, whole=False)
+            self._copying = None
+
+    def await_copies(self) -> dict[int, nodes.CopiesClose] | None:
+        """Until the copies ordered last are close; what each owner measured. None if there are none."""
+        if self._copying is None:
+            return None
+        name, owners = self._copying
+        return self.by_slot(nodes.copied(name), owners, "copying")
+
+    def copied_by_now(self) -> dict[int, nodes.CopiesClose]:
+        """Of the copies ordered last, what those owners measured whose are close by now."""
+        if self._copying is None:
+            return {}
+        name, _ = self._copying
+        return {int(slot): said for slot, said in self._attempt.participant.read_below(nodes.copied(name)).items()}
