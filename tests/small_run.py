@@ -14,6 +14,7 @@ SMALL = {
     "key_groups": 32,
     "deadline_s": 120.0,  # of a phase: the machine may be busy
 }
+SMALL_LIVE = {name: value for name, value in SMALL.items() if name not in ("seconds", "trigger_s")}  # until stopped
 
 
 def spec(**values: object) -> RunSpec:

@@ -8,9 +8,7 @@ from keyshift.experiment.commands import Cancel, Plan, Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.planner import strategies
 from keyshift.waiting import wait_until
-from small_run import SMALL, at_night, spec
-
-SMALL_LIVE = {name: value for name, value in SMALL.items() if name not in ("seconds", "trigger_s")}
+from small_run import SMALL_LIVE, at_night, spec
 
 
 @pytest.mark.parametrize("strategy", ["fluid", "stop_restart"])
