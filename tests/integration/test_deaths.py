@@ -120,7 +120,6 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
     job = lab.start(live_spec(SMALL_LIVE | {"snapshot_s": 1.0, "recoveries": 3}))
     try:
         assert wait_until(lambda: job.status()["snapshots"] >= 2, 300)
-        job.scale(3)
         job.do(InjectFault(fault="kill:slot"))
         assert wait_until(lambda: len(damaged) == 3, 300)
     finally:
