@@ -18,6 +18,7 @@ PROCESSES = "processes"
 # Growth per hour that counts as none, beside what chance explains.
 MEMORY_MIB, MEMORY_SHARE = 4.0, 0.02  # of a process, and of its median: the larger of the two
 COUNTS = 1.0  # threads, files, processes
+Points = tuple[list[float], list[float]]  # seconds since the beginning of a life, and values
 BINS = 240  # of the soak, at the least
 
 
@@ -42,17 +43,21 @@ class Happened:
 
 @dataclass(frozen=True)
 class Grown:
-    """The growth of one measure of a role; ``found`` is None if no process lived long enough to tell."""
+    """The growth of one measure of a role; ``found`` is None if no process lived long enough to tell. ``late``: in the
+    second half of each life; one step up is no growth.
+    """
 
     role: str
     measure: str
     found: Growth | None
+    late: Growth | None
     tolerance: float  # per hour
 
     @property
     def leaks(self) -> bool:
         """Whether it grows, and not by chance or a little."""
-        return self.found is not None and not self.found.flat(self.tolerance)
+        both = [each for each in (self.found, self.late) if each is not None]
+        return bool(both) and not any(each.flat(self.tolerance) for each in both)
 
     def cells(self) -> tuple[str, ...]:
         """For a table."""
@@ -75,15 +80,24 @@ def grown(samples: Sequence[Sample], warm_up_s: float) -> list[Grown]:
         lives = [one for _, one in some.groupby("pid")]
         for measure in MEASURES:
             measured = [one.dropna(subset=[measure]) for one in lives]
-            seen = growth([(one["age_s"].tolist(), one[measure].tolist()) for one in measured], warm_up_s, bin_s)
+            points = [(one["age_s"].tolist(), one[measure].tolist()) for one in measured]
+            seen, late = (growth(each, warm_up_s, bin_s) for each in (points, map(_second_half, points)))
             tolerance = COUNTS
             if measure == "held_mib":
                 tolerance = max(MEMORY_MIB, MEMORY_SHARE * seen.median if seen else 0.0)
-            found.append(Grown(role, measure, seen, tolerance))
+            found.append(Grown(role, measure, seen, late, tolerance))
         if len(some):
             count = some.groupby("t_s").size().reindex(table["t_s"].unique(), fill_value=0).sort_index()
-            found.append(Grown(role, PROCESSES, growth([(list(count.index), list(count))], warm_up_s, bin_s), COUNTS))
+            found.append(
+                Grown(role, PROCESSES, growth([(list(count.index), list(count))], warm_up_s, bin_s), None, COUNTS)
+            )
     return found
+
+
+def _second_half(life: Points) -> Points:
+    """By its points."""
+    seconds, values = life
+    return seconds[len(seconds) // 2 :], values[len(values) // 2 :]
 
 
 def growth_table(rows: Sequence[Grown]) -> str:

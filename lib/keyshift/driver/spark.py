@@ -118,6 +118,7 @@ def session(
     ``python``: the interpreter of the executors. Raises ServiceUnavailable if Spark does not start.
     """
     os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else what the JVM's threads have beside the heap grows for hours
     options = OPTIONS | {
         "spark.master": master,
         "spark.app.name": "keyshift",

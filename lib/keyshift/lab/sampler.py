@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 import time
+from array import array
 from collections import defaultdict
 
 import psutil
@@ -22,7 +23,8 @@ class Sampler:
         self._ignore = ignore
         self._stop = threading.Event()
         self._cpu_s: dict[int, float] = {}
-        self.rows: list[Sample] = []
+        # Times and values, by metric and instance: eight bytes each, as a job may last for days.
+        self._series: dict[tuple[str, str], tuple[array[float], array[float]]] = {}
         self._thread = threading.Thread(target=self._run, name="keyshift-sampler", daemon=True)
 
     def __enter__(self) -> "Sampler":
@@ -32,6 +34,16 @@ class Sampler:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+    @property
+    def rows(self) -> list[Sample]:
+        """All samples, in the order of their times."""
+        rows = [
+            (at, metric, kind, value)
+            for (metric, kind), (times, values) in self._series.items()
+            for at, value in zip(times, values, strict=True)
+        ]
+        return sorted(rows)
 
     def _run(self) -> None:
         last = time.time()
@@ -50,6 +62,8 @@ class Sampler:
                     cpu[kind] += max(0.0, spent - self._cpu_s.get(process.pid, spent))
                     self._cpu_s[process.pid] = spent
             for kind in memory:
-                self.rows.append((now, "rss_mib", kind, memory[kind]))
-                self.rows.append((now, "cpu_cores", kind, cpu[kind] / (now - last)))
+                for metric, value in ("rss_mib", memory[kind]), ("cpu_cores", cpu[kind] / (now - last)):
+                    moments, values = self._series.setdefault((metric, kind), (array("d"), array("d")))
+                    moments.append(now)
+                    values.append(value)
             last = now

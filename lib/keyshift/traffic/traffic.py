@@ -18,12 +18,12 @@ from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, Said, name_of
 from keyshift.traffic import lines, topics
 from keyshift.traffic.process import JsonProcess
+from keyshift.traffic.seconds import Seconds
 from keyshift.waiting import wait_until
 from keyshift.workloads import Workload, parcel_of
 
 SAY_S = 120.0  # for slots to say what they have to, without any result meanwhile
 LOOK_S = 0.05  # between two looks at what they said
-OF_A_SECOND = ("second", "results", "p50_ms", "p99_ms")  # what is kept: a job may last for days
 REMEMBERED = 60  # reports of a feed, one per second
 MARKERS = 8  # of a kind and a slot: nobody asks for what was said so long before
 ANSWER_S = 30.0  # for a generator to get ready, and to be done at the end of a load
@@ -168,7 +168,7 @@ class Traffic:
         )
         self._by_version: Counter[int] = Counter()  # results so far
         self._revoked: set[int] = set()  # versions
-        self.seconds: list[dict[str, Any]] = []  # what the collector said of each second, as far as ``OF_A_SECOND``
+        self.seconds = Seconds()  # as the collector has told of them
         self.latencies: dict[int, Latencies] = {}  # of each slot so far
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
@@ -246,7 +246,7 @@ class Traffic:
             if marker not in said:
                 said.append(marker)
         elif "second" in report:
-            self.seconds.append({name: report[name] for name in OF_A_SECOND})
+            self.seconds.append(report)
             for slot, *more in report["by_slot"]:
                 before = self.latencies.get(slot, Latencies(0.0, [0] * len(more[1])))
                 self.latencies = self.latencies | {slot: before.more(*more)}

@@ -65,6 +65,14 @@ def test_memory_that_grows_is_a_leak_and_a_little_is_not():
     assert leaks(grown(samples(threads_per_h=6), 60)) == [("driver", "threads")]
 
 
+def test_one_step_up_is_no_leak_and_growth_that_goes_on_is():
+    def stepped(at_s, per_h):
+        return [each._replace(held_mib=each.held_mib + 50 * (each.t_s > at_s)) for each in samples(per_h=per_h)]
+
+    assert leaks(grown(stepped(1400, 0.0), 60)) == []
+    assert leaks(grown(stepped(1400, 20.0), 60)) == [("driver", "held_mib")]
+
+
 def test_processes_that_become_more_are_a_leak():
     found = [each for number in range(8) for each in samples("worker", pid=number, begin_s=400.0 * number)]
     rows = grown([each for each in found if each.t_s < 3600], 60)
