@@ -89,7 +89,7 @@ class Job:
         self._begun_from: Savepoint | None = None
         self._first_version = 0  # of the last stage in the attempt that began from there
         self._snapshotter: Snapshotter | None = None
-        self._ended: list[Snapshotter] = []  # of earlier attempts
+        self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots: list[Snapshot] = []  # the newest complete ones, that the job may go on from
         self._journaled: set[str] = set()  # names of those that a journal may have, whoever keeps it
@@ -335,7 +335,8 @@ class Job:
         """What is not complete by now never is."""
         if self._snapshotter is not None:
             self._snapshotter.end()
-            self._ended.append(self._snapshotter)
+            # Those that have come to their end hold connections, and a job that lasts has many attempts.
+            self._ended = [each for each in (*self._ended, self._snapshotter) if each.writes]
             self._snapshotter = None
 
     def _give_up_unreadable(self) -> None:

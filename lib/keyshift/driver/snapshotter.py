@@ -89,6 +89,11 @@ class Snapshotter:
         with self._keeping:
             self._over.set()
 
+    @property
+    def writes(self) -> bool:
+        """Whether it may still write something."""
+        return self._thread.is_alive()
+
     def join(self, within_s: float) -> None:
         """Wait until nothing is written any more, after ``end``."""
         self._thread.join(within_s)

@@ -267,6 +267,15 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
 
 
+def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_kept(job):
+    ended = []
+    done, late = (SimpleNamespace(writes=writes, end=lambda: ended.append(1)) for writes in (False, True))
+    for snapshotter in (done, late, done, done):
+        job._snapshotter = snapshotter
+        job._end_snapshots()
+    assert (job._ended, job._snapshotter, len(ended)) == ([late], None, 4)
+
+
 def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
     """A large state takes longer than a phase of a migration may be silent."""
     job.config = replace(job.config, deadline_s=1.0)
@@ -312,7 +321,7 @@ def test_a_switch_while_a_dead_query_is_cleared_away_keeps_its_version(job):
         switch_to(job, START.version + 1)
         stop()
 
-    job._snapshotter = SimpleNamespace(end=with_a_switch)
+    job._snapshotter = SimpleNamespace(end=with_a_switch, writes=False)
     job.recover()
     assert job.counter.begins == [START.version, START.version + 2]
 
@@ -475,7 +484,7 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
     def broken():
         raise RuntimeError("no snapshot any more")
 
-    job._snapshotter = SimpleNamespace(check=broken, end=lambda: None)
+    job._snapshotter = SimpleNamespace(check=broken, end=lambda: None, writes=False)
     with pytest.raises(RuntimeError, match="no snapshot any more"):
         job.check()
 
@@ -487,7 +496,7 @@ def test_what_a_snapshot_still_writes_when_the_job_stops_is_removed_with_the_res
         bucket.put(f"{MARK}late/manifest.json", b"{}")
         written.extend(bucket.names())
 
-    job._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join)
+    job._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join, writes=True)
     job.stop()
     job.clean()
     assert written and not list(bucket.names())
