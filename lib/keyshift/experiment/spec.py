@@ -199,8 +199,10 @@ class RunSpec:
 
     def _check_script(self) -> None:
         scenario, commands = self.scenario, self.scenario.commands()
-        if (scenario.trigger == "script") != bool(commands):
-            raise BadInput(f"script = {scenario.script!r}: there is a script if, and only if, trigger = script")
+        if scenario.trigger == "script" and not commands:
+            raise BadInput("script is missing: trigger = script needs commands and their times, 4: scale 3; 9: double")
+        if commands and scenario.trigger != "script":
+            raise BadInput(f"script = {scenario.script}: trigger is {scenario.trigger}; set trigger = script")
         for at_s, command in commands:
             if at_s >= self.run.seconds:
                 raise BadInput(f"script: {command} at {at_s:g} s is not before the end, seconds = {self.run.seconds:g}")

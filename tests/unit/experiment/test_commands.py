@@ -64,8 +64,8 @@ def test_each_may_be_in_a_scenario(verb):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"trigger": "script"}, "there is a script if, and only if, trigger = script"),
-        ({"script": "4: cancel"}, "there is a script if, and only if, trigger = script"),
+        ({"trigger": "script"}, "script is missing: trigger = script needs commands and their times"),
+        ({"script": "4: cancel"}, "script = 4: cancel: trigger is scale; set trigger = script"),
         ({"trigger": "script", "script": "4: scael 3"}, "script '4: scael 3': unknown command 'scael': did you mean"),
         ({"trigger": "script", "script": "99: cancel"}, "cancel at 99 s is not before the end, seconds = 24"),
         ({"trigger": "script", "script": "9: cancel", "stage": "all"}, "trigger = script may move all stages"),
