@@ -103,7 +103,7 @@ def test_buttons_work_and_a_job_is_found_again_after_the_kernel_is_gone(home):
         page.wait(lambda: "job explore runs" in page.said(), "the job to be found again")
         page.press("scale")
         page.wait(lambda: "counter: 3 slots" in page.said(), "a third slot")
-        page.press("double the rate")
+        page.press("double")
         page.wait(lambda: "1000 events/s offered" in page.said(), "the rate")
         page.press("stop")
         page.wait(lambda: "has ended, verdict ok" in page.said(), "the verdict")
