@@ -4,7 +4,7 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
-from keyshift.lab.series import OF_A_SERIES
+from keyshift.lab.scripts.series import OF_A_SERIES
 
 pytestmark = pytest.mark.nightly("two minutes; the notebook of test_compare makes such a series")
 SMALL = {

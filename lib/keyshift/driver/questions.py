@@ -29,19 +29,19 @@ class Questions:
     """
 
     def __init__(self, attempt: StageAttempt, alive: Callable[[], None]) -> None:
-        self._attempt, self._alive = attempt, alive
+        self.attempt, self._alive = attempt, alive
         self._measuring = threading.Lock()  # a question hides the one before it
         self._copying: tuple[str, set[int]] | None = None  # the name of the order, and the owners of what is copied
 
     def tell(self, node: Node[T], value: T) -> None:
         """Publish something for the tasks of the stage."""
-        self._attempt.participant.publish(node, value)
+        self.attempt.participant.publish(node, value)
 
     def answers(
         self, folder: Folder[T], wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
     ) -> dict[str, T]:
         """See ``inquiry.answers``."""
-        participant, within_s = self._attempt.participant, self._attempt.config.deadline_s
+        participant, within_s = self.attempt.participant, self.attempt.config.deadline_s
         return inquiry.answers(participant, folder, wanted, what, within_s, self._alive, progress)
 
     def by_slot(
@@ -56,8 +56,8 @@ class Questions:
         with self._measuring:
             name = secrets.token_hex(3)
             self.tell(nodes.MEASURE, name)
-            measured = self.by_slot(nodes.measured(name), range(self._attempt.config.slots), "measure")
-            self._attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
+            measured = self.by_slot(nodes.measured(name), range(self.attempt.config.slots), "measure")
+            self.attempt.participant.withdraw(nodes.measured(name))  # a job that lasts is asked often
             return measured
 
     def left_behind(self) -> set[tuple[int, int]]:
@@ -74,12 +74,12 @@ class Questions:
 
     def await_restored(self) -> dict[int, nodes.Restored]:
         """What each slot says of the units that it has restored, as soon as it has all of them."""
-        progress = partial(self._attempt.participant.read_below, nodes.RESTORING)
-        return self.by_slot(nodes.RESTORED, range(self._attempt.config.slots), "the restore", progress)
+        progress = partial(self.attempt.participant.read_below, nodes.RESTORING)
+        return self.by_slot(nodes.RESTORED, range(self.attempt.config.slots), "the restore", progress)
 
     def read_log(self, alive: bool) -> list[Event]:
         """The last protocol events, of slots and routers as far as they answer. ``alive``: the query."""
-        attempt = self._attempt
+        attempt = self.attempt
         with contextlib.suppress(ServiceUnavailable):  # then nobody answers
             places = attempt.config.slots + attempt.config.routers
             return protocol_logs.gather(attempt.participant, places, attempt.coordinator.records.values(), alive)
@@ -111,4 +111,4 @@ class Questions:
         if self._copying is None:
             return {}
         name, _ = self._copying
-        return {int(slot): said for slot, said in self._attempt.participant.read_below(nodes.copied(name)).items()}
+        return {int(slot): said for slot, said in self.attempt.participant.read_below(nodes.copied(name)).items()}

@@ -41,7 +41,7 @@ class LedStage:
         self.config = config  # of the attempt under way
         self._notes, self._alive, self._heard = notes, alive, say
         self.doing = Doing(Phase.STEADY)  # what was said last in this attempt; for any thread
-        self._attempt: tuple[StageAttempt, Questions] | None = None  # from ``publish`` to ``leave``
+        self._asked: Questions | None = None  # of the attempt, from ``publish`` to ``leave``
         self.assignments = Assignments()  # every version that routers were ever told to use
         self.begins: list[int] = []  # the version that each attempt began with
         self.records: list[StepRecord] = []  # every step that was begun
@@ -70,17 +70,19 @@ class LedStage:
     @property
     def ask(self) -> Questions:
         """Its slots and routers."""
-        return self._under_way[1]
+        if (asked := self._asked) is None:
+            raise self._absent()
+        return asked
 
     @property
     def participant(self) -> Coordination:
         """Its place in ZooKeeper."""
-        return self._under_way[0].participant
+        return self.ask.attempt.participant
 
     @property
     def coordination(self) -> Coordination | None:
         """The same, or None between two attempts."""
-        return self._attempt[0].participant if self._attempt else None
+        return asked.attempt.participant if (asked := self._asked) else None
 
     @property
     def led(self) -> Coordinator:
@@ -88,22 +90,19 @@ class LedStage:
         return self._led.coordinator
 
     @property
-    def _under_way(self) -> tuple[StageAttempt, Questions]:
-        if (attempt := self._attempt) is None:
-            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
+    def _led(self) -> StageAttempt:
+        attempt = self.ask.attempt
+        if attempt.over:
+            raise self._absent()
         return attempt
 
-    @property
-    def _led(self) -> StageAttempt:
-        attempt, _ = self._under_way
-        if attempt.over:
-            raise ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
-        return attempt
+    def _absent(self) -> ServiceUnavailable:
+        return ServiceUnavailable(f"job {self.config.job} is not running now: try again when it is")
 
     @property
     def _leads(self) -> Coordinator | None:
-        attempt = self._attempt
-        return attempt[0].coordinator if attempt and not attempt[0].over else None
+        asked = self._asked
+        return asked.attempt.coordinator if asked and not asked.attempt.over else None
 
     @property
     def assignment(self) -> Assignment:
@@ -143,8 +142,8 @@ class LedStage:
 
     def check(self) -> None:
         """Raises whatever ended the coordinator."""
-        if self._attempt:
-            self._attempt[0].check()
+        if self._asked:
+            self._asked.attempt.check()
 
     def read_log(self, alive: bool) -> list[Event]:
         """See ``Questions.read_log``; nothing if nobody leads."""
@@ -156,8 +155,7 @@ class LedStage:
         """Let an attempt begin, see ``StageAttempt``."""
         self.config, self.doing = config, Doing(Phase.STEADY)
         self.begins.append(left.assignment.version)
-        attempt = self._new_attempt(left)
-        self._attempt = attempt, Questions(attempt, self._alive)
+        self._asked = Questions(self._new_attempt(left), self._alive)
 
     def _new_attempt(self, left: Unfinished) -> StageAttempt:
         return StageAttempt(self.config, left, self.say, lambda phase: self.at_phase(self, phase))
@@ -168,9 +166,9 @@ class LedStage:
 
     def end(self) -> None:
         """Lead no more, and write down what came of the attempt. Safe to call twice."""
-        if self._attempt is None or self._attempt[0].over:
+        if self._asked is None or self._asked.attempt.over:
             return
-        attempt, _ = self._attempt
+        attempt = self._asked.attempt
         attempt.end()
         ended = attempt.coordinator
         self.assignments += ended.history
@@ -187,14 +185,14 @@ class LedStage:
         for record in self.records:
             if record.outcome == "under way" and record.version > newest.version:
                 record.outcome = "cancelled"  # it comes again
-        attempt, _ = self._under_way
+        attempt = self.ask.attempt
         return Unfinished(newest, *attempt.coordinator.unfinished(attempt.participant, newest.version))
 
     def leave(self) -> None:
         """Leave ZooKeeper, after ``end`` and the end of the query. Safe to call twice."""
-        if self._attempt:
-            self._attempt[0].leave()
-            self._attempt = None
+        if self._asked:
+            self._asked.attempt.leave()
+            self._asked = None
 
     # -- for another process ------------------------------------------------------------------------------------------
 

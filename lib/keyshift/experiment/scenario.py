@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from keyshift.experiment.commands import Asked, Command, script_of
+from keyshift.experiment.commands import Asked, script_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
@@ -98,15 +98,7 @@ class Hit:
     fault: Fault
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
-    """A command of a script."""
-
-    at_s: float
-    command: Command
-
-
-Action = Migrate | Cancel | Hit | Do
+Action = Migrate | Cancel | Hit | Asked
 
 
 class ScenarioPart(BaseModel):
@@ -196,7 +188,7 @@ class ScenarioPart(BaseModel):
         """What happens to the job, and when, in this order. Raises BadInput."""
         actions: list[Action] = [Hit(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
         if self.trigger == "script":
-            actions += [Do(asked.at_s, asked.command) for asked in self.commands()]
+            actions += self.commands()
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
             cancels = number and self.on_overlap == "cancel"

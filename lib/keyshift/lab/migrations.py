@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyshift.experiment.commands import UNDER_WAY
+from keyshift.lab.execution import Execution
 from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
 
@@ -33,10 +34,10 @@ class Migration:
 
 
 class Migrations:
-    """Of all stages of ``system``. Those of a process before are only told of."""
+    """Of all stages of ``system``; the first is the trigger of ``run``. Those of a process before are only told of."""
 
-    def __init__(self, system: LiveSystem) -> None:
-        self._system = system
+    def __init__(self, run: Execution, system: LiveSystem) -> None:
+        self._run, self._system = run, system
         self._mine: list[Migration] = []
         self._before: list[dict[str, Any]] = []
         self._targets: dict[str, list[int]] = {}  # where units should come, by stage and number of one under way there
@@ -45,6 +46,7 @@ class Migrations:
         """Behind all else of its stage."""
         migration = Migration(self._system.adopt(proposal), proposal, time.time())
         self._mine.append(migration)
+        self._run.trigger = self._run.trigger or migration.requested_at
         return migration
 
     def find(self, stage: str, number: int) -> Migration:

@@ -26,8 +26,8 @@ from keyshift.lab.ending import End
 from keyshift.lab.execution import Execution, MakeExecution
 from keyshift.lab.live.job import LiveJob
 from keyshift.lab.recording import Recording
-from keyshift.lab.scenario_script import scenario_run
-from keyshift.lab.series import Series, job_of, one_job
+from keyshift.lab.scripts.scenario import scenario_run
+from keyshift.lab.scripts.series import Series, job_of, one_job
 from keyshift.lab.service_faults import ServiceFaults, require_possible
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, ServiceUnavailable

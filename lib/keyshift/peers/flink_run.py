@@ -18,7 +18,7 @@ from keyshift.lab.connect import open_services
 from keyshift.lab.display import Display
 from keyshift.lab.execution import Execution
 from keyshift.lab.recording import Recording
-from keyshift.lab.scenario_script import scenario_run
+from keyshift.lab.scripts.scenario import scenario_run
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.peers.flink import TASK_HEAP_MIB, flink
 from keyshift.peers.flink_client import FlinkClient

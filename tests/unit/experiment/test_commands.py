@@ -20,7 +20,6 @@ from keyshift.experiment.commands import (
     script_of,
 )
 from keyshift.experiment.live_spec import live_spec
-from keyshift.experiment.scenario import Do
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.live.job import LiveJob
 from keyshift.model.errors import BadInput
@@ -57,7 +56,7 @@ def test_each_is_in_a_script_and_does_what_it_says(verb):
 def test_each_may_be_in_a_scenario(verb):
     words, _ = WORDS[verb]
     spec = make_spec({"trigger": "script", "script": f"4: {words}; 2: cancel", "slots_max": 8})
-    assert spec.scenario.actions(spec.changes) == [Do(2.0, Cancel()), Do(4.0, command_of(words.split()))]
+    assert spec.scenario.actions(spec.changes) == [(2.0, Cancel()), (4.0, command_of(words.split()))]
     assert set(spec.tasks.values()) == {8}
 
 

@@ -11,9 +11,10 @@ import tenacity.nap
 from keyshift import waiting
 from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import make_spec
-from keyshift.lab import execution, scenario_script
+from keyshift.lab import execution
 from keyshift.lab.display import Display
-from keyshift.lab.scenario_script import scenario_run
+from keyshift.lab.scripts import scenario
+from keyshift.lab.scripts.scenario import scenario_run
 from keyshift.model.errors import QueryDied
 from keyshift.traffic.traffic import Before, Traffic
 
@@ -92,7 +93,7 @@ def made(monkeypatch):
             return clock.now
 
         fake = SimpleNamespace(time=now, monotonic=now, perf_counter=now, sleep=sleep)
-        for module in (execution, scenario_script, waiting, tenacity.nap):
+        for module in (execution, scenario, waiting, tenacity.nap):
             monkeypatch.setattr(module, "time", fake)
         return run
 
@@ -104,25 +105,20 @@ def loaded(made):
     return made(catch_up_s=30.0)
 
 
-def test_a_backlog_is_waited_for_as_long_as_results_come(loaded):
-    loaded.come = lambda s: min(10_000, round(s * 400))
+@pytest.mark.parametrize(
+    ("come", "overloaded", "over_s"),
+    [
+        (lambda s: min(10_000, round(s * 400)), False, 25),
+        (lambda s: round(s * 100), True, 30),
+        (lambda s: min(9_000, round(s * 1000)), False, 19),
+    ],
+    ids=["all come", "longer than is allowed", "some are lost"],
+)
+def test_a_backlog_is_waited_for_as_long_as_results_come_and_that_is_allowed(loaded, come, overloaded, over_s):
+    loaded.come = come
     loaded._await_results()
-    assert not loaded._overloaded
-    assert loaded.clock.now == pytest.approx(BEGIN + 25, abs=1)
-
-
-def test_a_backlog_that_takes_longer_than_is_allowed_makes_the_job_overloaded(loaded):
-    loaded.come = lambda s: round(s * 100)
-    loaded._await_results()
-    assert loaded._overloaded
-    assert loaded.clock.now == pytest.approx(BEGIN + 30, abs=1)
-
-
-def test_results_that_do_not_come_any_more_are_lost_and_the_job_is_not_overloaded(loaded):
-    loaded.come = lambda s: min(9_000, round(s * 1000))
-    loaded._await_results()
-    assert not loaded._overloaded
-    assert loaded.clock.now == pytest.approx(BEGIN + 19, abs=1)
+    assert loaded._overloaded is overloaded
+    assert loaded.clock.now == pytest.approx(BEGIN + over_s, abs=1)
 
 
 def test_steps_that_have_not_begun_are_taken_back_when_the_time_for_the_backlog_is_up(loaded):

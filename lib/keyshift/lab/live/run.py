@@ -33,7 +33,7 @@ class LiveRun:
         self.state = "starting"  # running, stopping
         self.stop_wanted = False  # remembered, whatever becomes of the query meanwhile
         self.inbox = Inbox(lambda: self.state, lambda: str(display.doing))
-        self.migrations = Migrations(system)
+        self.migrations = Migrations(run, system)
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
         self.resumed: Callable[[], dict[str, Any]] | None = None  # reads the journal of the process before
         self.take_over = False  # even if that one seems to live
@@ -57,7 +57,6 @@ class LiveRun:
     def migrate(self, proposal: Proposal) -> Migration:
         """Request what was proposed."""
         migration = self.migrations.request(proposal)
-        self.execution.trigger = self.execution.trigger or migration.requested_at
         self._keep()  # whoever is told of it finds it again
         return migration
 
@@ -95,10 +94,14 @@ class LiveRun:
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
         told, run = self.system.status(), self.execution
-        mine = {"began_at": run.began_at, "trigger": run.trigger, "rate": run.rate, **self.migrations.journal()}
-        outcomes = [migration["outcome"] for migration in mine["migrations"]]
-        now = (told["attempt"], told["snapshots"], len(self.system.notes), outcomes, run.rate)
-        self._journal.keep(now, lambda: self.system.journal() | mine)
+        outcomes = [migration["outcome"] for migration in self.migrations.told()]
+        now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, run.rate)
+        self._journal.keep(now, self._made)
+
+    def _made(self) -> Journal:
+        run = self.execution
+        mine = {"began_at": run.began_at, "trigger": run.trigger, "rate": run.rate}
+        return self.system.journal() | mine | self.migrations.journal()
 
     def _write(self, journal: Journal) -> None:
         if self.keep is not None:

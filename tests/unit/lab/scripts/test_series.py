@@ -4,7 +4,7 @@ import pytest
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.run import run_in_one_job
-from keyshift.lab.series import job_of, one_job
+from keyshift.lab.scripts.series import job_of, one_job
 from keyshift.model.errors import KeyshiftError
 
 SMALL = {"keys": 1000, "seconds": 10.0, "trigger_s": 4.0}

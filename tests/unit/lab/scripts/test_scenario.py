@@ -4,7 +4,7 @@ from small_live import Job, Traffic, without_waiting
 
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.display import Display
-from keyshift.lab.scenario_script import scenario_run
+from keyshift.lab.scripts.scenario import scenario_run
 from keyshift.lab.system import KeyshiftJob
 
 SMALL = {"warmup_s": 0.1, "seconds": 1.0, "trigger_s": 0.0, "key_groups": 16, "slots": 2, "slots_max": 4}

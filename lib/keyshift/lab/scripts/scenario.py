@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from keyshift.experiment.scenario import Action, Cancel, Do, Hit, Migrate
+from keyshift.experiment.commands import Asked
+from keyshift.experiment.scenario import Action, Cancel, Hit, Migrate
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.controls import JobControls
 from keyshift.lab.display import Display
 from keyshift.lab.execution import LOOK_S, Execution, Script
-from keyshift.lab.migrations import Migration, Migrations
-from keyshift.lab.stage_plans import Proposal
+from keyshift.lab.migrations import Migrations
 from keyshift.lab.system import LiveSystem, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Doing, Phase
@@ -62,19 +62,12 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
 
 def _controls(run: Execution) -> JobControls:
     system = cast(LiveSystem, run.system)  # other engines have no script
-    migrations = Migrations(system)
-
-    def migrate(proposal: Proposal) -> Migration:
-        migration = migrations.request(proposal)
-        run.trigger = run.trigger or migration.requested_at
-        return migration
-
-    return JobControls(run, system, migrate, max(run.spec.tasks.values()))
+    return JobControls(run, system, Migrations(run, system).request, max(run.spec.tasks.values()))
 
 
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:
     match action:
-        case Do(_, command):
+        case Asked(_, command):
             try:
                 command.carry_out(controls)
             except (BadInput, MigrationFailed, PlanRejected) as error:

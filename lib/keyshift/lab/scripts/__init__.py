@@ -1,0 +1,1 @@
+"""What happens in an execution while its load is offered."""
