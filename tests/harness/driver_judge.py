@@ -64,7 +64,7 @@ class Judge(Watcher):
         journal = self._world.journal()
         if journal is None or self._stale:
             return
-        newest = max((snapshot["name"] for snapshot in journal["snapshots"]), default="")
+        newest = max((snapshot["name"] for snapshot in journal["past"]["snapshots"]), default="")
         if (restore or MARK).startswith(MARK) and (restore or "") < newest:
             self.problem("went back", f"an attempt begins from {restore}, and the journal has {newest}")
 
@@ -76,9 +76,9 @@ class Judge(Watcher):
         """What it names is there. It may be stale if its writer stood still between its last look and its write."""
         self._stale = driver is not self._claimant
         self.seen["stale journals"] += self._stale
-        if self._stale or not journal["snapshots"]:
+        if self._stale or not journal["past"]["snapshots"]:
             return
-        newest = journal["snapshots"][-1]["name"]
+        newest = journal["past"]["snapshots"][-1]["name"]
         if newest not in self._promises:
             self._promises[newest] = promise = promised(self._world.bucket, journal, newest)
             if missing := promise.missing():
@@ -92,8 +92,8 @@ class Judge(Watcher):
         who = f"driver {driver.pid}, whose run has no verdict,"
         if not what.startswith("savepoints/"):
             self.problem("deleted", f"{who} deletes {what}")
-        elif journal and journal["snapshots"] and not self._stale:
-            promise = self._promises.get(journal["snapshots"][-1]["name"])
+        elif journal and journal["past"]["snapshots"] and not self._stale:
+            promise = self._promises.get(journal["past"]["snapshots"][-1]["name"])
             if promise and what in promise.needed():
                 self.problem("deleted", f"{who} deletes {what}, which the journal names")
 

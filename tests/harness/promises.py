@@ -15,7 +15,7 @@ from memory_kafka import Broker, Consumer, LoggedTopic
 from keyshift import objects
 from keyshift.endpoints import Endpoints
 from keyshift.lab.judge.final_state import FinalState, StageEnd
-from keyshift.lab.live.journal import past_from_json
+from keyshift.lab.live.journal import journal_from_json
 from keyshift.model import frames
 from keyshift.results.verdict import Course
 from keyshift.traffic import topics
@@ -78,7 +78,7 @@ def broken(promise: Promise, given: Input) -> str:
     """What it restores to otherwise than a sequential run of the events before it, and results that are not there."""
     if missing := promise.missing():
         return f"{missing} of it is not there"
-    past = past_from_json(promise.journal)
+    past = journal_from_json(promise.journal).past
     stages = [
         StageEnd(name, Course(stage.assignments), stage.begins, {}, stage.records)
         for name, stage in past.stages.items()

@@ -2,13 +2,12 @@
 
 import contextlib
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from keyshift.driver.job import Past
 from keyshift.driver.stage import StagePast
 from keyshift.lab import execution
-from keyshift.lab import system as system_module
 from keyshift.lab.display import Display
 from keyshift.lab.live import run as live_run
 from keyshift.lab.live.job import LiveJob
@@ -71,6 +70,7 @@ class Config:
     """As much of a job's as is asked for."""
 
     of_stages: list
+    job: str = "run"
     attempt: int = 0
     restore: str | None = None
     token: str = "secret"
@@ -78,6 +78,10 @@ class Config:
 
     def chain(self):
         return self.of_stages
+
+    def with_slots(self, slots):
+        assert slots == {each.stage: each.slots for each in self.of_stages}
+        return self
 
 
 class Job:
@@ -217,7 +221,6 @@ def without_waiting(monkeypatch):
         monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(execution, "Sampler", lambda ignore: contextlib.nullcontext(SimpleNamespace(rows=[])))
     monkeypatch.setattr(execution, "outcome", lambda *_: None)
-    monkeypatch.setattr(system_module, "config_from_json", lambda config, journal: config)
 
 
 @contextlib.contextmanager
@@ -229,6 +232,7 @@ def live_job(monkeypatch, spec, verdict="ok", resume=None, **given):
     inner, traffic, said = Job(spec), Traffic(), []
 
     def record(spec, run_id, make, results, parameters, end):
+        inner.config = replace(inner.config, job=run_id)
         display = Display(said.append)
         system = KeyshiftJob(spec, inner)
         system.stop = system.final_state = lambda: None

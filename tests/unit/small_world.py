@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -102,6 +103,7 @@ class Job(small_live.Job):
 
     def __init__(self, world, spec, config):
         super().__init__(spec)
+        self.config = replace(self.config, job=config.job)
         self.world, self.log, self.epoch = world, [], 0
 
     def claim(self):

@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import threading
-from functools import partial
 from typing import IO, Any
 
 from keyshift.control.api import make_app
@@ -27,6 +26,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.connect import open_job_lab
 from keyshift.lab.ending import End, Ending
 from keyshift.lab.live.job import LiveJob
+from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
 from keyshift.lab.run import Lab
 from keyshift.model.errors import BadInput, Deposed, service_errors
 from keyshift.program import run_program
@@ -57,7 +57,7 @@ def run() -> None:
         with open_job_lab(job.spec, told["profile"], tell) as lab:
             if resumed:
                 entry.require_not_stored(lab.store, job.run_id)
-                lab.require_snapshots(job.spec, job.run_id, [one["name"] for one in resumed()["snapshots"]])
+                lab.require_snapshots(job.spec, job.run_id, [one.name for one in resumed().past.snapshots])
             labs.append(lab)
             entry.work, job.most = str(lab.work), lab.room(job.spec)
             job.execute()
@@ -78,29 +78,31 @@ class _Entry:
         self._jobs, self._name, self.spec, self._alone = Jobs(), told["name"], spec, alone
         self._given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "own": told["own"]}
         self._given |= {"routers": spec.job.routers}
-        self.resumed = partial(self._jobs.require_journal, self._name) if told["resume"] else None
-        self._before = (
-            "" if told["take_over"] or not self.resumed else self.resumed()["work"]
-        )  # of a process that is gone
+        self.resumed = self._journal if told["resume"] else None
+        gone = self.resumed and not told["take_over"]
+        self._before = self._jobs.require_journal(self._name)["work"] if gone else ""  # of a process that is gone
         self.work = ""  # the folder of temporary files
-        self._run = self.resumed()["run_id"] if self.resumed else ""  # its id, as soon as it is known
+        self._run = self.resumed().run_id if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
         self.end = End(self._resumable, self._decided)
 
-    def expect(self, known: dict[str, Any]) -> None:
+    def _journal(self) -> Journal:
+        return journal_from_json(self._jobs.require_journal(self._name))
+
+    def expect(self, run_id: str, token: str) -> None:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
-        self._run = known["run_id"]
+        self._run, known = run_id, {"run_id": run_id, "token": token}
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
             self._jobs.expect(self._name, self._known(known))
 
-    def keep(self, journal: dict[str, Any]) -> None:
+    def keep(self, journal: Journal) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
 
         Raises BadInput if the entry is another job's.
         """
         if not self._ours:
             raise BadInput(f"job {self._name} was forgotten, and another one has its name: nobody would find it again")
-        self._jobs.keep_journal(self._name, self._known(journal))
+        self._jobs.keep_journal(self._name, self._known(journal_to_json(journal)))
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True

@@ -3,6 +3,9 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import PlainSerializer, PlainValidator
 
 from keyshift.driver.attempt import Say, StageAttempt, Unfinished
 from keyshift.driver.leader import Coordinator, MakeSteps, left_over, note_acknowledgements
@@ -24,7 +27,7 @@ AtPhase = Callable[["LedStage", str], None]
 class StagePast:
     """The way of a stage until now, for ``LedStage.resume`` in another process. Fields are those of ``LedStage``."""
 
-    assignments: Assignments
+    assignments: Annotated[Assignments, PlainValidator(Assignments.from_json), PlainSerializer(Assignments.to_json)]
     begins: list[int]
     records: list[StepRecord]
 

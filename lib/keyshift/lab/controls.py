@@ -1,6 +1,7 @@
 """What commands may do with a job, in the thread that controls it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from keyshift.experiment.commands import Target
@@ -36,7 +37,7 @@ class JobControls:
         provisioned = self._system.status()["stages"][name]["provisioned"]
         wanted = self._change(target, provisioned, (point or self._run.spec.point()).restarts)
         migration = self._migrate(self._system.propose(name, wanted, point))
-        return migration.as_json() | {"steps": migration.proposal.steps_as_json()}
+        return asdict(migration.status) | {"steps": migration.proposal.steps_as_json()}
 
     def cancel(self) -> None:
         """See ``SystemUnderTest.cancel``."""

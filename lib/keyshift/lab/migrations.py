@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from keyshift.experiment.commands import UNDER_WAY
 from keyshift.lab.execution import Execution
@@ -10,6 +9,25 @@ from keyshift.lab.stage_plans import Proposal
 from keyshift.lab.system import LiveSystem
 
 GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
+
+
+@dataclass
+class MigrationStatus:
+    """A migration in a job's status and in its journal, without the steps: what can be told in another process.
+
+    ``requested_at`` in seconds since the epoch; ``what``: the strategy in one line; ``slots``: that are to own the
+    state; ``outcome``: ``UNDER_WAY`` until it is over.
+    """
+
+    number: int  # of its stage
+    requested_at: float
+    took_s: float | None
+    outcome: str
+    stage: str
+    what: str
+    slots: int
+    planned_steps: int
+    planned_moves: int
 
 
 @dataclass
@@ -22,15 +40,21 @@ class Migration:
     ended_at: float | None = None
     outcome: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """As a status has it."""
-        return {
-            "number": self.number,
-            "requested_at": self.requested_at,
-            "took_s": None if self.ended_at is None else round(self.ended_at - self.requested_at, 3),
-            "outcome": self.outcome or UNDER_WAY,
-            **self.proposal.as_json(),
-        }
+    @property
+    def status(self) -> MigrationStatus:
+        """How it is."""
+        proposal = self.proposal
+        return MigrationStatus(
+            number=self.number,
+            requested_at=self.requested_at,
+            took_s=None if self.ended_at is None else round(self.ended_at - self.requested_at, 3),
+            outcome=self.outcome or UNDER_WAY,
+            stage=proposal.stage,
+            what=proposal.point.summary,
+            slots=len(set(proposal.target.owner)),
+            planned_steps=len(proposal.plan.steps),
+            planned_moves=proposal.plan.moves,
+        )
 
 
 class Migrations:
@@ -39,7 +63,7 @@ class Migrations:
     def __init__(self, run: Execution, system: LiveSystem) -> None:
         self._run, self._system = run, system
         self._mine: list[Migration] = []
-        self._before: list[dict[str, Any]] = []
+        self._before: list[MigrationStatus] = []
         self._targets: dict[str, list[int]] = {}  # where units should come, by stage and number of one under way there
 
     def request(self, proposal: Proposal) -> Migration:
@@ -58,20 +82,20 @@ class Migrations:
         """Whether one of this process is not over."""
         return any(not migration.outcome for migration in self._mine)
 
-    def told(self) -> list[dict[str, Any]]:
-        """All that were requested, in that order, as a status has them; for any thread."""
-        return [*self._before, *(migration.as_json() for migration in list(self._mine))]
+    def status(self) -> list[MigrationStatus]:
+        """All that were requested, in that order; for any thread."""
+        return [*self._before, *(migration.status for migration in list(self._mine))]
 
     def settle(self) -> None:
         """See which are over."""
-        before = [migration for migration in self._before if migration["outcome"] == UNDER_WAY]
+        before = [migration for migration in self._before if migration.outcome == UNDER_WAY]
         stages = self._system.status()["stages"] if before else {}
         for left in before:
-            now = stages[left["stage"]]
+            now = stages[left.stage]
             if not now["migrating"]:
-                reached = self._targets.pop(_key(left["stage"], left["number"]), None) == now["owners"]
-                left["outcome"] = "complete" if reached else GONE
-                left["took_s"] = round(time.time() - left["requested_at"], 3)
+                reached = self._targets.pop(_key(left.stage, left.number), None) == now["owners"]
+                left.outcome = "complete" if reached else GONE
+                left.took_s = round(time.time() - left.requested_at, 3)
         for migration in self._mine:
             stage, number = migration.proposal.stage, migration.number
             if not migration.outcome and (reached := self._system.ended(stage, number)) is not None:
@@ -83,15 +107,15 @@ class Migrations:
         notes = [note for note in self._system.notes if note.stage in ("", stage)]
         return str(notes[-1]) if notes else "it was taken back"
 
-    def journal(self) -> dict[str, Any]:
-        """What the next process needs of them."""
+    @property
+    def targets(self) -> dict[str, list[int]]:
+        """Where units should come, by stage and number of a migration under way: the next process needs them."""
         proposals = [(each.proposal, each.number) for each in self._mine if not each.outcome]
-        targets = {_key(proposal.stage, number): list(proposal.target.owner) for proposal, number in proposals}
-        return {"migrations": self.told(), "targets": self._targets | targets}
+        return self._targets | {_key(each.stage, number): list(each.target.owner) for each, number in proposals}
 
-    def resume(self, journal: dict[str, Any]) -> None:
-        """Those of the process before."""
-        self._before, self._targets = journal["migrations"], journal.get("targets", {})  # an older journal has none
+    def resume(self, migrations: list[MigrationStatus], targets: dict[str, list[int]]) -> None:
+        """Those of the process before, as ``status`` and ``targets`` were there."""
+        self._before, self._targets = migrations, targets
 
 
 def _key(stage: str, number: int) -> str:

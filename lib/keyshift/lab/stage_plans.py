@@ -9,7 +9,6 @@ from keyshift.clock import SECOND_US
 from keyshift.driver.stage import LedStage
 from keyshift.experiment.scenario import Balance, Change
 from keyshift.experiment.spec import RunSpec
-from keyshift.lab.live.journal import decisions_from_json, decisions_to_json
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected
 from keyshift.model.keys import Assignment, Move, SlotId, Step
 from keyshift.model.notes import Doing, Note, Phase
@@ -30,20 +29,19 @@ class Proposal:
     target: Assignment
     plan: Plan
 
-    def as_json(self) -> dict[str, Any]:
-        """What it is, without the steps."""
-        return {
-            "stage": self.stage,
-            "what": self.point.summary,
-            "slots": len(set(self.target.owner)),
-            "planned_steps": len(self.plan.steps),
-            "planned_moves": self.plan.moves,
-        }
-
     def steps_as_json(self) -> list[dict[str, Any]]:
         """The moves of each step."""
         moves = ("unit", "source", "destination")
         return [{"moves": [{name: getattr(move, name) for name in moves} for move in s.moves]} for s in self.plan.steps]
+
+
+@dataclass(frozen=True)
+class PlansPast:
+    """The plans until now, for ``StagePlans.resume`` in another process. The fields are those of ``StagePlans``."""
+
+    requested: int
+    decisions: list[tuple[int, Decision]]
+    to_move: set[int] | None
 
 
 class Copied(NamedTuple):
@@ -172,19 +170,13 @@ class StagePlans:
 
     # -- for another process ------------------------------------------------------------------------------------------
 
-    def journal(self) -> dict[str, Any]:
-        """See ``lab.live.journal``."""
-        return {
-            "requested": self.requested,
-            "decisions": decisions_to_json(self.decisions),
-            "to_move": None if self.to_move is None else sorted(self.to_move),
-        }
+    def past(self) -> PlansPast:
+        """The plans until now."""
+        return PlansPast(self.requested, list(self.decisions), None if self.to_move is None else set(self.to_move))
 
-    def resume(self, journal: dict[str, Any]) -> None:
+    def resume(self, past: PlansPast) -> None:
         """With the numbers of migrations going on where they were."""
-        self.requested = journal["requested"]
-        self.decisions = decisions_from_json(journal["decisions"])
-        self.to_move = None if journal["to_move"] is None else set(journal["to_move"])
+        self.requested, self.decisions, self.to_move = past.requested, past.decisions, past.to_move
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,8 +15,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.experiment.scenario import Change
 from keyshift.experiment.spec import SNAPSHOTS, RunSpec
 from keyshift.lab.judge.final_state import FinalState, of_job
-from keyshift.lab.live.journal import config_from_json, past_from_json, past_to_json
-from keyshift.lab.stage_plans import Proposal, StagePlans
+from keyshift.lab.stage_plans import PlansPast, Proposal, StagePlans
 from keyshift.model.errors import QueryDied
 from keyshift.model.notes import Note, Phase
 from keyshift.model.records import Measured
@@ -84,6 +83,22 @@ class SystemUnderTest(Protocol):
         """End the job, after ``stop``, and tell what came of it."""
 
 
+@dataclass(frozen=True)
+class SystemJournal:
+    """What another process needs to go on with a job: who the job is, and its way so far.
+
+    Events, results and snapshots are in Kafka and MinIO, and what has happened since is in ZooKeeper. ``token`` is the
+    job's secret; ``attempt`` and ``slots`` (of each stage) are those under way.
+    """
+
+    run_id: str
+    token: str
+    attempt: int
+    slots: dict[str, int]
+    past: Past
+    plans: dict[str, PlansPast]
+
+
 class LiveSystem(SystemUnderTest, Protocol):
     """A system that can be asked for plans, and how it is, while it runs."""
 
@@ -102,13 +117,13 @@ class LiveSystem(SystemUnderTest, Protocol):
     def kept(self) -> None:
         """The journal that was told last is written down: what only older ones refer to may go."""
 
-    def journal(self) -> dict[str, Any]:
-        """What another process needs to go on; see ``lab.live.journal``. Raises Deposed if it has its own by now."""
+    def journal(self) -> SystemJournal:
+        """What another process needs to go on. Raises Deposed if another one has claimed the job."""
 
-    def claim(self, journal: dict[str, Any]) -> int:
+    def claim(self, journal: SystemJournal) -> int:
         """Be the driver of the job that the journal is of, before anything else; gives the epoch."""
 
-    def resume(self, journal: dict[str, Any], epochs: Epochs) -> str:
+    def resume(self, journal: SystemJournal, epochs: Epochs) -> str:
         """Go on from there, instead of ``start``. Says from where, as ``recover``. ``epochs``: of the input."""
 
     def copied(self) -> dict[str, Any]:
@@ -265,30 +280,35 @@ class KeyshiftJob:
         """Of the job."""
         self._job.require_driver()
 
-    def journal(self) -> dict[str, Any]:
+    def journal(self) -> SystemJournal:
         """Of the job and of the plans that were made for it."""
         self.require_driver()
-        plans = {name: each.journal() for name, each in self._plans.items()}
+        config, plans = self._job.config, {name: each.past() for name, each in self._plans.items()}
+        slots = {each.stage: each.slots for each in config.chain()}
         self._past = self._job.past()
-        return past_to_json(self._job.config, self._past) | {"plans": plans}
+        return SystemJournal(config.job, config.token, config.attempt, slots, self._past, plans)
 
     def kept(self) -> None:
         """Snapshots of older ones."""
         if self._past is not None:
             self._job.kept(self._past)
 
-    def claim(self, journal: dict[str, Any]) -> int:
+    def claim(self, journal: SystemJournal) -> int:
         """With the secret that is in the journal."""
-        self._job.config = config_from_json(self._job.config, journal)
+        self._job.config = self._config_of(journal)
         return self._job.claim()
 
-    def resume(self, journal: dict[str, Any], epochs: Epochs) -> str:
+    def resume(self, journal: SystemJournal, epochs: Epochs) -> str:
         """With the numbers of migrations going on where they were."""
         for name, plans in self._plans.items():
-            plans.resume(journal["plans"][name])
-        self._job.config = replace(config_from_json(self._job.config, journal), epochs=epochs)
-        self._job.resume(past_from_json(journal))
+            plans.resume(journal.plans[name])
+        self._job.config = replace(self._config_of(journal), epochs=epochs)
+        self._job.resume(journal.past)
         return self._from_where()
+
+    def _config_of(self, journal: SystemJournal) -> JobConfig:
+        """As in the attempt that was under way."""
+        return replace(self._job.config.with_slots(journal.slots), attempt=journal.attempt, token=journal.token)
 
     def status(self) -> dict[str, Any]:
         """Bytes are those of the newest snapshot."""

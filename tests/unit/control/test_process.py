@@ -7,8 +7,10 @@ import pytest
 
 from keyshift.control import process
 from keyshift.control.files import JobFile, Jobs
+from keyshift.driver.job import Past
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
+from keyshift.lab.live.journal import Journal
 from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
@@ -23,8 +25,13 @@ def home(monkeypatch, tmp_path):
 
 def entry(run):
     found = process._Entry(TOLD, live_spec(VALUES), threading.Event())
-    found.expect({"run_id": run, "token": "secret"})
+    found.expect(run, "secret")
     return found
+
+
+def journal(run):
+    """Of a job that has just begun."""
+    return Journal(run, "secret", 0, {}, Past({}, [], [], [], set(), None, 0), {}, 1.0, 0.0, 10.0, [], {})
 
 
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
@@ -33,9 +40,9 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     jobs.drop(NAME)
     after = entry("second")
     jobs.write(JobFile(name=NAME, log="/dev/null", **FILE))
-    after.keep({"run_id": "second"})
+    after.keep(journal("second"))
     with pytest.raises(BadInput, match="another one has its name"):
-        before.keep({"run_id": "first"})
+        before.keep(journal("first"))
     before.end.deleted = True
     for ending in Ending:
         before._decided(ending)

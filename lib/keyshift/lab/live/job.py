@@ -21,6 +21,7 @@ from keyshift.lab.controls import JobControls
 from keyshift.lab.ending import End
 from keyshift.lab.execution import Execution
 from keyshift.lab.live.inbox import NotRunning
+from keyshift.lab.live.journal import Journal
 from keyshift.lab.live.run import LiveRun
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.notes import Phase
@@ -36,10 +37,10 @@ Record = Callable[..., Manifest]  # see ``Lab.record``
 class LiveJob:
     """For any thread. ``execute`` is called once, by the thread that then controls the job.
 
-    ``keep`` writes down what another process needs to go on with the job (OSError: it is tried again later); ``begun``
-    what is needed to find, before anything is made, what the job will leave; ``resumed`` reads what was kept by the
-    process before, and ``take_over`` says to go on even if that one seems to live. ``end``: how it may end; without,
-    nothing is left of it, however that happens.
+    ``keep`` writes down what another process needs to go on with the job (OSError: it is tried again later). ``begun``
+    hears the run's id and the job's secret before anything is made, to find what the job will leave. ``resumed`` reads
+    what was kept by the process before, and ``take_over`` says to go on even if that one seems to live. ``end``: how
+    the job may end; without, nothing is left of it, however that happens.
 
     ``do`` raises BadInput, and changes nothing, if that is not possible or the job does not run; ServiceUnavailable if
     a service is away.
@@ -50,17 +51,17 @@ class LiveJob:
         record: Record,
         spec: RunSpec,
         on_end: Callable[[], None] = lambda: None,
-        keep: Callable[[dict[str, Any]], None] | None = None,
-        resumed: Callable[[], dict[str, Any]] | None = None,
+        keep: Callable[[Journal], None] | None = None,
+        resumed: Callable[[], Journal] | None = None,
         take_over: bool = False,
-        begun: Callable[[dict[str, Any]], None] = lambda known: None,
+        begun: Callable[[str, str], None] = lambda run_id, token: None,
         end: End | None = None,
     ) -> None:
         self._record, self.spec, self._on_end, self._keep = record, spec, on_end, keep
         self._resumed, self._take_over = resumed, take_over
         self._begun, self.end = begun, end or End()
         self.most = room(spec)  # slots that a restart may lead to
-        self.run_id = resumed()["run_id"] if resumed else new_run_id(spec.workload.name, spec.strategy.name)
+        self.run_id = resumed().run_id if resumed else new_run_id(spec.workload.name, spec.strategy.name)
         self.ready, self.ended = threading.Event(), threading.Event()
         self.manifest: Manifest | None = None  # of a job that has ended, whatever its verdict
         self.error: BaseException | None = None  # why there is none
@@ -102,13 +103,9 @@ class LiveJob:
             self.execute()
 
     def _make(self, *parts: Any) -> Execution:
-        run, identity = LiveRun(*parts), {"run_id": self.run_id}
-        run.on_ready = self.ready.set
+        self._run = run = LiveRun(*parts)
+        run.on_ready, run.begun, run.keep = self.ready.set, self._begun, self._keep
         run.resumed, run.take_over = self._resumed, self._take_over
-        run.begun = lambda known: self._begun(known | identity)
-        if (keep := self._keep) is not None:
-            run.keep = lambda journal: keep(journal | identity)
-        self._run = run
         run.execution.unwanted, run.stop_wanted = self._unwanted, self._stop_wanted  # from now on it hears that itself
         return run.execution
 
@@ -189,7 +186,7 @@ class LiveJob:
             "p50_ms": last.get("p50_ms"),
             "p99_ms": last.get("p99_ms"),
             "migrating": run.migrations.under_way,
-            "migrations": run.migrations.told(),
+            "migrations": list(map(asdict, run.migrations.status())),
             "deaths": len(run.execution.deaths),
             "autoscaler": self._scaling(run.execution.scalings),
         }
@@ -233,7 +230,7 @@ class LiveJob:
         migration = run.migrations.find(answer["stage"], answer["number"])
         while not migration.outcome and not self.ended.wait(0.1):
             pass
-        return answer | migration.as_json()
+        return answer | asdict(migration.status)
 
     def _running(self) -> LiveRun:
         if self._run is None or self.state != "running":

@@ -1,30 +1,51 @@
 """What has to be on disk so that another process can go on with a live job whose driver was killed.
 
-Events, results and snapshots are in Kafka and MinIO, and the newest assignment is in ZooKeeper. The journal has the
-rest: who the job is, and its way so far. It is written whole, whenever there is a newer snapshot.
+The journal is written whole, whenever there is a newer snapshot or something else that must not be lost.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from keyshift.driver.job import Past
-from keyshift.driver.snapshotter import Snapshot
-from keyshift.driver.stage import StagePast
-from keyshift.model.keys import Assignments
-from keyshift.model.notes import Note
-from keyshift.model.records import StepRecord
-from keyshift.planner import Decision
+from keyshift.lab.migrations import MigrationStatus
+from keyshift.lab.system import SystemJournal
+from keyshift.model.errors import BadInput
 from keyshift.progress import Say
-from keyshift.wire.config import JobConfig
-from keyshift.wire.savepoint import Savepoint
+from keyshift.refusals import refusal
 
 KEEP_AGAIN_S = 5.0  # before a journal that could not be written is tried once more
-_RECORDS = TypeAdapter(list[StepRecord])
-Journal = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Journal(SystemJournal):
+    """Of a live job. ``began_at``, ``trigger``: of the load and of the first migration, in seconds since the epoch, 0
+    if there was none; ``rate``: events per second. ``migrations``, ``targets``: see ``Migrations``.
+    """
+
+    began_at: float
+    trigger: float
+    rate: float
+    migrations: list[MigrationStatus]
+    targets: dict[str, list[int]]
+
+
+_JOURNAL = TypeAdapter(Journal)
+
+
+def journal_to_json(journal: Journal) -> dict[str, Any]:
+    """What JSON knows; holds the job's secret."""
+    return dict(_JOURNAL.dump_python(journal, mode="json"))
+
+
+def journal_from_json(raw: Mapping[str, Any]) -> Journal:
+    """The inverse of ``journal_to_json``; what else is in ``raw`` does not count. Raises BadInput if it is damaged."""
+    try:
+        return _JOURNAL.validate_python(dict(raw))
+    except ValidationError as error:  # without values: the secret may be among them
+        raise BadInput(f"the journal is damaged: {refusal(error.errors(include_input=False))}") from None
 
 
 class JournalWriter:
@@ -56,73 +77,3 @@ class JournalWriter:
         if self._not_kept_since is not None:
             took_s, self._not_kept_since = time.monotonic() - self._not_kept_since, None
             self._note(f"the journal could not be written for {took_s:.0f} s, and is written again")
-
-
-def past_to_json(config: JobConfig, past: Past) -> dict[str, Any]:
-    """Of a job: what JSON knows. Holds the job's secret."""
-    return {
-        "attempt": config.attempt,
-        "slots": {each.stage: each.slots for each in config.chain()},
-        "token": config.token,
-        "stages": {name: _stage_to_json(each) for name, each in past.stages.items()},
-        "savepoints": [asdict(savepoint) for savepoint in past.savepoints],
-        "snapshots": [asdict(snapshot) for snapshot in past.snapshots],
-        "notes": past.notes,
-        "revoked": sorted(past.revoked),
-        "begun_from": past.begun_from and asdict(past.begun_from),
-        "first_version": past.first_version,
-    }
-
-
-def config_from_json(config: JobConfig, raw: dict[str, Any]) -> JobConfig:
-    """``config`` as it was in the attempt that was under way."""
-    return replace(config.with_slots(raw["slots"]), attempt=raw["attempt"], token=raw["token"])
-
-
-def past_from_json(raw: dict[str, Any]) -> Past:
-    """What ``past_to_json`` was told."""
-    return Past(
-        stages={name: _stage_from_json(each) for name, each in raw["stages"].items()},
-        savepoints=[_numbered(Savepoint, each) for each in raw["savepoints"]],
-        snapshots=[_numbered(Snapshot, each) for each in raw["snapshots"]],
-        notes=[Note(*each) for each in raw["notes"]],
-        revoked=set(raw["revoked"]),
-        begun_from=raw["begun_from"] and _numbered(Savepoint, raw["begun_from"]),
-        first_version=raw["first_version"],
-    )
-
-
-def decisions_to_json(decisions: Iterable[tuple[int, Decision]]) -> list[Any]:
-    """Rows of migration, unit, step, reason."""
-    return [[number, each.unit, each.step, each.reason] for number, each in decisions]
-
-
-def decisions_from_json(rows: list[Any]) -> list[tuple[int, Decision]]:
-    """What ``decisions_to_json`` was told."""
-    return [(number, Decision(unit, step, reason)) for number, unit, step, reason in rows]
-
-
-def _stage_to_json(past: StagePast) -> dict[str, Any]:
-    return {
-        "assignments": past.assignments.to_json(),
-        "begins": past.begins,
-        "records": _RECORDS.dump_python(past.records, mode="json"),
-    }
-
-
-def _stage_from_json(raw: dict[str, Any]) -> StagePast:
-    return StagePast(
-        assignments=Assignments.from_json(raw["assignments"]),
-        begins=raw["begins"],
-        records=_RECORDS.validate_python(raw["records"]),
-    )
-
-
-def _numbered(kind: Any, raw: dict[str, Any]) -> Any:
-    """A savepoint or a snapshot; JSON has made texts of the numbers of routers and units."""
-    sizes = {stage: _by_number(of_units) for stage, of_units in raw["unit_bytes"].items()}
-    return kind(**raw | {"offsets": _by_number(raw["offsets"]), "unit_bytes": sizes})
-
-
-def _by_number(raw: dict[str, int]) -> dict[int, int]:
-    return {int(number): value for number, value in raw.items()}

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from keyshift.experiment.scenario import Scale
 from keyshift.experiment.spec import RunSpec
@@ -35,9 +34,9 @@ class LiveRun:
         self.inbox = Inbox(lambda: self.state, lambda: str(display.doing))
         self.migrations = Migrations(run, system)
         self.measured: Mapping[str, Mapping[int, Measured]] = {}  # of each stage and slot, as it said last
-        self.resumed: Callable[[], dict[str, Any]] | None = None  # reads the journal of the process before
+        self.resumed: Callable[[], Journal] | None = None  # reads that of the process before
         self.take_over = False  # even if that one seems to live
-        self.begun: Callable[[dict[str, Any]], None] = lambda known: None  # hears the secret before anything is made
+        self.begun: Callable[[str, str], None] = lambda run_id, token: None  # see ``LiveJob``
         self.keep: Callable[[Journal], None] | None = None  # writes the journal down
         self._journal = JournalWriter(self._write, system.kept, system.note)
         self.on_ready: Callable[[], None] = lambda: None
@@ -94,14 +93,20 @@ class LiveRun:
     def _keep(self) -> None:
         """The journal, if something has changed that must not be lost."""
         told, run = self.system.status(), self.execution
-        outcomes = [migration["outcome"] for migration in self.migrations.told()]
+        outcomes = [migration.outcome for migration in self.migrations.status()]
         now = (told["attempt"], told["snapshots"], len(told["notes"]), outcomes, run.rate)
         self._journal.keep(now, self._made)
 
     def _made(self) -> Journal:
-        run = self.execution
-        mine = {"began_at": run.began_at, "trigger": run.trigger, "rate": run.rate}
-        return self.system.journal() | mine | self.migrations.journal()
+        run, migrations = self.execution, self.migrations
+        return Journal(
+            **vars(self.system.journal()),
+            began_at=run.began_at,
+            trigger=run.trigger,
+            rate=run.rate,
+            migrations=migrations.status(),
+            targets=migrations.targets,
+        )
 
     def _write(self, journal: Journal) -> None:
         if self.keep is not None:
@@ -111,7 +116,8 @@ class LiveRun:
 
     def _open(self) -> Feed:
         if self.resumed is None:
-            self.begun({"token": self.system.journal()["token"]})
+            new = self.system.journal()
+            self.begun(new.run_id, new.token)
             self.traffic.for_ever = self.keep is not None
             feed = self.execution.open_new()
         else:
@@ -119,7 +125,7 @@ class LiveRun:
         self.system.require_driver()
         return feed
 
-    def _reopen(self, read_journal: Callable[[], dict[str, Any]]) -> Feed:
+    def _reopen(self, read_journal: Callable[[], Journal]) -> Feed:
         """In place of ``Execution.open_new``: topics and results are there, and the state is in snapshots.
 
         Behind the claim the process before writes no journal any more, and behind the first frame that a generator of
@@ -130,8 +136,8 @@ class LiveRun:
             self.traffic.await_silence()
         epoch = self.system.claim(read_journal())
         journal = read_journal()
-        run.rate, run.trigger, run.began_at = journal["rate"], journal["trigger"], journal["began_at"]
-        self.migrations.resume(journal)
+        run.rate, run.trigger, run.began_at = journal.rate, journal.trigger, journal.began_at
+        self.migrations.resume(journal.migrations, journal.targets)
         self.traffic.open(again=True)
         run.feed = feed = self.traffic.feed(run.rate, self.spec.run.frame_ms, epoch=epoch)
         feed.await_state("ready")

@@ -3,18 +3,15 @@
 import json
 from dataclasses import replace
 
-from small_job import CONFIG
+import pytest
 
 from keyshift.driver.job import Past
 from keyshift.driver.snapshotter import Snapshot
 from keyshift.driver.stage import StagePast
-from keyshift.lab.live.journal import (
-    config_from_json,
-    decisions_from_json,
-    decisions_to_json,
-    past_from_json,
-    past_to_json,
-)
+from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
+from keyshift.lab.migrations import MigrationStatus
+from keyshift.lab.stage_plans import PlansPast
+from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Note
 from keyshift.model.records import Installed, Released, StepRecord, UnitCame, UnitLeft
@@ -55,23 +52,37 @@ PAST = Past(
 )
 
 
-def written(past):
-    return json.loads(json.dumps(past_to_json(CONFIG, past)))
+JOURNAL = Journal(
+    run_id="run",
+    token="secret",
+    attempt=3,
+    slots={"counter": 5, "second": 3},
+    past=PAST,
+    plans={
+        "counter": PlansPast(
+            2, [(0, Decision(UnitId(3), 1, "hot")), (1, Decision(UnitId(4), None, "put off"))], {3, 4}
+        ),
+        "second": PlansPast(0, [], None),
+    },
+    began_at=1.5,
+    trigger=0.0,
+    rate=300.0,
+    migrations=[MigrationStatus(0, 2.5, None, "under way", "counter", "fluid", 4, 3, 9)],
+    targets={"counter 0": [0, 1, 2, 3]},
+)
 
 
-def test_the_way_of_a_job_is_read_as_it_was_written():
-    assert past_from_json(written(PAST)) == PAST
-    without = replace(PAST, begun_from=None, savepoints=[], snapshots=[])
-    assert past_from_json(written(without)) == without
+@pytest.mark.parametrize(
+    "journal", [JOURNAL, replace(JOURNAL, past=replace(PAST, begun_from=None, savepoints=[], snapshots=[]))]
+)
+def test_a_journal_is_read_as_it_was_written(journal):
+    raw = json.loads(json.dumps({"format": 1} | journal_to_json(journal)))
+    assert journal_from_json(raw) == journal
 
 
-def test_the_configuration_goes_on_where_it_was_with_its_secret():
-    config = replace(CONFIG, onward=(("second", 2),))
-    before = replace(config, attempt=3, slots=5, onward=(("second", 3),), token="secret")
-    raw = json.loads(json.dumps(past_to_json(before, PAST)))
-    assert config_from_json(config, raw) == before
-
-
-def test_decisions_are_read_as_they_were():
-    decisions = [(0, Decision(UnitId(3), 1, "hot")), (1, Decision(UnitId(4), None, "put off"))]
-    assert decisions_from_json(json.loads(json.dumps(decisions_to_json(decisions)))) == decisions
+def test_a_damaged_journal_is_refused_with_the_field_and_without_values():
+    raw = journal_to_json(JOURNAL)
+    raw["past"]["snapshots"] = "secret"
+    with pytest.raises(BadInput, match=r"the journal is damaged: .*past\.snapshots") as refused:
+        journal_from_json(raw)
+    assert "secret" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from small_live import Stage, live_job
@@ -13,6 +14,7 @@ from keyshift.lab import execution
 from keyshift.lab.execution import WINDOW_S, pause_before
 from keyshift.model.errors import BadInput, Deposed, KeyshiftError, MigrationFailed, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment
+from keyshift.model.notes import Note
 from keyshift.model.records import Measured
 from keyshift.waiting import wait_until
 
@@ -296,16 +298,15 @@ def test_what_another_process_needs_is_written_down_when_it_changes_and_not_othe
     kept = []
     with live_job(monkeypatch, live_spec(SMALL), keep=kept.append) as job:
         job.do(Rate(rate=300))
-        assert wait_until(lambda: kept and kept[-1]["rate"] == 300, 60)
+        assert wait_until(lambda: kept and kept[-1].rate == 300, 60)
         job.do(Scale(slots=4), wait=True)
-        assert wait_until(lambda: len(set(kept[-1]["stages"]["counter"]["assignments"]["begin"])) == 4, 60)
+        assert wait_until(lambda: len(set(kept[-1].past.stages["counter"].assignments[-1].owner)) == 4, 60)
         number = len(kept)
         job.counter.measured = 0
         assert wait_until(lambda: job.counter.measured >= 2, 60), "it looks"
         assert len(kept) == number <= len(job.inner.in_journal), "it is said when it is written down"
-        assert kept[-1]["run_id"] == job.run_id and kept[-1]["plans"]["counter"]["requested"] == 1
-        assert kept[-1]["trigger"] > 0 and kept[-1]["token"] == "secret"
-        assert json.loads(json.dumps(kept[-1])) == kept[-1]
+        assert kept[-1].run_id == job.run_id and kept[-1].plans["counter"].requested == 1
+        assert kept[-1].trigger > 0 and kept[-1].token == "secret"
 
 
 def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_next_one(monkeypatch):
@@ -315,15 +316,15 @@ def test_a_migration_that_was_under_way_when_the_process_died_is_told_of_by_the_
         job.do(Scale(slots=4), wait=True)
         job.inner.go.clear()
         job.do(Scale(slots=3))
-        assert wait_until(lambda: len(journals[-1]["migrations"]) == 2, 60)
-    journal = json.loads(json.dumps(journals[-1]))
+        assert wait_until(lambda: len(journals[-1].migrations) == 2, 60)
+    journal = journals[-1]
     with live_job(monkeypatch, live_spec(SMALL), resumed=lambda: journal) as job:
         assert wait_until(lambda: job.status()["migrations"][1]["outcome"] != "under way", 60)
         first, second = job.status()["migrations"]
         assert (first["outcome"], second["number"]) == ("complete", 1)
         assert second["outcome"].startswith("incomplete: the job's process was gone")
         assert not job.status()["migrating"]
-        assert (job.run_id, job.inner.calls) == (journal["run_id"], ["claim", "resume"])
+        assert (job.run_id, job.inner.calls) == (journal.run_id, ["claim", "resume"])
         assert job.do(Scale(slots=2), wait=True)["number"] == 2
 
 
@@ -332,8 +333,8 @@ def test_a_migration_that_the_next_process_has_brought_to_its_end_is_complete(mo
     with live_job(monkeypatch, live_spec(SMALL), keep=journals.append) as job:
         job.inner.go.clear()
         job.do(Scale(slots=4))
-        assert wait_until(lambda: len(journals[-1]["targets"]) == 1, 60)
-    (target,) = journals[-1]["targets"].values()
+        assert wait_until(lambda: len(journals[-1].targets) == 1, 60)
+    (target,) = journals[-1].targets.values()
 
     def switched(inner):
         stage = inner.stages[0]
@@ -367,7 +368,10 @@ def test_who_goes_on_with_a_job_reads_what_there_is_of_it_when_nobody_else_can_c
     with live_job(monkeypatch, live_spec(SMALL), keep=journals.append):
         pass
     read, journal = [], journals[-1]
-    given = {"resumed": lambda: read.append(len(read)) or journal | {"rate": 100.0 + len(read)}, "take_over": take_over}
+    given = {
+        "resumed": lambda: read.append(len(read)) or replace(journal, rate=100.0 + len(read)),
+        "take_over": take_over,
+    }
     with live_job(monkeypatch, live_spec(SMALL), **given) as job:
         told = job.traffic.told
         assert told[0 if take_over else 1 :][:3] == [("feed", 103.0, 2), ("await_state", "ready"), ("skip", [20, 10])]
@@ -402,7 +406,7 @@ def test_what_another_process_needs_is_kept_while_the_last_results_come(monkeypa
         stopping.start()
         assert wait_until(lambda: job.state == "stopping", 60)
         job.inner.note("something new")
-        assert wait_until(lambda: journals[-1]["notes"] == [("something new", "")], 60)
+        assert wait_until(lambda: journals[-1].past.notes == [Note("something new")], 60)
         done.set()
         stopping.join()
 

@@ -1,7 +1,10 @@
 """What is sent arrives and is acknowledged, what is asked for comes."""
 
+import gc
 import threading
+import weakref
 
+import pyarrow.flight as flight
 import pytest
 from small_flight import SCHEMA, content, hold_up, push, rest, state, value
 
@@ -10,6 +13,7 @@ from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
 from keyshift.worker.flight import messages
+from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.flight.server import StateServer
 
@@ -313,3 +317,33 @@ def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(hol
 def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
     clients.tell(server.address, "units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})
     assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})]
+
+
+def test_a_connection_that_is_in_use_outlives_the_end_and_one_that_is_not_goes(monkeypatch):
+    """Flight crashes the process if a client is closed while another thread begins a call."""
+    telling, over, made = threading.Event(), threading.Event(), []
+
+    class Client:
+        def __init__(self, address):
+            made.append(weakref.ref(self))
+
+        def do_action(self, action, options):
+            telling.set()
+            over.wait()
+            return []
+
+        def close(self):
+            pytest.fail("somebody may use it")
+
+    monkeypatch.setattr(flight, "FlightClient", Client)
+    clients = StateClients("secret", 1.0, SCHEMA, 150)
+    teller = threading.Thread(target=clients.tell, args=("here:1", "drop", {}), daemon=True)
+    teller.start()
+    telling.wait()
+    clients.close()
+    assert made[0]() is not None
+    over.set()
+    teller.join()
+    del teller
+    gc.collect()
+    assert made[0]() is None
