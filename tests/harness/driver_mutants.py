@@ -18,8 +18,9 @@ from shell_mutants import Mutant, Original
 
 from keyshift.control import process
 from keyshift.control.files import Jobs
-from keyshift.driver.job import Job
+from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.snapshotter import Snapshotter
+from keyshift.driver.job import Job
 from keyshift.lab.ending import Ending
 from keyshift.lab.live.inbox import Inbox
 from keyshift.model.errors import ProtocolViolation
@@ -55,13 +56,9 @@ def deletes_however_it_ends(original: Original) -> Any:
     return property(lambda self: True)
 
 
-@mutant(Snapshotter, "_remove_old", ("deleted",), CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
+@mutant(CompletedSnapshots, "needed", ("deleted",), CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
 def removes_snapshots_before_the_journal_names_their_successors(original: Original) -> Any:
-    def _remove_old(self: Any) -> None:
-        self._needed = lambda: ()
-        original(self)
-
-    return _remove_old
+    return property(lambda self: {snapshot.name for snapshot in self})
 
 
 @mutant(
@@ -74,7 +71,7 @@ def removes_snapshots_before_the_journal_names_their_successors(original: Origin
 def discards_a_snapshot_of_which_an_attempt_has_died(original: Original) -> Any:
     def _give_up_unreadable(self: Any) -> None:
         if self.snapshots and self.snapshots[-1].name == self.config.restore:
-            self.snapshots.pop()
+            self.snapshots.replace(self.snapshots[:-1])
 
     return _give_up_unreadable
 

@@ -5,6 +5,7 @@ import threading
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
+from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
 from keyshift.driver.stage import StagePast
 from keyshift.lab import execution
@@ -89,7 +90,7 @@ class Job:
 
     def __init__(self, spec):
         self.stages = [Stage(self, stage.name, spec) for stage in spec.workload.stages]
-        self.notes, self.snapshots, self.snapshots_taken, self.dies, self.calls = [], [], [], [], []
+        self.notes, self.snapshots, self.dies, self.calls = [], CompletedSnapshots(), [], []
         self.deposed = False
         slots = {stage.name: stage.config.slots for stage in self.stages}
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
-from keyshift.driver.snapshotter import KEPT, Said, Snapshot, Snapshotter
+from keyshift.driver.completed import CompletedSnapshots, Snapshot
+from keyshift.driver.snapshotter import Said, Snapshotter
 from keyshift.driver.spark import start_query, telling_line
 from keyshift.driver.stage import LedStage, StagePast, Unfinished
 from keyshift.driver.strikes import Services, Strikes
@@ -22,7 +22,7 @@ from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.model.markers import Marker, Ready, Sealed
 from keyshift.model.notes import Doing, Note, Phase
-from keyshift.model.records import Installed, Released, SnapshotRecord, StepRecord, UnitLeft
+from keyshift.model.records import Installed, Released, StepRecord, UnitLeft
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
 from keyshift.wire import nodes
@@ -91,10 +91,7 @@ class Job:
         self._snapshotter: Snapshotter | None = None
         self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
         self.savepoints: list[Savepoint] = []  # all that were committed
-        self.snapshots: list[Snapshot] = []  # the newest complete ones, that the job may go on from
-        self._journaled: set[str] = set()  # names of those that a journal may have, whoever keeps it
-        self._keeping = threading.Lock()  # both change only while held
-        self.snapshots_taken: list[SnapshotRecord] = []  # all that were complete
+        self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
@@ -180,9 +177,8 @@ class Job:
         for stage in self.stages:  # now: a step has a deadline
             stage.start()
         if config.snapshot_s:
-            given = self._output, self.snapshots, self.snapshots_taken, self.note
-            more = self._keeping, lambda: self._journaled, self.revoked
-            self._snapshotter = Snapshotter(config, self.stages, *given, *more)
+            given = self._output, self.snapshots, self.note, self.revoked
+            self._snapshotter = Snapshotter(config, self.stages, *given)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
@@ -250,7 +246,7 @@ class Job:
         restart = Assignment(after[name].assignment.version, target.owner)
         after[name] = Unfinished(restart, (), after[name].requests)
         self._begun_from, self._first_version = savepoint, after[self.stages[-1].name].assignment.version
-        self.snapshots.clear()
+        self.snapshots.replace([])
         self._start(list(after.values()), savepoint.offsets)
         self._say(Doing(Phase.RESTORING))
         restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
@@ -289,32 +285,27 @@ class Job:
 
         No snapshot that it has is removed before ``kept`` is called for a later one.
         """
-        with self._keeping:
-            self._journaled = self._journaled | {snapshot.name for snapshot in self.snapshots}
-            return self._past()
-
-    def kept(self, past: Past) -> None:
-        """``past`` is written down, and what was written before is gone."""
-        with self._keeping:
-            self._journaled = {snapshot.name for snapshot in past.snapshots}
-
-    def _past(self) -> Past:
         return Past(
             stages={stage.name: stage.past() for stage in self.stages},
             savepoints=list(self.savepoints),
-            snapshots=list(self.snapshots[-KEPT:]),
+            snapshots=self.snapshots.for_journal(),
             notes=self.notes_so_far,
             revoked=set(self.revoked),
             begun_from=self._begun_from,
             first_version=self._first_version,
         )
 
+    def kept(self, past: Past) -> None:
+        """``past`` is written down, and what was written before is gone."""
+        self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
+
     def resume(self, past: Past) -> None:
         """Go on with a job that was claimed from another driver, as after the death of the query. ``config``: of an
         attempt that is not older than ``past``. What has happened since then is found in ZooKeeper, and nothing more
         happens there: the version that this driver goes on with is one that the other never publishes.
         """
-        self.savepoints, self.snapshots, self.notes[:] = past.savepoints, past.snapshots, past.notes
+        self.savepoints, self.notes[:] = past.savepoints, past.notes
+        self.snapshots.replace(past.snapshots)
         self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
         self.kept(past)
         config = self.config
@@ -348,7 +339,7 @@ class Job:
         with contextlib.suppress(ServiceUnavailable):  # then nobody knows
             said = [each for stage in self.stages for each in stage.participant.read_below(nodes.UNREADABLE).values()]
             for found in said[:1]:
-                self.snapshots.pop()
+                self.snapshots.replace(self.snapshots[:-1])
                 self.note(f"{found.name} counts no more: {found.why}; the job goes on from the one before")
 
     def clean(self) -> None:

@@ -2,12 +2,12 @@
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
 from keyshift.clock import now_us
+from keyshift.driver.completed import CompletedSnapshots, Snapshot
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
@@ -21,21 +21,7 @@ from keyshift.wire.nodes import SlotSaved, Writing
 from keyshift.wire.savepoint import Manifest, SavepointStore, participants
 
 LOOK_S = 0.05
-KEPT = 2  # complete ones: the newest, and the one before if it cannot be read
 MARK = "snapshot-"  # names begin so, and those of savepoints do not
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
-    ``unit_bytes``: those that make the state, by stage and unit.
-    """
-
-    name: str
-    version: int
-    offsets: dict[int, int]
-    bytes: int
-    unit_bytes: dict[str, dict[int, int]]
 
 
 class Said(Protocol):
@@ -50,9 +36,7 @@ class _Over(Exception):
 
 
 class Snapshotter:
-    """Of one attempt. ``complete`` has the newest ``KEPT`` that are complete, and changes only while ``keeping`` is
-    held; ``taken`` gets what is to be known of each when it has gone; ``note`` is told in one line of each that
-    failed. Snapshots that ``needed()`` names stay in the store, though they are not among the newest. ``revoked``:
+    """Of one attempt. ``completed`` gets those that are, and ``note`` one line of each that failed. ``revoked``:
     versions whose results count for nothing.
 
     It begins at the last stage. When the routers of a stage know what is to come, the stage before begins: a slot that
@@ -67,18 +51,15 @@ class Snapshotter:
         config: JobConfig,
         stages: Sequence[LedStage],
         output: Said,
-        complete: list[Snapshot],
-        taken: list[SnapshotRecord],
+        completed: CompletedSnapshots,
         note: Callable[[str], None],
-        keeping: threading.Lock,
-        needed: Callable[[], Collection[str]],
         revoked: Iterable[int] = (),
     ) -> None:
-        self._config, self._stages = config, stages
-        self._output, self._complete, self._taken, self._note = output, complete, taken, note
-        self._keeping, self._needed, self._revoked = keeping, needed, sorted(revoked)
+        self._config, self._stages, self._output = config, stages, output
+        self._completed, self._note, self._revoked = completed, note, sorted(revoked)
         self._store = SavepointStore(config.endpoints, config.job)
         self._over = threading.Event()
+        self._completing = threading.Lock()  # held while one counts that is complete, and for the end
         self._number = 0
         self._failure: BaseException | None = None  # what ended the thread
         self._thread = threading.Thread(target=self._run, name="keyshift-snapshots", daemon=True)
@@ -86,7 +67,7 @@ class Snapshotter:
 
     def end(self) -> None:
         """Take no more; what is not complete by now never is."""
-        with self._keeping:
+        with self._completing:
             self._over.set()
 
     @property
@@ -142,14 +123,13 @@ class Snapshotter:
         self._stages[0].participant.require_epoch()
         made_by = {"workload": config.workload, "parameters": config.parameters, "revoked": self._revoked}
         self._store.commit(name, manifest, **made_by)
-        with self._keeping:
+        with self._completing:
             if self._over.is_set():
                 return
             unit_bytes = manifest.unit_bytes
-            self._complete.append(Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes))
-            del self._complete[:-KEPT]
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
-            self._taken.append(SnapshotRecord(begun_us, now_us(), written, state, name))
+            snapshot = Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes)
+            self._completed.add(snapshot, SnapshotRecord(begun_us, now_us(), written, state, name))
 
     def _tell(self, what: str) -> None:
         if not self._over.is_set():
@@ -157,10 +137,9 @@ class Snapshotter:
 
     def _remove_old(self) -> None:
         """From the store."""
-        with self._keeping:
-            if self._over.is_set():
-                return
-            kept = {snapshot.name for snapshot in self._complete} | set(self._needed())
+        if self._over.is_set():
+            return
+        kept = self._completed.needed
         self._stages[0].participant.require_epoch()
         try:
             self._store.keep_only(sorted(kept), MARK)

@@ -318,7 +318,7 @@ class KeyshiftJob:
                 name: plans.status(newest.unit_bytes[name] if newest else None) for name, plans in self._plans.items()
             },
             "attempt": self._job.config.attempt,
-            "snapshots": len(self._job.snapshots_taken),
+            "snapshots": len(self._job.snapshots.taken),
             "snapshot_bytes": newest.bytes if newest else None,
             "notes": list(map(str, self.notes)),
         }

@@ -14,8 +14,9 @@ from small_job import CONFIG
 from keyshift import objects
 from keyshift.driver import attempt, questions
 from keyshift.driver import job as module
+from keyshift.driver.completed import Snapshot
 from keyshift.driver.job import Job
-from keyshift.driver.snapshotter import MARK, Snapshot
+from keyshift.driver.snapshotter import MARK
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.model.markers import name_of
@@ -350,7 +351,7 @@ def switch_to(job, *versions):
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
     first, version = START.version, START.version + 4
     switch_to(job, first + 2, version, first + 5)
-    job.snapshots += [snapshot(first + 2, 5), snapshot(version, 9)]
+    job.snapshots.replace([snapshot(first + 2, 5), snapshot(version, 9)])
     job.recover()
     assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
     assert job.revoked == {version, first + 5}, "what came out before it counts"
@@ -365,7 +366,7 @@ def unreadable(job, version):
 def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     first = START.version
     switch_to(job, first + 2, first + 4)
-    job.snapshots += [snapshot(first + 2, 5), snapshot(first + 4, 9)]
+    job.snapshots.replace([snapshot(first + 2, 5), snapshot(first + 4, 9)])
     job.recover()
     unreadable(job, first + 4)
     job.recover()
@@ -381,7 +382,7 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
 def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
-    job.snapshots += [snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)]
+    job.snapshots.replace([snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)])
     job.all_of.below[RESTORED.path] = {"0": Restored((), 1)}
     for _ in range(3):
         job.recover()
@@ -467,17 +468,14 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
 
 
 def test_what_a_journal_on_disk_may_have_is_not_removed(job):
-    job.snapshots += [snapshot(START.version + 2, 5)]
-    first = job.past()
-    assert job._journaled == {first.snapshots[0].name}
-    job.kept(first)
-    job.snapshots += [snapshot(START.version + 4, 9)]
-    del job.snapshots[0]
+    older, newer = snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)
+    job.snapshots.replace([older])
+    job.kept(job.past())
+    job.snapshots.replace([newer])
     second = job.past()
-    names = [past.snapshots[0].name for past in (first, second)]
-    assert job._journaled == set(names), "the second one is not on disk yet"
+    assert job.snapshots.needed == {older.name, newer.name}, "the second one is not on disk yet"
     job.kept(second)
-    assert job._journaled == {names[1]}
+    assert job.snapshots.needed == {newer.name}
 
 
 def test_what_ends_the_snapshots_is_the_controlling_threads(job):
@@ -504,7 +502,7 @@ def test_what_a_snapshot_still_writes_when_the_job_stops_is_removed_with_the_res
 
 def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
     switch_to(job, START.version + 2)
-    job.snapshots.append(snapshot(START.version + 2, 5))
+    job.snapshots.replace([snapshot(START.version + 2, 5)])
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 5}

@@ -10,6 +10,7 @@ from small_bucket import state, store_of
 from small_job import CONFIG
 
 from keyshift.driver import snapshotter as module
+from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.snapshotter import MARK, Snapshotter
 from keyshift.model.errors import Deposed, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, Step
@@ -87,14 +88,13 @@ def made(monkeypatch):
     """``made.complete``, ``made.notes``; ``made.job`` before ``made.begin()``."""
     store = store_of()
     monkeypatch.setattr(module, "SavepointStore", lambda *_: store)
-    one = SimpleNamespace(job=Job(store), store=store, complete=[], taken=[], notes=[], snapshotters=[], needed=set())
+    one = SimpleNamespace(job=Job(store), store=store, notes=[], snapshotters=[])
+    one.complete = CompletedSnapshots()
 
     def begin(deadline_s=10.0, revoked=(), **settings):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
         stage = Stage(config=config, name="counter", participant=one.job, made=one)
-        lists = one.complete, one.taken
-        given = one.notes.append, threading.Lock(), lambda: one.needed, revoked
-        snapshotter = Snapshotter(config, [stage], one.job, *lists, *given)
+        snapshotter = Snapshotter(config, [stage], one.job, one.complete, one.notes.append, revoked)
         one.snapshotters.append(snapshotter)
         return snapshotter
 
@@ -114,7 +114,7 @@ def test_what_slots_have_acknowledged_stays_while_a_leader_may_wait_for_it(made)
     """One that takes over before the last one has said that the snapshot is over."""
     made.job.under_way = [10]
     made.begin()
-    until(lambda: len(made.taken) > 2)
+    until(lambda: len(made.complete.taken) > 2)
     until(lambda: "acks/11" in made.job.withdrawn)
     assert "acks/10" not in made.job.withdrawn
     made.job.under_way = []
@@ -128,8 +128,8 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     snapshot = made.complete[0]
     assert snapshot.version == 10 and snapshot.offsets == {0: 10}
     assert sum(snapshot.unit_bytes["counter"].values()) == snapshot.bytes > 0
-    first = made.taken[0]
-    assert len(made.taken) == len(made.complete) and 0 < first.begun_us <= first.completed_us
+    first = made.complete.taken[0]
+    assert len(made.complete.taken) == len(made.complete) and 0 < first.begun_us <= first.completed_us
     assert first.written == first.state == {"counter": snapshot.bytes}
     manifest = made.store.manifest(made.complete[-1].name)
     assert manifest["workload"] == CONFIG.workload
@@ -140,7 +140,7 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
 
 def test_the_two_newest_are_kept_and_their_nodes_go(made):
     made.begin()
-    until(lambda: len(made.taken) > 3)
+    until(lambda: len(made.complete.taken) > 3)
     made.snapshotters[0].end()
     made.snapshotters[0]._thread.join(60)
     kept = {name.split("/")[2] for name in made.store._bucket._client.objects}
@@ -155,10 +155,10 @@ def test_what_a_journal_has_is_not_removed_before_another_one_is_on_disk(made):
     made.begin()
     until(lambda: made.complete)
     first = made.complete[0].name
-    made.needed = {first}
-    until(lambda: len(made.taken) > 4)
+    made.complete.for_journal()
+    until(lambda: len(made.complete.taken) > 4)
     assert sorted(made.store.places(first, "counter")) == [0, 1, 2, 3]
-    made.needed = set()
+    made.complete.journaled([])
     until(lambda: not any(first in name for name in made.store._bucket._client.objects))
 
 
@@ -224,17 +224,17 @@ def test_a_snapshot_whose_parts_do_not_fit_together_is_told_and_ends_the_job(mad
     snapshotter = made.begin()
     until(lambda: not snapshotter._thread.is_alive())
     assert "ProtocolViolation" in made.notes[0] and "there are no more snapshots" in made.notes[0]
-    assert made.complete == []
+    assert not made.complete
     with pytest.raises(ProtocolViolation, match=r"units \[3\] of counter are missing"):
         snapshotter.check()
 
 
 def test_those_that_are_to_be_judged_are_all_kept_with_what_was_revoked_by_then(made):
     made.begin(revoked={7, 5}, keep_snapshots=True)
-    until(lambda: len(made.taken) > 3)
+    until(lambda: len(made.complete.taken) > 3)
     made.snapshotters[0].end()
     made.snapshotters[0]._thread.join(60)
-    names = [record.name for record in made.taken]
+    names = [record.name for record in made.complete.taken]
     assert made.store.committed(MARK)[: len(names)] == names
     assert made.store.manifest(names[0])["revoked"] == [5, 7]
 
@@ -244,7 +244,7 @@ def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(ma
     made.begin()
     until(lambda: made.job.snapshots)
     threading.Event().wait(0.2)
-    assert made.complete == []
+    assert not made.complete
     assert not [name for name in made.store._bucket._client.objects if "manifest" in name]
     made.job.said_by = {0, 1}
     until(lambda: made.complete)
@@ -284,7 +284,7 @@ def test_behind_the_end_nothing_becomes_complete(made):
     snapshotter.end()
     made.job.said_by = {0, 1}
     snapshotter._thread.join(60)
-    assert made.complete == made.notes == []
+    assert not made.complete and not made.notes
 
 
 def test_a_successor_of_the_coordinator_is_asked_again(made):

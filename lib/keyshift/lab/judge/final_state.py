@@ -75,7 +75,7 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
         stages=[end(stage, **of_stages[stage.name]) for stage in job.stages],
         revoked=job.revoked,
         notes=list(map(str, job.notes)),
-        snapshots=job.snapshots_taken,
+        snapshots=job.snapshots.taken,
         **told,
     )
     return replace(state, cuts=cuts_of(store, state)) if job.config.keep_snapshots else state

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from small_bucket import ENDPOINTS, VALUE, state, store_of
 
+from keyshift.driver.completed import CompletedSnapshots
 from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
@@ -43,7 +44,7 @@ def final(monkeypatch):
         stages=[SimpleNamespace(name="counter", assignments=[AFTER], begins=[1], records=[])],
         revoked={2},
         notes=[Note("late")],
-        snapshots_taken=["one that is complete"],
+        snapshots=SimpleNamespace(taken=["one that is complete"]),
     )
     return final_state.of_job(job, {"counter": {"left_behind": {(1, 0)}, "to_move": {1}}}, planned_s=0.5)
 
@@ -159,7 +160,7 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
         ],
         revoked={2, 3},
         notes=[],
-        snapshots_taken=[],
+        snapshots=CompletedSnapshots(),
     )
     final = final_state.of_job(job, {"counter": {"left_behind": set()}})
     first, second = final.cuts.values()

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from keyshift.driver.completed import Snapshot
 from keyshift.driver.job import Past
-from keyshift.driver.snapshotter import Snapshot
 from keyshift.driver.stage import StagePast
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
 from keyshift.lab.migrations import MigrationStatus

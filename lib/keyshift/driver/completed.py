@@ -1,0 +1,76 @@
+"""The complete snapshots that a job may go on from (Flink's completed checkpoint store)."""
+
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from keyshift.model.records import SnapshotRecord
+
+KEPT = 2  # the newest, and the one before if it cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
+    ``unit_bytes``: those that make the state, by stage and unit.
+    """
+
+    name: str
+    version: int
+    offsets: dict[int, int]
+    bytes: int
+    unit_bytes: dict[str, dict[int, int]]
+
+
+class CompletedSnapshots(Sequence[Snapshot]):
+    """The newest ``KEPT`` of a job, in the order in which they were taken; for any thread.
+
+    ``taken``: what is to be known of each that was ever complete in this process.
+    """
+
+    def __init__(self) -> None:
+        self.taken: list[SnapshotRecord] = []
+        self._newest: tuple[Snapshot, ...] = ()
+        self._journaled: set[str] = set()  # names of those that a journal on disk may have
+        self._changing = threading.Lock()
+
+    @overload
+    def __getitem__(self, at: int) -> Snapshot: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Snapshot, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Snapshot | tuple[Snapshot, ...]:
+        return self._newest[at]
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def add(self, snapshot: Snapshot, record: SnapshotRecord) -> None:
+        """It is complete."""
+        with self._changing:
+            self._newest = (*self._newest, snapshot)[-KEPT:]
+        self.taken.append(record)
+
+    def replace(self, snapshots: Iterable[Snapshot]) -> None:
+        """Only these count from now on."""
+        with self._changing:
+            self._newest = tuple(snapshots)[-KEPT:]
+
+    def for_journal(self) -> list[Snapshot]:
+        """The newest. None of them is removed from the store before ``journaled`` is told of a later journal."""
+        with self._changing:
+            self._journaled = self._journaled | {snapshot.name for snapshot in self._newest}
+            return list(self._newest)
+
+    def journaled(self, names: Collection[str]) -> None:
+        """The journal on disk has these, and no other one is there."""
+        with self._changing:
+            self._journaled = set(names)
+
+    @property
+    def needed(self) -> set[str]:
+        """The names of those that have to stay in the store."""
+        with self._changing:
+            return self._journaled | {snapshot.name for snapshot in self._newest}
