@@ -19,8 +19,8 @@ from shell_mutants import Mutant, Original
 from keyshift.control import process
 from keyshift.control.files import Jobs
 from keyshift.driver.completed import CompletedSnapshots
-from keyshift.driver.snapshotter import Snapshotter
 from keyshift.driver.job import Job
+from keyshift.driver.snapshotter import Snapshotter
 from keyshift.lab.ending import Ending
 from keyshift.lab.live.inbox import Inbox
 from keyshift.model.errors import ProtocolViolation

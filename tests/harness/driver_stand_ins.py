@@ -21,7 +21,7 @@ from places import here, threads_inherit
 
 from keyshift import objects
 from keyshift.control import background, files, forgetting, process
-from keyshift.driver import attempt, job, questions
+from keyshift.driver import attempt, job, query, questions
 from keyshift.endpoints import Endpoints
 from keyshift.lab import bare_copy, execution, recording
 from keyshift.lab.live import journal as live_journal
@@ -134,7 +134,7 @@ def _services(world: World, failures: Failures) -> list[tuple[Any, str, Any]]:
         (generator, "say", lambda report: HERE.say(report)),
         (objects, "Minio", lambda *_, **__: Minio(world)),
         (flight, "FlightClient", failures),
-        (job, "start_query", started),
+        (query, "start_query", started),
         (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
         (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
         (Lab, "_start_spark", lambda self: _driver().engine),

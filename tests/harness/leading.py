@@ -3,15 +3,13 @@
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nodes import Ensemble, Session
 
-from keyshift.driver.attempt import StageAttempt, Unfinished
-from keyshift.driver.job import Job
-from keyshift.driver.stage import LedStage
+from keyshift.driver.attempt import StageAttempt
 from keyshift.model.errors import QueryDied, ServiceUnavailable
-from keyshift.wire.config import JobConfig
 from keyshift.wire.epoch import Epoch
 from keyshift.wire.nodes import Folder, Node
 
@@ -54,19 +52,28 @@ class MortalSession(Session):
             raise Died
 
 
+@dataclass
+class Fate:
+    """Of all coordinators of a job: each ``dies`` at a message with this probability. ``deaths``: so far."""
+
+    ensemble: Ensemble
+    dies: float
+    deaths: int = 0
+
+
 class MortalAttempt(StageAttempt):
     """``StageAttempt``, with coordinators that may die anywhere."""
 
-    def __init__(self, stage: "MortalStage", *arguments: Any) -> None:
-        self._stage = stage
+    def __init__(self, fate: Fate, *arguments: Any) -> None:
+        self._fate = fate
         super().__init__(*arguments)
 
     def _new_session(self, leads: bool) -> Any:
-        config, stage = self.config, self._stage
+        config, fate = self.config, self._fate
         epoch = Epoch(config.job, config.epoch)
         if not leads:
-            return Session(stage.ensemble, config.root, epoch)
-        return MortalSession(stage.ensemble, config.root, stage.dies, epoch)
+            return Session(fate.ensemble, config.root, epoch)
+        return MortalSession(fate.ensemble, config.root, fate.dies, epoch)
 
     def _lead(self) -> None:
         while True:
@@ -76,39 +83,5 @@ class MortalAttempt(StageAttempt):
             except (Died, ServiceUnavailable) as error:
                 if not session.dead.is_set() or isinstance(error, QueryDied):
                     raise
-                self._stage.deaths += 1
+                self._fate.deaths += 1
                 self._succeed()
-
-
-class MortalStage(LedStage):
-    """``LedStage`` with such attempts."""
-
-    def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.ensemble, self.dies, self.deaths = ensemble, dies, 0
-
-    def _new_attempt(self, left: Unfinished) -> MortalAttempt:
-        return MortalAttempt(self, self.config, left, self.say, lambda phase: self.at_phase(self, phase))
-
-
-class LedJob(Job):
-    """``Job``, with mortal coordinators."""
-
-    stages: list[MortalStage]
-
-    def __init__(self, ensemble: Ensemble, dies: float, *arguments: Any) -> None:
-        self._ensemble, self._dies = ensemble, dies
-        super().__init__(*arguments)
-
-    def _new_stage(self, config: JobConfig) -> MortalStage:
-        return MortalStage(self._ensemble, self._dies, config, self.notes, self.check, self._say)
-
-    @property
-    def sessions(self) -> list[Any]:
-        """The job's own."""
-        return [stage.coordination for stage in self.stages]
-
-    @property
-    def deaths(self) -> int:
-        """Of coordinators."""
-        return sum(stage.deaths for stage in self.stages)

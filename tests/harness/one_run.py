@@ -13,6 +13,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -25,13 +26,16 @@ import pyspark
 from driver_shape import Chain
 from engine import HERE, Bucket, Engine, Topic
 from flaky_flight import Failures
-from leading import LedJob, MortalStage
+from leading import Fate, MortalAttempt
 from nodes import Ensemble, Session
 from shape import Shape, draw
 
 from keyshift import objects
-from keyshift.driver import attempt, job
+from keyshift.driver import attempt, job, query
+from keyshift.driver import stage as led_stage
+from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
+from keyshift.driver.stage import LedStage
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, QueryDied
@@ -80,8 +84,9 @@ def run(seed: int, **pinned: Any) -> Outcome:
     outcome = Outcome(seed, shape, pinned)
     failures = Failures(seed, shape.fails, shape.flight_s)
     ensemble, bucket = Ensemble(seed, shape.zookeeper_s), Bucket(seed, shape.store_s, shape.store_fails)
-    with _installed(ensemble, bucket, failures):
-        Run(outcome, ensemble, bucket).go()
+    fate = Fate(ensemble, shape.leader_dies)
+    with _installed(ensemble, bucket, failures, fate):
+        Run(outcome, ensemble, bucket, fate).go()
         for client in failures.clients:
             client.close()
     outcome.seen.update({f"flight: {what}": times for what, times in failures.counted.items()})
@@ -89,7 +94,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
 
 
 @contextlib.contextmanager
-def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterator[None]:
+def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fate) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
         for module in (job, attempt, slot_task, routing):
@@ -97,7 +102,8 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures) -> Iterat
             patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (
             (flight, "FlightClient", failures),
-            (job, "start_query", lambda engine, *rest: engine.start_query(*rest)),
+            (query, "start_query", lambda engine, *rest: engine.start_query(*rest)),
+            (led_stage, "StageAttempt", partial(MortalAttempt, fate)),
             (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
             (objects, "Minio", lambda *_, **__: bucket),
             (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
@@ -119,9 +125,9 @@ class Request:
 class Run:
     """Load, job, migrations, savepoints, verdict: as ``lab.execution`` has it. Is the ``Output`` of its job itself."""
 
-    def __init__(self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket) -> None:
+    def __init__(self, outcome: Outcome, ensemble: Ensemble, bucket: Bucket, fate: Fate) -> None:
         self.outcome, self.shape, self.seed, self.seen = outcome, outcome.shape, outcome.seed, outcome.seen
-        self._ensemble, self._bucket = ensemble, bucket
+        self._ensemble, self._bucket, self._fate = ensemble, bucket, fate
         shape = self.shape
         self._rng = random.Random(f"run {self.seed}")
         first, *behind = [stage.name for stage in workloads.get(shape.workload)(**shape.parameters).stages]
@@ -148,7 +154,7 @@ class Run:
         self._workload = config.make_workload()
         self._topic = Topic(shape.routers)
         self._engine = Engine(self.seed, self._topic, self._workload, shape.batch_s, shape.moves, shape.slow_s)
-        self._job = LedJob(ensemble, shape.leader_dies, self._engine, config, Path("/nowhere"), shape.batch_s, self)
+        self._job = Job(self._engine, config, Path("/nowhere"), shape.batch_s, self)
         self._over, self._loading = threading.Event(), threading.Lock()
         self._loaded, self._offered, self._due = False, 0, 0  # whether the load has ended; events, and results due
         # Of the last plan for each stage, as long as nothing may keep it from being reached.
@@ -176,7 +182,7 @@ class Run:
         self.seen.update({"batches": self._engine.batches, "moved process": self._engine.moved})
         restored = (self._job.config.restore or "").startswith(MARK)
         self.seen.update({"snapshots": len(self._job.snapshots), "began from a snapshot": restored})
-        self.seen.update({"leaders died": self._job.deaths, "queries died": len(self._job.revoked) > 0})
+        self.seen.update({"leaders died": self._fate.deaths, "queries died": len(self._job.revoked) > 0})
 
     def _problem(self, check: str, what: Any) -> None:
         self.outcome.problems.setdefault(check, str(what))
@@ -236,7 +242,7 @@ class Run:
 
         return Request(at_s, lambda: stage.request(plan, replace=drawn < self.shape.overlaps))
 
-    def _plan(self, stage: MortalStage, number: int, current: Assignment) -> tuple[Step, ...]:
+    def _plan(self, stage: LedStage, number: int, current: Assignment) -> tuple[Step, ...]:
         """The steps of a migration, and copies before them if the strategy wants some."""
         point = self.shape.point.phase(number)
         if self._rng.random() < 0.3:
@@ -252,14 +258,14 @@ class Run:
             return plan.steps
         return tuple(replace(step, mode=self.shape.mode) for step in plan.steps)
 
-    def _copy(self, stage: MortalStage, copies: Any, point: Any) -> None:
+    def _copy(self, stage: LedStage, copies: Any, point: Any) -> None:
         if copies:
             stage.ask.copy(copies, COPY_EVERY_S, COPY_LAG_KEYS, point.handover == "whole")
             if self._rng.random() < 0.5:
                 answers = stage.ask.await_copies() or {}
                 self.seen["copied"] += sum(answer.units for answer in answers.values())
 
-    def _draw_target(self, stage: MortalStage, current: Assignment) -> Assignment:
+    def _draw_target(self, stage: LedStage, current: Assignment) -> Assignment:
         slots, bins, rng = stage.config.slots, self.shape.point.bins, self._rng
         groups = len(current.owner) // bins
         one, some = rng.randrange(slots), rng.randint(1, slots)
@@ -401,18 +407,18 @@ class Run:
             if not found.ok:
                 self._problem("snapshot", f"{name}: {'; '.join(found.examples)}")
         for name, target in self._targets.items():
-            last = job.stage(name).assignments[-1]
+            last = job.stage(name).history.assignments[-1]
             if not job.notes and target.owner != last.owner:
                 self._problem("target", f"{target.owner} was wanted in {name}, {last.owner} came of it")
         if len(job.stages) == 1:
             self._judge_log(job.stages[0])
-        for record in [record for stage in job.stages for record in stage.records]:
+        for record in [record for stage in job.stages for record in stage.history.records]:
             self.seen[f"steps {record.outcome}"] += 1
             if record.outcome in ("late", "rolled back"):
                 self._problem("late", f"{record.outcome}: {record.step}; {job.notes}")
         self.seen["events"] += self._offered
 
-    def _judge_log(self, stage: MortalStage) -> None:
+    def _judge_log(self, stage: LedStage) -> None:
         """Whether the log of the last attempt, if it is whole, has all that arrived, and its cause before it."""
         job, events = self._job, Counter(event.place for event in self._job.log)
         if {f"slot-{slot}" for slot in range(job.config.slots)} - events.keys() or max(events.values()) >= EVENTS:
@@ -425,10 +431,10 @@ class Run:
                     sent.add(event[3:6])
                 case "installed":
                     installed.add((event.version, event.place))
-                case "arrived" if event.version > stage.begins[-1] and event[3:6] not in sent:
+                case "arrived" if event.version > stage.history.begins[-1] and event[3:6] not in sent:
                     self._problem("log", f"{event} came from nowhere")
-        for record in stage.records:
-            if record.outcome == "complete" and record.version > stage.begins[-1]:
+        for record in stage.history.records:
+            if record.outcome == "complete" and record.version > stage.history.begins[-1]:
                 ends = {(record.version, f"slot-{move.destination}") for move in record.step.moves}
                 if missing := ends - installed:
                     self._problem("log", f"it does not know that {sorted(missing)} was installed")

@@ -447,17 +447,17 @@ def leaves_out_what_had_not_switched_when_the_query_died(original: Original) -> 
 @mutant(Coordinator, "_take_over", STUCK, CALM, strategy="fluid", mode=None, leader_dies=0.1)
 def does_not_listen_after_it_took_over(original: Original) -> Any:
     def _take_over(self: Any) -> Any:
-        with patch.object(self, "_listen", lambda version: None):
+        with patch.object(self, "_listen_to", lambda version: None):
             return original(self)
 
     return _take_over
 
 
-@mutant(Coordinator, "_carry_out", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")
+@mutant(Coordinator, "_carry_out_one", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")
 def never_lets_routers_go_on(original: Original) -> Any:
-    def _carry_out(self: Any, effect: Any) -> None:
-        only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == self.history[-1]
+    def _carry_out_one(self: Any, effect: Any) -> None:
+        only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == self.log.history[-1]
         if not only_resumes:
             original(self, effect)
 
-    return _carry_out
+    return _carry_out_one

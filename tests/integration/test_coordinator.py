@@ -101,7 +101,7 @@ def test_another_coordinator_finishes_what_one_left_after_some_messages(stack, r
         coordinator = serve(second)
         assert coordinator.assignment.owner == (1, 1, 0, 1)
         assert coordinator.assignment.version == START.version + len(STEPS)
-        assert not coordinator.notes
+        assert not coordinator.log.notes
     finally:
         slots.coordination.withdraw(nodes.ALL)
         for session in (slots.coordination, second):
@@ -178,7 +178,7 @@ def test_a_coordinator_whose_session_expires_goes_on_if_nobody_else_leads(stack,
         coordinator = serve(coordination, expire_when_quiet)
         assert expired
         assert coordinator.assignment.owner == (1, 1, 0, 1)
-        assert not coordinator.notes
+        assert not coordinator.log.notes
         lead(coordinator)  # and may lead again
     finally:
         slots.coordination.close()
@@ -191,7 +191,7 @@ def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
     first.publish(nodes.ASSIGNMENT, PublishAssignment(many))
 
     def die_with(coordinator):
-        if coordinator.records:
+        if coordinator.log.records:
             raise Died
 
     for coordination in (first, second):
@@ -200,5 +200,5 @@ def test_a_plan_that_is_too_long_for_one_node_is_taken_over_whole(join):
             coordinator.request(lambda current: plan)
         with pytest.raises(Died):
             coordinator.lead(partial(die_with, coordinator))
-        assert [record.step for record in coordinator.records.values()] == [plan[0]]
+        assert [record.step for record in coordinator.log.records.values()] == [plan[0]]
         assert tuple(coordinator._machine._rest) == plan[1:]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.job import Past
-from keyshift.driver.stage import StagePast
+from keyshift.driver.stage_history import StageHistory
 from keyshift.lab import execution
 from keyshift.lab.display import Display
 from keyshift.lab.live import run as live_run
@@ -27,7 +27,7 @@ class Stage:
 
     def __init__(self, job, name, spec):
         self.job, self.name, self.config = job, name, SimpleNamespace(slots=spec.tasks[name])
-        self.assignments, self.requests, self.new_records, self.measured = [spec.start()], [], [], 0
+        self.assignments, self.requests, self.log, self.measured = [spec.start()], [], None, 0
         self.ask = self
         self.doing, self.several = Doing(Phase.STEADY), len(spec.workload.stages) > 1
 
@@ -96,7 +96,8 @@ class Job:
         chain = [SimpleNamespace(stage=name, slots=number) for name, number in slots.items()]
         self.config = Config(chain)
         self.in_journal = []
-        self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
+        self.snapshots.journaled = self.in_journal.append
+        self.strikes = SimpleNamespace(busy=False, done=[], struck=[], hit=self.hit)
         self.go = threading.Event()
         self.go.set()
 
@@ -142,11 +143,8 @@ class Job:
             stage.requests.clear()
 
     def past(self):
-        stages = {stage.name: StagePast(Assignments([stage.assignment]), [1], []) for stage in self.stages}
+        stages = {stage.name: StageHistory(Assignments([stage.assignment]), [1], []) for stage in self.stages}
         return Past(stages, [], [], list(self.notes), set(), None, 0)
-
-    def kept(self, past):
-        self.in_journal.append(past)
 
     def hit(self, fault):
         if fault.who not in ("slot", "coordinator"):

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps, publish_plan
+from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
+from keyshift.driver.left_over import publish_plan
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing
 from keyshift.protocol.coordinator import PublishAssignment
@@ -71,9 +72,9 @@ class StageAttempt:
             self.coordinator.request(make_steps, replace)
 
     def cancel(self) -> None:
-        """See ``Coordinator.cancel``."""
+        """Take back what has not begun."""
         with self._changing:
-            self.coordinator.cancel()
+            self.coordinator.request(None)
 
     def end(self) -> None:
         """Lead no more."""

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Protocol
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.clock import now_us
+from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshots, Snapshot
-from keyshift.driver.snapshotter import Said, Snapshotter
-from keyshift.driver.spark import start_query, telling_line
-from keyshift.driver.stage import LedStage, StagePast, Unfinished
+from keyshift.driver.query import Query, Started
+from keyshift.driver.stage import LedStage
+from keyshift.driver.stage_history import StageHistory
 from keyshift.driver.strikes import Services, Strikes
-from keyshift.model.errors import QueryDied, ServiceUnavailable
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.markers import Marker, Ready, Sealed
+from keyshift.model.markers import Sealed
 from keyshift.model.notes import Doing, Note, Phase
 from keyshift.model.records import Installed, Released, StepRecord, UnitLeft
 from keyshift.registry import unknown
@@ -29,7 +29,6 @@ from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
-from keyshift.wire.faults import Fault
 from keyshift.wire.nodes import Restored
 from keyshift.wire.savepoint import Manifest, Savepoint, SavepointStore, participants
 
@@ -38,7 +37,7 @@ from keyshift.wire.savepoint import Manifest, Savepoint, SavepointStore, partici
 class Past:
     """The way of a job until now, for ``Job.resume`` in another process. The fields are those of ``Job``."""
 
-    stages: dict[str, StagePast]
+    stages: dict[str, StageHistory]
     savepoints: list[Savepoint]
     snapshots: list[Snapshot]
     notes: list[Note]
@@ -47,15 +46,12 @@ class Past:
     first_version: int
 
 
-class Output(Said, Protocol):
+class Output(Started, Protocol):
     """The results topic, as far as a job has to know what has come out of it; see ``traffic.traffic.Traffic``."""
 
     @property
     def received(self) -> int:
         """So much has come out that counts: grows as long as something does."""
-
-    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
-        """Until this marker has come from each slot."""
 
     def revoke(self, versions: Collection[int]) -> None:
         """What came out under ``versions`` counts for nothing: it comes once more."""
@@ -84,22 +80,17 @@ class Job:
         services: Services | None = None,
     ) -> None:
         self.config = config  # of the first stage
-        self._spark, self._work, self._batch_s, self._output, self._say = spark, work, batch_s, output, say
-        self._query: StreamingQuery | None = None
+        self._work, self._output, self._say = work, output, say
         self._begun_from: Savepoint | None = None
         self._first_version = 0  # of the last stage in the attempt that began from there
-        self._snapshotter: Snapshotter | None = None
-        self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
         self.savepoints: list[Savepoint] = []  # all that were committed
         self.snapshots = CompletedSnapshots()
         self.notes: list[Note] = []  # one for each migration that did not go as planned, and each death
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
-        self.stages = [self._new_stage(each) for each in config.chain()]
+        self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
         self.strikes = Strikes(config.faults, self.stages, say, services)
-
-    def _new_stage(self, config: JobConfig) -> LedStage:
-        return LedStage(config, self.notes, self.check, self._say)
+        self._query = Query(spark, work, batch_s, self.stages, self.snapshots, output, self.note)
 
     def stage(self, name: str) -> LedStage:
         """The stage of this name. Raises BadInput if there is none."""
@@ -111,7 +102,7 @@ class Job:
     @property
     def notes_so_far(self) -> list[Note]:
         """``notes``, with those of the attempt under way; for any thread."""
-        return [*self.notes, *(note for stage in self.stages for note in stage.new_notes)]
+        return [*self.notes, *(stage.note(text) for stage in self.stages if (log := stage.log) for text in log.notes)]
 
     def note(self, text: str) -> None:
         """About the whole job, behind the notes until now."""
@@ -119,28 +110,21 @@ class Job:
 
     # -- who drives it ------------------------------------------------------------------------------------------------
 
-    def _participant(self) -> contextlib.closing[Coordination]:
-        """A place in ZooKeeper, at the root of the whole job."""
-        config = self.config
-        root, epoch = nodes.of_job(config.job), Epoch(config.job, config.epoch) if config.epoch else None
-        return contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token, epoch))
-
     def claim(self, first: bool = False) -> int:
         """Be the job's driver from now on, and tell in which epoch: another process that was is deposed.
 
         ``first``: there was none before. Raises NotThere if the job is over.
         """
-        with self._participant() as participant:
+        with _at_root(self.config) as participant:
             self.config = dataclasses.replace(self.config, epoch=participant.claim(self.config.job, first).number)
         return self.config.epoch
 
     def require_driver(self) -> None:
         """Raises Deposed if another process has claimed the job meanwhile."""
-        if (there := self.stages[0].coordination) is not None:
-            with contextlib.suppress(ServiceUnavailable):  # it was away for too long for this one: another one asks
-                return there.require_epoch()
+        with contextlib.suppress(ServiceUnavailable):  # there is none, or it was away for too long: another one asks
+            return self.stages[0].participant.require_epoch()
         if self.config.epoch:
-            with self._participant() as participant:
+            with _at_root(self.config) as participant:
                 participant.require_epoch()
 
     def end(self) -> None:
@@ -149,7 +133,7 @@ class Job:
         Raises Deposed if another process has claimed it.
         """
         if self.config.epoch:
-            with self._participant() as participant:
+            with _at_root(self.config) as participant:
                 participant.end_epoch()
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -165,65 +149,17 @@ class Job:
 
     def _start(self, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
         """An attempt, with the assignment of each stage and what is left to do there."""
-        config = self.config
-        for stage, each, left in zip(self.stages, config.chain(), unfinished, strict=True):
-            stage.publish(each, left)
-        checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
-        self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
-        self.strikes.listen()
-        for stage in self.stages:
-            ready = Ready(stage.name, config.attempt)
-            self._output.await_slots(range(stage.config.slots), ready, self.check)
-        for stage in self.stages:  # now: a step has a deadline
-            stage.start()
-        if config.snapshot_s:
-            given = self._output, self.snapshots, self.note, self.revoked
-            self._snapshotter = Snapshotter(config, self.stages, *given)
+        self._query.start(self.config, unfinished, offsets, self.strikes.listen, self.revoked)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
         keeps snapshots from being taken.
         """
-        if self._query is None:
-            return
-        if not self._query.isActive:
-            error = self._query.exception()
-            raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
-        for stage in self.stages:
-            stage.check()
-        if (snapshotter := self._snapshotter) is not None:
-            snapshotter.check()
+        self._query.check()
 
     def stop(self) -> None:
         """Stop the query where it is and leave ZooKeeper. Safe to call twice."""
-        self._halt()
-        self._leave()
-
-    def _halt(self) -> None:
-        self._end_snapshots()
-        for stage in self.stages:
-            stage.end()
-        if self._query is not None:
-            self._query.stop()
-
-    def _leave(self) -> None:
-        for stage in self.stages:
-            stage.leave()
-        self._query = None
-
-    def _stop_for_the_next(self) -> list[Unfinished]:
-        """``stop``, for another attempt. Gives what is left of each stage; the version of its newest assignment is
-        never used again.
-
-        Until the coordinators have ended, a snapshot or a step may switch. One that dies may have decided on a version,
-        and not have told whether it was published.
-        """
-        decided = [stage.assignment for stage in self.stages]
-        self._halt()
-        try:
-            return [stage.unfinished(each) for stage, each in zip(self.stages, decided, strict=True)]
-        finally:
-            self._leave()
+        self._query.stop()
 
     def restart(self, name: str, target: Assignment, slots: int = 0) -> None:
         """Savepoint, stop, start anew with the stage of this ``name`` under ``target``, and as many slots as it has, at
@@ -236,7 +172,7 @@ class Job:
         savepoint = self.savepoint()
         aligned_us = now_us()
         self._say(Doing(Phase.STOPPING))
-        left = dict(zip((stage.name for stage in self.stages), self._stop_for_the_next(), strict=True))
+        left = dict(zip((stage.name for stage in self.stages), self._query.stop_for_the_next(), strict=True))
         before = left[name].assignment
         stopped_us = now_us()
         self._say(Doing(Phase.STARTING_ANEW))
@@ -253,7 +189,7 @@ class Job:
         self._say(Doing(Phase.RESTORED))
         unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
         times = begun_us, aligned_us, stopped_us
-        restarted.records.append(_restarted(before, target, unit_bytes, moved, *times))
+        restarted.history.records.append(_restarted(before, target, unit_bytes, moved, *times))
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
@@ -265,16 +201,16 @@ class Job:
         belongs. Steps that had not switched, and requests that had not begun, come afterwards; copies are not repeated.
         """
         self.read_log()
-        self._end_snapshots()
+        self._query.end_snapshots()
         self._give_up_unreadable()
-        self._go_on(self._stop_for_the_next())
+        self._go_on(self._query.stop_for_the_next())
 
     def _go_on(self, unfinished: Sequence[Unfinished]) -> None:
         """The next attempt, from what ``recover`` says. ``unfinished``: of each stage, what the one before has left."""
         begin = self.snapshots[-1] if self.snapshots else self._begun_from
         self._output.require_input(begin.offsets if begin else {})
         behind = self.snapshots[-1].version if self.snapshots else self._first_version
-        self.revoked.update(range(behind, 1 + self.stages[-1].assignments[-1].version))
+        self.revoked.update(range(behind, 1 + self.stages[-1].history.assignments[-1].version))
         self._output.revoke(self.revoked)
         restore = begin.name if begin else None
         self.config = dataclasses.replace(self.config, attempt=self.config.attempt + 1, restore=restore)
@@ -283,10 +219,10 @@ class Job:
     def past(self) -> Past:
         """The way until now. What slots said of steps of this attempt is not in it, but in ZooKeeper.
 
-        No snapshot that it has is removed before ``kept`` is called for a later one.
+        No snapshot that it has is removed before ``snapshots.journaled`` is told of a later one.
         """
         return Past(
-            stages={stage.name: stage.past() for stage in self.stages},
+            stages={stage.name: stage.history.with_attempt(stage.log) for stage in self.stages},
             savepoints=list(self.savepoints),
             snapshots=self.snapshots.for_journal(),
             notes=self.notes_so_far,
@@ -294,10 +230,6 @@ class Job:
             begun_from=self._begun_from,
             first_version=self._first_version,
         )
-
-    def kept(self, past: Past) -> None:
-        """``past`` is written down, and what was written before is gone."""
-        self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
 
     def resume(self, past: Past) -> None:
         """Go on with a job that was claimed from another driver, as after the death of the query. ``config``: of an
@@ -307,28 +239,22 @@ class Job:
         self.savepoints, self.notes[:] = past.savepoints, past.notes
         self.snapshots.replace(past.snapshots)
         self.revoked, self._begun_from, self._first_version = past.revoked, past.begun_from, past.first_version
-        self.kept(past)
+        self.snapshots.journaled({snapshot.name for snapshot in past.snapshots})
         config = self.config
-        with self._participant() as participant:
+        with _at_root(self.config) as participant:
             participant.require_epoch()
             attempts = [int(name) for name in participant.children(nodes.ALL) if name.isdigit()]
             if not attempts:
                 raise ServiceUnavailable(f"ZooKeeper has nothing of job {config.job}: it cannot be resumed")
-            left = [stage.resume(past.stages[stage.name], participant, max(attempts)) for stage in self.stages]
+            for stage in self.stages:
+                stage.history = past.stages[stage.name]
+            left = [stage.history.find_later(participant, stage.name, max(attempts)) for stage in self.stages]
         tasks = {  # a restart that was under way may have led to more
             each.stage: max(each.slots, *(owner + 1 for owner in of.assignment.owner))
             for each, of in zip(config.chain(), left, strict=True)
         }
         self.config = dataclasses.replace(config.with_slots(tasks), attempt=max(attempts))
         self._go_on(left)
-
-    def _end_snapshots(self) -> None:
-        """What is not complete by now never is."""
-        if self._snapshotter is not None:
-            self._snapshotter.end()
-            # Those that have come to their end hold connections, and a job that lasts has many attempts.
-            self._ended = [each for each in (*self._ended, self._snapshotter) if each.writes]
-            self._snapshotter = None
 
     def _give_up_unreadable(self) -> None:
         """The newest snapshot, if the attempt has begun from it and a slot has found that it is not there as it was
@@ -348,25 +274,19 @@ class Job:
         After ``end``: it is not asked here whose the job is.
         """
         config = self.config
-        root = nodes.of_job(config.job)
-        for snapshotter in self._ended:  # what one of them is still writing would come behind the removal
-            snapshotter.join(config.deadline_s)
-        with contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token)) as participant:
+        self._query.await_writers(config.deadline_s)  # what is still being written would come behind the removal
+        with _at_root(dataclasses.replace(config, epoch=0)) as participant:
             participant.withdraw(nodes.ALL)
         SavepointStore(self.config.endpoints, self.config.job).delete_all()
         for attempt in range(self.config.attempt + 1):
             shutil.rmtree(self._work / "checkpoints" / f"{self.config.job}-{attempt}", ignore_errors=True)
 
-    def hit(self, fault: Fault) -> None:
-        """``fault`` happens now; a slot is the first one of the first stage."""
-        self.strikes.hit(fault, self.stages[0])
-
     def read_log(self) -> None:
         """Read the last protocol events of the attempt into ``log``, of slots and routers as far as they answer."""
-        if self._query is not None:
-            for stage in self.stages:
-                events = stage.read_log(self._query.isActive)
+        for stage in self.stages:
+            if stage.log is not None:
                 place = "" if len(self.stages) == 1 else f"{stage.name} "
+                events = stage.ask.read_log(self._query.alive)
                 self.log += [event._replace(place=f"{place}{event.place}") for event in events]
 
     def savepoint(self) -> Savepoint:
@@ -378,7 +298,7 @@ class Job:
         config = self.config
         name = f"{config.attempt}-{secrets.token_hex(3)}"
         self._say(Doing(Phase.SAVEPOINT))
-        self._end_snapshots()  # nothing goes on behind this one
+        self._query.end_snapshots()  # nothing goes on behind this one
         self.stages[0].ask.tell(nodes.SAVEPOINT, name)
         manifest = Manifest()
         for stage in self.stages:
@@ -394,6 +314,12 @@ class Job:
         sealed = Sealed(last.name, name)
         self._output.await_slots(range(last.config.slots), sealed, self.check)
         return savepoint
+
+
+def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
+    """A place in ZooKeeper, at the root of the whole job; what is written there needs the epoch, if there is one."""
+    root, epoch = nodes.of_job(config.job), Epoch(config.job, config.epoch) if config.epoch else None
+    return contextlib.closing(Coordination(config.endpoints.zookeeper, root, config.token, epoch))
 
 
 def _next_version(left: Unfinished) -> Unfinished:

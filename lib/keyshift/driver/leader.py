@@ -8,13 +8,14 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from keyshift.clock import now_us
-from keyshift.model.keys import Assignment, Assignments, Step
+from keyshift.driver.left_over import left_over, publish_plan
+from keyshift.driver.step_log import StepLog
+from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing, Phase
-from keyshift.model.records import Installed, Released, StepRecord
 from keyshift.protocol import coordinator as protocol
 from keyshift.protocol.coordinator import CoordinatorMachine
 from keyshift.wire import nodes
@@ -24,6 +25,7 @@ from keyshift.wire.faults import Fault
 TICK_S = 0.1
 MakeSteps = Callable[[Assignment], Sequence[Step]]  # the steps of a migration from an assignment
 Heard = Callable[[CoordinatorMachine], list[protocol.Effect]]  # something that happened, to be told to the machine
+Planned = Callable[[MakeSteps, Sequence[Step], Assignment], list[protocol.Effect]]
 
 
 class CoordinatorDied(Exception):
@@ -35,7 +37,7 @@ class _Asked:
     """A request for a migration; without ``make_steps``, to take back what has not begun."""
 
     make_steps: MakeSteps | None
-    replace: bool = True
+    replace: bool
 
     def __call__(self, machine: CoordinatorMachine) -> list[protocol.Effect]:
         if self.make_steps is None:
@@ -43,8 +45,36 @@ class _Asked:
         return machine.submit(self.make_steps, _ms(), self.replace)
 
 
+class _Planning(threading.Thread):
+    """Makes the plan of a migration, and puts what becomes of it into the inbox."""
+
+    def __init__(
+        self, make_steps: MakeSteps, current: Assignment, inbox: "queue.Queue[Heard]", planned: Planned
+    ) -> None:
+        super().__init__(name="keyshift-planner", daemon=True)
+        self._make_steps, self._current, self._inbox, self._planned = make_steps, current, inbox, planned
+        self.start()
+
+    def run(self) -> None:
+        """In its own thread."""
+        try:
+            steps = self._make_steps(self._current)
+        except BaseException as error:
+            failure = error
+
+            def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
+                raise failure
+
+            self._inbox.put(failed)
+        else:
+            self._inbox.put(lambda machine: self._planned(self._make_steps, steps, self._current))
+
+
 class Coordinator:
-    """Leads one attempt of a job. Only the elected one acts: others wait in ZooKeeper's election, and take over."""
+    """Leads one attempt of a job. Only the elected one acts: others wait in ZooKeeper's election, and take over.
+
+    ``log`` has what happened.
+    """
 
     def __init__(
         self,
@@ -64,45 +94,32 @@ class Coordinator:
         self._plan_name = ""  # the name of the plan that was written down last
         self._beginning: tuple[str, MakeSteps] | None = None  # a plan of which nothing may have been written down yet
         self._completed = 0  # steps of the migration under way
-        self._planner: threading.Thread | None = None
+        self._planner: _Planning | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
-        self._under_way: set[int] = set()  # versions
-        self.history = Assignments([assignment])
-        self.records: dict[int, StepRecord] = {}  # by version
-        self.snapshots: dict[str, int] = {}  # the one that was begun last, and the version behind it
-        self.late_snapshots: set[str] = set()  # if it was given up
-        self.notes: list[str] = []  # one line for each step that did not go as planned
+        self._under_way: set[int] = set()  # versions under way
+        self.log = StepLog(assignment)
 
     @property
     def assignment(self) -> Assignment:
         """What the routers route by, or were told to."""
         return self._machine.assignment
 
-    def assignment_of(self, version: int) -> Assignment:
-        """That of a snapshot's ``version``, under which nothing moves; whoever has published it may have died since."""
-        return Assignment(version, self.history.of(version).owner)
-
     # -- from any thread ----------------------------------------------------------------------------------------------
 
-    def request(self, make_steps: MakeSteps, replace: bool = False) -> None:
-        """Ask for a migration: after all others, or with ``replace`` instead of what has not begun of them.
+    def request(self, make_steps: MakeSteps | None, replace: bool = False) -> None:
+        """Ask for a migration: after all others, or with ``replace`` instead of what has not begun of them. None: only
+        take that back.
 
         What ``make_steps`` raises ends ``lead``.
         """
-        self._ask(_Asked(make_steps, replace))
+        asked = _Asked(make_steps, replace or make_steps is None)
+        self._asked[asked] = None
+        self._inbox.put(asked)
 
     def snapshot(self, name: str) -> None:
         """Take a snapshot as soon as no step is under way; one that was asked for before and has not begun is not."""
         self._inbox.put(lambda machine: machine.snapshot(name, _ms()))
-
-    def cancel(self) -> None:
-        """Take back what has not begun."""
-        self._ask(_Asked(None))
-
-    def _ask(self, asked: _Asked) -> None:
-        self._asked[asked] = None
-        self._inbox.put(asked)
 
     def fail(self, fault: Fault) -> None:
         """``fault`` hits whoever leads: here and now if that is who calls."""
@@ -122,11 +139,9 @@ class Coordinator:
         """Go on where ``before`` has died: with what is known of its steps, and what it was asked for and had not
         begun. All else is in ZooKeeper.
         """
-        self.history, self.records, self.notes = before.history, before.records, before.notes
-        self.snapshots, self.late_snapshots = before.snapshots, before.late_snapshots
-        self._beginning, self._completed = before._beginning, before._completed
+        self.log, self._beginning, self._completed = before.log, before._beginning, before._completed
         for asked in before._waiting:
-            self._ask(asked)
+            self.request(asked.make_steps, asked.replace)
 
     @property
     def _waiting(self) -> "list[_Asked]":
@@ -166,48 +181,33 @@ class Coordinator:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     def lead(self, check: Callable[[], None]) -> None:
-        """Lead until ``end``; ``records`` has what happened.
+        """Lead until ``end``.
 
         ``check`` is called while nothing is heard, and may raise. A step that is late is rolled back, or left to go
-        forward (``notes``); the job goes on.
+        forward; the job goes on.
         """
         self._coordination.lead(self._name, lambda: self._lead(check))
 
     def _lead(self, check: Callable[[], None]) -> None:
         self._thread = threading.current_thread()
         if not self._began:
-            self._carry_out_all(self._take_over())
+            self._carry_out(self._take_over())
             self._began = True
         while not self._ending:
             try:
                 heard = self._inbox.get(timeout=TICK_S)
             except queue.Empty:
                 check()
-                self._carry_out_all(self._machine.tick(_ms()))
+                self._carry_out(self._machine.tick(_ms()))
             else:
-                self._carry_out_all(heard(self._machine))
+                self._carry_out(heard(self._machine))
                 if isinstance(heard, _Asked):
                     self._asked.pop(heard)
                 self._inbox.task_done()
         self._ending = False  # of this time
 
-    def _plan(self, make_steps: MakeSteps, current: Assignment) -> None:
-        try:
-            steps = make_steps(current)
-        except BaseException as error:
-            failure = error
-
-            def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
-                raise failure
-
-            self._inbox.put(failed)
-        else:
-            self._inbox.put(lambda machine: self._planned(machine, make_steps, steps, current))
-
-    def _planned(
-        self, machine: CoordinatorMachine, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment
-    ) -> list[protocol.Effect]:
-        effects = machine.planned(steps, begin, _ms())
+    def _planned(self, make_steps: MakeSteps, steps: Sequence[Step], begin: Assignment) -> list[protocol.Effect]:
+        effects = self._machine.planned(steps, begin, _ms())
         if any(isinstance(effect, protocol.PublishSteps) for effect in effects):
             # For whoever takes over: what is published next says by the name that it is of this plan.
             name = secrets.token_hex(4)
@@ -222,12 +222,11 @@ class Coordinator:
         effects: list[protocol.Effect] = []
         if left:
             self._machine = CoordinatorMachine(left.assignment, self._machine.deadline_ms, self._slots)
-            if left.assignment.version != self.history[-1].version:
-                self.history.append(left.assignment)
+            self.log.switched(left.assignment)
             self._plan_name = left.plan
             effects += self._machine.recover(left.version, left.steps, left.rest, [], _ms())
-            self._hear(left.steps)  # what was acknowledged is heard again
-            self._note(left.steps, now_us())
+            self._listen(left.steps)  # what was acknowledged is heard again
+            self.log.published(left.steps, now_us())
             for of, _ in left.steps:
                 if of < left.assignment.version:  # the next one has switched: its leader did not live to publish that
                     self._ended(of, "complete")
@@ -236,87 +235,63 @@ class Coordinator:
         self._beginning = None
         return effects
 
-    def _carry_out_all(self, effects: Iterable[protocol.Effect]) -> None:
+    def _carry_out(self, effects: Iterable[protocol.Effect]) -> None:
         for effect in effects:
-            self._carry_out(effect)
+            self._carry_out_one(effect)
 
-    def _carry_out(self, effect: protocol.Effect) -> None:
-        now, say = now_us(), self._say
+    def _carry_out_one(self, effect: protocol.Effect) -> None:
+        now, say, log = now_us(), self._say, self.log
         match effect:
             case protocol.PlanNext(make_steps):
                 say(Doing(Phase.PLANNING))
                 self._completed = 0
-                planning = (make_steps, self._machine.assignment)
-                self._planner = threading.Thread(target=self._plan, args=planning, name="keyshift-planner", daemon=True)
-                self._planner.start()
+                self._planner = _Planning(make_steps, self._machine.assignment, self._inbox, self._planned)
             case protocol.PublishSteps(version, steps, rest):
                 for of in self._under_way - dict(steps).keys():
                     self._ended(of, "cancelled")
                     if steps:  # it was ahead of them, and had not begun
-                        self.records.pop(of, None)
-                self._hear(steps)
+                        log.records.pop(of, None)
+                self._listen(steps)
                 told = nodes.PublishedSteps(version, steps, len(rest), self._plan_name)
                 self._coordination.publish(nodes.STEPS, told)
                 self._beginning = None
-                self._note(steps, now)
+                log.published(steps, now)
                 if steps and steps[0][0] > self._machine.assignment.version and not steps[0][1].snapshot:
-                    say(Doing(Phase.PREPARING, f"step {len(self.records)} preparing, {len(rest)} to come"))
+                    say(Doing(Phase.PREPARING, f"step {len(log.records)} preparing, {len(rest)} to come"))
                     self._at_phase("prepare")
             case protocol.PublishAssignment(assignment, _, snapshot):
-                if assignment.version != self.history[-1].version and not snapshot:
+                switches = assignment.version != log.history[-1].version  # otherwise only the pause ends
+                if switches and not snapshot:
                     self._at_phase("switch")
                 self._coordination.publish(nodes.ASSIGNMENT, effect)
-                if assignment.version != self.history[-1].version:  # otherwise only the pause ends
-                    if record := self.records.get(assignment.version):
-                        record.prepared_us = record.switched_us = now
-                        say(Doing(Phase.MOVING, f"step {len(self.records)} moving"))
-                    self.history.append(assignment)
+                if switches and (record := log.records.get(assignment.version)):
+                    record.prepared_us = record.switched_us = now
+                    say(Doing(Phase.MOVING, f"step {len(log.records)} moving"))
+                log.switched(assignment)
             case protocol.SnapshotLate(version):
                 self._ended(version, "late")
-                self.late_snapshots = {name for name, of in self.snapshots.items() if of == version}
+                log.snapshot_late(version)
             case protocol.StepDone(version):
                 self._ended(version, "complete")
-                self._completed += version in self.records
+                self._completed += version in log.records
             case protocol.MigrationDone(dropped):
-                if any(dropped):
-                    self.notes.append(f"{_words(dropped)} were taken back before they had begun")
+                log.taken_back(dropped)
                 say(Doing(Phase.MIGRATED if self._completed else Phase.STEADY))
-            case protocol.StepLate(version, phase, missing, rolled_back, dropped):
-                record = self.records[version]
-                record.outcome = "rolled back" if rolled_back else "late"
-                outcome = "rolled back" if rolled_back else "goes forward: what has not moved yet waits for its state"
-                also = f"; {_words(dropped)} behind it were dropped" if any(dropped) else ""
-                self.notes.append(
-                    f"step of version {version}: slots {list(missing)} did not finish phase {phase!r} within "
-                    f"{self._machine.deadline_ms / 1000:g} s; {outcome}{also}; the job goes on"
-                )
-                say(Doing(Phase.ROLLED_BACK if rolled_back else Phase.LATE))
-
-    def _hear(self, steps: Iterable[tuple[int, Step]]) -> None:
-        for version, _ in steps:
-            if version not in self._under_way:
-                self._under_way.add(version)
-                self._listen(version)
-
-    def _note(self, steps: Iterable[tuple[int, Step]], at_us: int) -> None:
-        """What was published, and only then: the version of what was not is another step's when another one leads."""
-        for version, step in steps:
-            if step.snapshot:
-                self.snapshots = {step.snapshot: version}
-            elif version not in self.records:
-                self.records[version] = StepRecord(version, step, at_us)
+            case protocol.StepLate():
+                log.late(effect, self._machine.deadline_ms / 1000)
+                say(Doing(Phase.ROLLED_BACK if effect.rolled_back else Phase.LATE))
 
     def _ended(self, version: int, outcome: str) -> None:
         self._under_way.discard(version)
-        if (record := self.records.get(version)) and record.outcome == "under way":
-            record.outcome, record.completed_us = outcome, now_us()
+        self.log.ended(version, outcome, now_us())
 
-    def read_acknowledgements(self) -> None:
-        """Complete ``records``: what slots measured is of no interest while steps wait for each other."""
-        for version, record in self.records.items():
-            note_acknowledgements(record, self._coordination.read_below(nodes.acks(version)))
+    def _listen(self, steps: Iterable[tuple[int, Step]]) -> None:
+        for version, _ in steps:
+            if version not in self._under_way:
+                self._under_way.add(version)
+                self._listen_to(version)
 
-    def _listen(self, version: int) -> None:
+    def _listen_to(self, version: int) -> None:
         """Puts each acknowledgement of ``version`` into the inbox, once."""
         seen: set[str] = set()
 
@@ -332,64 +307,6 @@ class Coordinator:
             return version >= self._machine.assignment.version  # False ends the watch of an old step
 
         self._coordination.watch_children(nodes.acks(version), changed)
-
-
-def note_acknowledgements(record: StepRecord, said: Mapping[str, nodes.Acknowledgement]) -> None:
-    """Put into ``record`` what its slots have ``said``, by the names of their nodes."""
-    for name, each in said.items():
-        _, slot = nodes.phase_and_slot(name)
-        if isinstance(each, Released):
-            record.released[slot] = each
-        elif isinstance(each, Installed):
-            record.installed[slot] = each
-
-
-@dataclass(frozen=True)
-class LeftOver:
-    """What a coordinator has left in ZooKeeper: ``version``, ``steps`` and ``rest``, see ``protocol.PublishSteps``, of
-    the ``plan`` of this name; the ``assignment`` that was published last.
-    """
-
-    assignment: Assignment
-    version: int
-    steps: Sequence[tuple[int, Step]]
-    rest: Sequence[Step]
-    plan: str
-
-    def to_come(self, version: int) -> list[Step]:
-        """The steps of a migration that had not switched when ``version`` was the newest."""
-        return [*(step for of, step in self.steps if of > version and step.moves), *self.rest]
-
-
-def left_over(participant: Coordination, folder: str = "") -> LeftOver | None:
-    """What is there of an attempt and a stage: in ``folder``, or at the root. None if there were no steps.
-
-    Raises ServiceUnavailable.
-    """
-    steps, plan, begun = nodes.STEPS, nodes.PLAN, nodes.ASSIGNMENT
-    if folder:
-        steps, plan, begun = steps.below(folder), plan.below(folder), begun.below(folder)
-    published, written = participant.read(steps), participant.read(plan) or nodes.WrittenPlan("", ())
-    if published is None and not written.steps:
-        return None
-    assignment, whole = participant.require(begun).assignment, written.steps
-    if published is None:
-        return LeftOver(assignment, assignment.version, [], whole, written.name)
-    known = published.plan == written.name  # otherwise nothing of it was published yet
-    rest = whole[len(whole) - published.rest :] if known else whole
-    return LeftOver(assignment, published.version, published.steps, rest, written.name)
-
-
-def publish_plan(participant: Coordination, name: str, steps: Iterable[Step]) -> None:
-    """Write ``steps`` down. None of it happens before it is said with ``steps`` how much of it is to come, or another
-    coordinator takes over.
-    """
-    participant.publish(nodes.PLAN, nodes.WrittenPlan(name, tuple(steps)))
-
-
-def _words(dropped: protocol.Dropped) -> str:
-    counts = (dropped.steps, "steps"), (dropped.requests, "requests for a migration")
-    return " and ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def _ms() -> float:

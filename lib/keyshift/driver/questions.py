@@ -82,7 +82,7 @@ class Questions:
         attempt = self.attempt
         with contextlib.suppress(ServiceUnavailable):  # then nobody answers
             places = attempt.config.slots + attempt.config.routers
-            return protocol_logs.gather(attempt.participant, places, attempt.coordinator.records.values(), alive)
+            return protocol_logs.gather(attempt.participant, places, attempt.coordinator.log.records.values(), alive)
         return []
 
     # -- copies, which do not outlive an attempt ----------------------------------------------------------------------

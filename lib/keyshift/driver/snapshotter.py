@@ -117,7 +117,7 @@ class Snapshotter:
             if failed := [who for who, answer in slots.items() if answer.failed]:
                 who = min(failed)
                 raise ServiceUnavailable(f"{who} of {stage.name}: {slots[who].failed}")
-            manifest.add(stage.name, said, stage.led.assignment_of(version))
+            manifest.add(stage.name, said, stage.led.log.assignment_of(version))
             written[stage.name] = sum(answer.bytes for answer in slots.values())
         self._await_results(name)
         self._stages[0].participant.require_epoch()
@@ -165,7 +165,7 @@ class Snapshotter:
             published = stage.participant.read(nodes.STEPS)
             if published is None:
                 continue
-            under_way, records = dict(published.steps).keys(), stage.led.records
+            under_way, records = dict(published.steps).keys(), stage.led.log.records
             for version in map(int, stage.participant.children(nodes.ALL_ACKS)):
                 if version <= published.version and version not in under_way and version not in records:
                     stage.participant.withdraw(nodes.acks(version))
@@ -177,16 +177,18 @@ class Snapshotter:
         """
         asked: Coordinator | None = None
         while not self._told(coordinator := stage.led, name):
-            if coordinator is not asked and name not in coordinator.snapshots:  # with its predecessor a request is gone
+            if (
+                coordinator is not asked and name not in coordinator.log.snapshots
+            ):  # with its predecessor a request is gone
                 asked = coordinator
                 asked.snapshot(name)
             self._check(stage, name)
             self._over.wait(LOOK_S)
-        return coordinator.snapshots[name]
+        return coordinator.log.snapshots[name]
 
     def _told(self, coordinator: Coordinator, name: str) -> bool:
         """Whether it has begun there, and its routers know of it if another stage has to begin behind that."""
-        version = coordinator.snapshots.get(name)
+        version = coordinator.log.snapshots.get(name)
         return version is not None and (len(self._stages) == 1 or coordinator.assignment.version >= version)
 
     def _await_results(self, name: str) -> None:
@@ -205,7 +207,7 @@ class Snapshotter:
     def _check(self, stage: LedStage, name: str) -> None:
         if self._over.is_set():
             raise _Over
-        if name in stage.led.late_snapshots:
+        if name in stage.led.log.late_snapshots:
             raise MigrationFailed(f"not every slot of {stage.name} was ready within {self._config.deadline_s:g} s")
         stage.participant.check()
 

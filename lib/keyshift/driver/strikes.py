@@ -78,13 +78,13 @@ class Strikes:
         if not fault.local:
             self._carry_out(fault, stage)
 
-    def hit(self, fault: Fault, stage: LedStage) -> None:
-        """It happens now. Raises BadInput if it cannot happen here."""
+    def hit(self, fault: Fault) -> None:
+        """It happens now, a slot is the first one of the first stage. Raises BadInput if it cannot happen here."""
         if self._services is not None:
             self._services.require(fault)
         with self._lock:
             self._happens(fault)
-        self._carry_out(fault, stage)
+        self._carry_out(fault, self._stages[0])
 
     def _happens(self, fault: Fault) -> None:
         self.done.append(fault)
@@ -96,6 +96,6 @@ class Strikes:
             assert self._services is not None
             self._services.hit(fault)
         elif fault.who == "coordinator":
-            stage.fail(fault)
+            stage.led.fail(fault)
         else:
             stage.ask.tell(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))

@@ -153,7 +153,8 @@ class StagePlans:
     def status(self, unit_bytes: Mapping[int, int] | None) -> dict[str, Any]:
         """What is known without asking anybody. ``unit_bytes``: of the newest snapshot, if there is one."""
         led, owner = self.led, self.led.assignment.owner
-        under_way = [record for record in led.new_records if record.outcome == "under way"]
+        begun = led.log.records.values() if led.log else ()
+        under_way = [record for record in list(begun) if record.outcome == "under way"]
         moving = {slot for record in under_way for m in record.step.moves for slot in (m.source, m.destination)}
         slots = {
             slot: {

@@ -291,7 +291,7 @@ class KeyshiftJob:
     def kept(self) -> None:
         """Snapshots of older ones."""
         if self._past is not None:
-            self._job.kept(self._past)
+            self._job.snapshots.journaled({snapshot.name for snapshot in self._past.snapshots})
 
     def claim(self, journal: SystemJournal) -> int:
         """With the secret that is in the journal."""
@@ -330,7 +330,7 @@ class KeyshiftJob:
 
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
-        self._job.hit(fault)
+        self._job.strikes.hit(fault)
 
     def note(self, line: str) -> None:
         """Behind the notes of the job until now."""

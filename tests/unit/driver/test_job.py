@@ -12,7 +12,7 @@ from small_bucket import Bucket
 from small_job import CONFIG
 
 from keyshift import objects
-from keyshift.driver import attempt, questions
+from keyshift.driver import attempt, query, questions
 from keyshift.driver import job as module
 from keyshift.driver.completed import Snapshot
 from keyshift.driver.job import Job
@@ -177,7 +177,7 @@ def job(monkeypatch):
         queries.append(Query())
         return queries[-1]
 
-    monkeypatch.setattr(module, "start_query", start_query)
+    monkeypatch.setattr(query, "start_query", start_query)
     made = Job(None, replace(CONFIG, deadline_s=60.0), Path("nowhere"), 1.0, Output())
     made.all_of, made.queries, made.offsets = all_of, queries, offsets
     made.start([START])
@@ -255,7 +255,7 @@ def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(j
     job.restart("counter", target)
     assert job.config.attempt == 1 and job.config.slots == 2
     assert job.counter.assignment == Assignment(START.version + 1, target.owner)
-    (record,) = job.counter.records
+    (record,) = job.counter.history.records
     assert record.step.moves == tuple(
         Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
     )
@@ -272,9 +272,9 @@ def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_kept(job):
     ended = []
     done, late = (SimpleNamespace(writes=writes, end=lambda: ended.append(1)) for writes in (False, True))
     for snapshotter in (done, late, done, done):
-        job._snapshotter = snapshotter
-        job._end_snapshots()
-    assert (job._ended, job._snapshotter, len(ended)) == ([late], None, 4)
+        job._query._snapshotter = snapshotter
+        job._query.end_snapshots()
+    assert (job._query._ended, job._query._snapshotter, len(ended)) == ([late], None, 4)
 
 
 def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
@@ -294,7 +294,7 @@ def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
     slot.start()
     job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
     slot.join()
-    assert job.counter.records[0].outcome == "complete"
+    assert job.counter.history.records[0].outcome == "complete"
     said[RESTORED.path] = {}
     with pytest.raises(MigrationFailed, match="the restore: 0, 1 did not answer within 1 s"):
         job.restart("counter", job.counter.assignment)
@@ -310,8 +310,8 @@ def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_
 
     job.savepoint = with_a_snapshot
     job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
-    assert job.counter.begins == [START.version, START.version + 2]
-    (record,) = job.counter.records
+    assert job.counter.history.begins == [START.version, START.version + 2]
+    (record,) = job.counter.history.records
     assert record.version == START.version + 2
 
 
@@ -322,9 +322,9 @@ def test_a_switch_while_a_dead_query_is_cleared_away_keeps_its_version(job):
         switch_to(job, START.version + 1)
         stop()
 
-    job._snapshotter = SimpleNamespace(end=with_a_switch, writes=False)
+    job._query._snapshotter = SimpleNamespace(end=with_a_switch, writes=False)
     job.recover()
-    assert job.counter.begins == [START.version, START.version + 2]
+    assert job.counter.history.begins == [START.version, START.version + 2]
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
@@ -334,7 +334,7 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
     assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
     assert job.revoked == {START.version + 1}
     assert job.counter.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
-    assert job.counter.begins == [START.version, START.version + 1, START.version + 2]
+    assert job.counter.history.begins == [START.version, START.version + 1, START.version + 2]
     assert job._output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
     job.check()
 
@@ -344,8 +344,8 @@ def snapshot(version, offset):
 
 
 def switch_to(job, *versions):
-    job.counter.led.history += Assignments(Assignment(version, START.owner) for version in versions)
-    job.counter.led._machine.assignment = job.counter.led.history[-1]
+    job.counter.led.log.history += Assignments(Assignment(version, START.owner) for version in versions)
+    job.counter.led._machine.assignment = job.counter.led.log.history[-1]
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job):
@@ -371,7 +371,7 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     unreadable(job, first + 4)
     job.recover()
     assert job.config.restore == f"{MARK}{first + 2}" and job.offsets[-1] == {0: 5}
-    assert job.revoked == set(range(first + 2, job.counter.begins[1] + 1))
+    assert job.revoked == set(range(first + 2, job.counter.history.begins[1] + 1))
     assert f"{MARK}{first + 4} counts no more: no checksum" in job.notes[-1].text
     unreadable(job, first + 2)
     job.recover()
@@ -418,7 +418,7 @@ def test_steps_that_had_not_switched_when_the_query_died_come_in_the_next_attemp
     job.recover()
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
     assert job.counter.busy
-    assert [record.outcome for record in job.counter.records] == ["cancelled"], "there is another one of it"
+    assert [record.outcome for record in job.counter.history.records] == ["cancelled"], "there is another one of it"
 
 
 def test_a_step_that_had_switched_when_the_query_died_does_not_come_again(job):
@@ -470,11 +470,12 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
 def test_what_a_journal_on_disk_may_have_is_not_removed(job):
     older, newer = snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)
     job.snapshots.replace([older])
-    job.kept(job.past())
+    job.snapshots.journaled({older.name})
+    job.past()
     job.snapshots.replace([newer])
-    second = job.past()
+    job.past()
     assert job.snapshots.needed == {older.name, newer.name}, "the second one is not on disk yet"
-    job.kept(second)
+    job.snapshots.journaled({newer.name})
     assert job.snapshots.needed == {newer.name}
 
 
@@ -482,7 +483,7 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
     def broken():
         raise RuntimeError("no snapshot any more")
 
-    job._snapshotter = SimpleNamespace(check=broken, end=lambda: None, writes=False)
+    job._query._snapshotter = SimpleNamespace(check=broken, end=lambda: None, writes=False)
     with pytest.raises(RuntimeError, match="no snapshot any more"):
         job.check()
 
@@ -494,7 +495,7 @@ def test_what_a_snapshot_still_writes_when_the_job_stops_is_removed_with_the_res
         bucket.put(f"{MARK}late/manifest.json", b"{}")
         written.extend(bucket.names())
 
-    job._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join, writes=True)
+    job._query._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join, writes=True)
     job.stop()
     job.clean()
     assert written and not list(bucket.names())
@@ -528,8 +529,8 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     assert other.revoked == {START.version + n for n in range(2, 7)}
     assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
     assert job.offsets[-1] == {0: 40}
-    assert counter.records[0].installed == {1: Installed((), 3)}
-    assert counter.begins == [START.version, START.version + 7]
+    assert counter.history.records[0].installed == {1: Installed((), 3)}
+    assert counter.history.begins == [START.version, START.version + 7]
     other.stop()
     del nodes.below[""]
     with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
@@ -576,14 +577,14 @@ def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_t
 
 
 def test_a_job_asks_one_slot_to_die(job):
-    job.hit(Fault("stop", "slot", "", 4.0, 2.0))
+    job.strikes.hit(Fault("stop", "slot", "", 4.0, 2.0))
     path, told = job.all_of.published[-1]
     assert path == "fault" and (told.slot, told.fault.action, told.fault.seconds) == (0, "stop", 2.0)
 
 
 def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
     first, planned = job.counter.led, []
-    job.hit(*parse("kill:coordinator@4"))
+    job.strikes.hit(*parse("kill:coordinator@4"))
     job.counter.request(lambda current: planned.append(current.version) or ())
     assert wait_until(lambda: job.counter.led is not first and not job.counter.busy, 60)
     assert planned == [START.version]
@@ -621,7 +622,7 @@ def test_steps_are_led_as_long_as_the_job_runs(job):
     assert wait_until(lambda: any(path == "steps" for path, _ in job.all_of.published), 60, 0.01)
     job.stop()
     assert seen == [START]
-    assert [record.version for record in job.counter.records] == [START.version + 1]
+    assert [record.version for record in job.counter.history.records] == [START.version + 1]
 
 
 def claimed_by_another(job):
@@ -674,7 +675,7 @@ def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_pub
     with pytest.raises(Deposed):
         job.counter.led._coordination.publish(ASSIGNMENT, PublishAssignment(later))
     other.resume(job.past())
-    assert other.stage("counter").begins[-1] == START.version + 4
+    assert other.stage("counter").history.begins[-1] == START.version + 4
     assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
     other.stop()
 

@@ -79,7 +79,7 @@ def migrate():
     def run(hook):
         nodes = Nodes(lambda path, value: hook(nodes, coordinator, path, value))
         coordinator = Coordinator(nodes, "test", START, 30.0, 2)
-        lead(coordinator, (FIRST, SECOND)).read_acknowledgements()
+        lead(coordinator, (FIRST, SECOND)).log.read_acknowledgements(nodes)
         return coordinator
 
     return run
@@ -95,15 +95,15 @@ def test_every_step_is_written_down_with_what_its_slots_measured(migrate):
 
     coordinator = migrate(hook)
     begin = START.version
-    assert [(version, record.step) for version, record in coordinator.records.items()] == [
+    assert [(version, record.step) for version, record in coordinator.log.records.items()] == [
         (begin + 1, FIRST),
         (begin + 2, SECOND),
     ]
-    for record in coordinator.records.values():
+    for record in coordinator.log.records.values():
         assert record.outcome == "complete"
         assert record.published_us <= record.switched_us <= record.completed_us
         assert record.released == {0: SAID["released-0"]} and record.installed == {1: SAID["installed-1"]}
-    assert [assignment.version for assignment in coordinator.history] == [begin, begin + 1, begin + 2]
+    assert [assignment.version for assignment in coordinator.log.history] == [begin, begin + 1, begin + 2]
 
 
 def test_a_step_ahead_that_is_taken_back_leaves_no_record(migrate):
@@ -111,15 +111,15 @@ def test_a_step_ahead_that_is_taken_back_leaves_no_record(migrate):
         if path == "steps" and len(value.steps) == 1 and value.version == START.version + 1:
             nodes.acknowledge(value.version, "prepared-0", "prepared-1")
         if path == "assignment":
-            coordinator.cancel()
+            coordinator.request(None)
         if path == "steps" and value.version == START.version + 2 and len(value.steps) == 1:
             nodes.acknowledge(START.version + 1, *ENDS)
 
     coordinator = migrate(hook)
-    assert [(version, record.outcome) for version, record in coordinator.records.items()] == [
+    assert [(version, record.outcome) for version, record in coordinator.log.records.items()] == [
         (START.version + 1, "complete")
     ]
-    assert coordinator.notes == ["1 steps were taken back before they had begun"]
+    assert coordinator.log.notes == ["1 steps were taken back before they had begun"]
     assert coordinator.assignment == Assignment(START.version + 1, (1, 0, 1, 1))
 
 
@@ -155,7 +155,7 @@ def test_steps_that_were_dropped_are_not_done_by_who_takes_over(replaced):
     nodes.acknowledge(done, *ENDS)
     coordinator = lead(Coordinator(nodes, "two", START, 30.0, 2))
     assert coordinator.assignment == Assignment(done, (1, 0, 1, 1))
-    assert [(version, record.outcome) for version, record in coordinator.records.items()] == [(done, "complete")]
+    assert [(version, record.outcome) for version, record in coordinator.log.records.items()] == [(done, "complete")]
 
 
 def test_who_takes_over_does_what_was_to_come():
@@ -206,14 +206,14 @@ def test_a_successor_inherits_the_records_and_what_was_asked_for_and_not_begun(p
         lead(first, (FIRST,), (SECOND,))
     assert first.busy, "until there is a successor"
     assert nodes.values["assignment"].assignment.version == START.version
-    (record,) = first.records.values()
+    (record,) = first.log.records.values()
     second = Coordinator(nodes, "second", first.assignment, 30.0, 2)
     second.inherit(first)
     lead(second)
-    assert [made.step for made in second.records.values()] == migrations
-    assert second.records[START.version + 1] is record
-    assert {made.outcome for made in second.records.values()} == {"complete"}
-    versions = [assignment.version for assignment in second.history]
+    assert [made.step for made in second.log.records.values()] == migrations
+    assert second.log.records[START.version + 1] is record
+    assert {made.outcome for made in second.log.records.values()} == {"complete"}
+    versions = [assignment.version for assignment in second.log.history]
     assert versions == [START.version + n for n in range(4)]
 
 
@@ -239,7 +239,7 @@ def test_a_step_that_ended_before_its_leader_died_keeps_its_record():
     second.inherit(first)
     nodes.acknowledge(begun, *ENDS)
     lead(second)
-    outcomes = {version: record.outcome for version, record in second.records.items()}
+    outcomes = {version: record.outcome for version, record in second.log.records.items()}
     assert outcomes == dict.fromkeys([ended, begun, begun + 1], "complete")
 
 
@@ -259,7 +259,7 @@ def test_no_router_keeps_anything_back_for_a_step_that_is_late_when_nobody_leads
 
     nodes = Nodes(hook)
     coordinator = lead(Coordinator(nodes, "test", START, 0.05, 2), (PAUSING,))
-    assert coordinator.records[START.version + 1].outcome == "late"
+    assert coordinator.log.records[START.version + 1].outcome == "late"
     assert nodes.values["assignment"] == PublishAssignment(coordinator.assignment)
 
 
@@ -270,7 +270,7 @@ def test_what_was_dropped_because_a_step_was_late_is_told():
 
     nodes = Nodes(hook)
     coordinator = lead(Coordinator(nodes, "test", START, 0.05, 2), (FIRST, SECOND), (SECOND,))
-    (trouble,) = coordinator.notes
+    (trouble,) = coordinator.log.notes
     assert "goes forward" in trouble
     assert "1 steps and 1 requests for a migration behind it were dropped" in trouble
 
@@ -294,14 +294,14 @@ def test_a_plan_that_takes_long_does_not_hold_the_coordinator():
     seen = []
 
     def plan(current):
-        seen.append(coordinator.records[START.version + 1].outcome)
+        seen.append(coordinator.log.records[START.version + 1].outcome)
         nodes.hook = finish(nodes)
         nodes.acknowledge(START.version + 1, *ENDS)
         seen.append(wait_until(lambda: not coordinator._under_way, 60, 0.01))
         return (SECOND,)
 
     def look():
-        if coordinator.notes and not seen:
+        if coordinator.log.notes and not seen:
             coordinator.request(plan)
         elif seen and not coordinator.busy:
             coordinator.end()
@@ -343,7 +343,7 @@ def test_requests_of_several_threads_are_made_one_after_the_other():
     lead(coordinator)
     assert seen == [START.version + 4 * n for n in range(4)]
     assert coordinator.assignment.owner == START.owner
-    assert not coordinator.notes
+    assert not coordinator.log.notes
 
 
 def test_a_snapshot_comes_in_the_middle_of_a_plan(migrate):
@@ -357,9 +357,9 @@ def test_a_snapshot_comes_in_the_middle_of_a_plan(migrate):
             nodes.acknowledge(value.assignment.version, *(("captured-0", "captured-1") if value.snapshot else ENDS))
 
     coordinator = migrate(hook)
-    version = coordinator.snapshots["in-the-middle"]
+    version = coordinator.log.snapshots["in-the-middle"]
     assert START.version < version < coordinator.assignment.version
-    assert not coordinator.late_snapshots
+    assert not coordinator.log.late_snapshots
 
 
 @pytest.mark.parametrize("at", ["plan", "steps"])
@@ -380,12 +380,12 @@ def test_a_migration_of_which_its_leader_published_no_step_is_its_successors(at)
     first.request(lambda current: (BACK,))
     with pytest.raises(Died):
         lead(first)
-    assert not first.records
+    assert not first.log.records
     nodes.publish, nodes.hook = publish, finish(nodes, (*ENDS, "installed-0", "released-1"))
     second = Coordinator(nodes, "second", START, 30.0, 2)
     second.inherit(first)
     lead(second)
-    assert [record.step for record in second.records.values()] == [FIRST, SECOND, BACK]
+    assert [record.step for record in second.log.records.values()] == [FIRST, SECOND, BACK]
     assert len(planned) == (2 if at == "plan" else 1)
 
 
@@ -413,7 +413,7 @@ def test_a_plan_that_was_written_down_and_not_begun_is_inherited_through_a_secon
     third = Coordinator(nodes, "third", START, 30.0, 2)
     third.inherit(before)
     lead(third)
-    assert [record.step for record in third.records.values()] == [FIRST]
+    assert [record.step for record in third.log.records.values()] == [FIRST]
 
 
 def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successors():
@@ -423,7 +423,7 @@ def test_a_cancellation_that_its_leader_did_not_live_to_publish_is_its_successor
                 raise Died
             prepared(nodes, value)
         if path == "assignment":
-            first.cancel()
+            first.request(None)
 
     nodes = Nodes(hook)
     publish = nodes.publish
@@ -459,9 +459,9 @@ def test_a_snapshot_is_known_though_its_leader_died_when_it_was_published():
     leader.snapshot("one")
     with pytest.raises(Died):
         lead(leader)
-    version = leader.snapshots["one"]
+    version = leader.log.snapshots["one"]
     assert nodes.values["assignment"].assignment.version == version
-    assert leader.assignment_of(version) == Assignment(version, START.owner)
+    assert leader.log.assignment_of(version) == Assignment(version, START.owner)
 
 
 def test_a_phase_does_not_say_that_something_has_migrated_if_nothing_has():
@@ -506,8 +506,8 @@ def test_what_a_leader_did_not_live_to_publish_is_no_record_of_what_comes_instea
     second.inherit(first)
     second.request(lambda current: (FIRST,))
     lead(second)
-    assert not second.snapshots
-    assert list(second.records) == [START.version + 1]
+    assert not second.log.snapshots
+    assert list(second.log.records) == [START.version + 1]
 
 
 def test_a_snapshot_that_a_leader_did_not_live_to_publish_may_be_asked_for_again():
@@ -521,4 +521,4 @@ def test_a_snapshot_that_a_leader_did_not_live_to_publish_may_be_asked_for_again
     first.snapshot("lost")
     with pytest.raises(Died):
         lead(first)
-    assert not first.snapshots, "whoever wants it sees by this that nobody has begun it"
+    assert not first.log.snapshots, "whoever wants it sees by this that nobody has begun it"

@@ -34,6 +34,10 @@ class Job:
         self.under_way = []  # versions
         self.deposed_at = None  # the number of the snapshot at which another driver has claimed the job
 
+    @property
+    def log(self):
+        return self
+
     def snapshot(self, name):
         version = self.snapshots[name] = 10 + len(self.snapshots)
         self.nodes["acks"].add(str(version))

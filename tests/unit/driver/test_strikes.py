@@ -14,7 +14,7 @@ class Stage:
 
     def __init__(self, attempt):
         self.config = SimpleNamespace(attempt=attempt)
-        self.participant, self.ask = SimpleNamespace(watch_children=self.watch), self
+        self.participant, self.ask, self.led = SimpleNamespace(watch_children=self.watch), self, self
         self.watched, self.told, self.failed = {}, [], []
 
     def watch(self, folder, call):
@@ -94,7 +94,7 @@ def test_the_coordinator_that_comes_to_the_phase_is_hit(struck):
 def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
     made = struck("")
     for fault in parse("restart:minio@4, kill:slot@5"):
-        made.strikes.hit(fault, made.stages[0])
+        made.strikes.hit(fault)
     assert made.services.hits == ["restart:minio@4"]
     assert made.stages[0].told == [("fault", 0, "kill")]
 
@@ -102,5 +102,5 @@ def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
 def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
     made = struck("")
     with pytest.raises(BadInput, match="kill:executor cannot happen"):
-        made.strikes.hit(parse_now("kill:executor"), made.stages[0])
+        made.strikes.hit(parse_now("kill:executor"))
     assert (made.strikes.done, made.strikes.struck, made.stages[0].told) == ([], [], [])

@@ -66,8 +66,8 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
 
     def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
         saved = [_inventory(f"savepoint {name}", each["stages"][stage.name]) for name, each in manifests.items()]
-        course = Course(stage.assignments, saved, left_behind)
-        return StageEnd(stage.name, course, stage.begins, final.unit_bytes[stage.name], stage.records, **fields)
+        past, course = stage.history, Course(stage.history.assignments, saved, left_behind)
+        return StageEnd(stage.name, course, past.begins, final.unit_bytes[stage.name], past.records, **fields)
 
     state = FinalState(
         offsets=final.offsets,

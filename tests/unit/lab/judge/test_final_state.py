@@ -8,11 +8,12 @@ import pytest
 from small_bucket import ENDPOINTS, VALUE, state, store_of
 
 from keyshift.driver.completed import CompletedSnapshots
+from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.judge import final_state
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment
+from keyshift.model.keys import Assignment, Assignments
 from keyshift.model.notes import Note
 from keyshift.results.verdict import Course, Inventory, Judgement
 from keyshift.runtime.snapshots import Part
@@ -41,7 +42,7 @@ def final(monkeypatch):
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=False),
         savepoints=[Savepoint("first", {0: 5}, {"counter": {}}), Savepoint("last", {0: 9}, sizes)],
-        stages=[SimpleNamespace(name="counter", assignments=[AFTER], begins=[1], records=[])],
+        stages=[SimpleNamespace(name="counter", history=StageHistory(Assignments([AFTER]), [1], []))],
         revoked={2},
         notes=[Note("late")],
         snapshots=SimpleNamespace(taken=["one that is complete"]),
@@ -150,14 +151,11 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
         manifest.offsets[0] = offset
         manifest.add("counter", {"slot-0": SlotSaved(tuple(some))}, Assignment(version, (0,)))
         store.commit(name, manifest, revoked=revoked)
+    versions = Assignments(Assignment(version, (0,)) for version in range(1, 7))
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True),
         savepoints=[Savepoint("final", {0: 9}, {"counter": {}})],
-        stages=[
-            SimpleNamespace(
-                name="counter", assignments=[Assignment(v, (0,)) for v in (1, 2, 3, 4, 5, 6)], begins=[1, 4], records=[]
-            )
-        ],
+        stages=[SimpleNamespace(name="counter", history=StageHistory(versions, [1, 4], []))],
         revoked={2, 3},
         notes=[],
         snapshots=CompletedSnapshots(),

@@ -7,7 +7,7 @@ import pytest
 
 from keyshift.driver.completed import Snapshot
 from keyshift.driver.job import Past
-from keyshift.driver.stage import StagePast
+from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
 from keyshift.lab.migrations import MigrationStatus
 from keyshift.lab.stage_plans import PlansPast
@@ -21,7 +21,7 @@ from keyshift.wire.savepoint import Savepoint
 STEP = Step((Move(UnitId(3), SlotId(0), SlotId(1)),), Mode(gate="slots"))
 SAVED = Savepoint("0-abc", {0: 7, 1: 8}, {"counter": {3: 12}, "second": {}})
 INSTALLED = Installed((UnitCame(3, 4, 5),), 6)
-COUNTER = StagePast(
+COUNTER = StageHistory(
     assignments=Assignments(
         [Assignment.contiguous(4, 2), Assignment(2, Assignment.contiguous(4, 2).owner), Assignment(5, (SlotId(1),) * 4)]
     ),

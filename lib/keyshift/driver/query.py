@@ -1,0 +1,135 @@
+"""The query of a job, in one attempt after the other: its stages are led and snapshots are taken while it runs."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from keyshift.driver.attempt import Unfinished
+from keyshift.driver.completed import CompletedSnapshots
+from keyshift.driver.snapshotter import Said, Snapshotter
+from keyshift.driver.spark import start_query, telling_line
+from keyshift.driver.stage import LedStage
+from keyshift.model.errors import QueryDied
+from keyshift.model.markers import Marker, Ready
+from keyshift.wire.config import JobConfig
+
+
+class Started(Said, Protocol):
+    """The results topic, as far as it tells that the tasks of a query have started."""
+
+    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
+        """Until this marker has come from each slot."""
+
+
+class Query:
+    """Of ``stages``. For one controlling thread; ``check`` is for any. ``note``: of snapshots that failed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        work: Path,
+        batch_s: float,
+        stages: Sequence[LedStage],
+        completed: CompletedSnapshots,
+        output: Started,
+        note: Callable[[str], None],
+    ) -> None:
+        self._spark, self._work, self._batch_s, self._stages = spark, work, batch_s, stages
+        self._completed, self._output, self._note = completed, output, note
+        self._query: StreamingQuery | None = None
+        self._snapshotter: Snapshotter | None = None
+        self._ended: list[Snapshotter] = []  # of earlier attempts, that may still write
+
+    def start(
+        self,
+        config: JobConfig,
+        unfinished: Sequence[Unfinished],
+        offsets: dict[int, int] | None,
+        started: Callable[[], None],
+        revoked: Iterable[int],
+    ) -> None:
+        """An attempt, until every router and slot has put a first row through.
+
+        ``unfinished``: the assignment of each stage, and what is left to do there. ``offsets``: where each router
+        begins, None for the beginning of the input. ``started`` is called before the first row is awaited. ``revoked``:
+        versions whose results count for nothing.
+        """
+        for stage, each, left in zip(self._stages, config.chain(), unfinished, strict=True):
+            stage.publish(each, left)
+        checkpoint = self._work / "checkpoints" / f"{config.job}-{config.attempt}"
+        self._query = start_query(self._spark, config, checkpoint, self._batch_s, offsets)
+        started()
+        for stage in self._stages:
+            ready = Ready(stage.name, config.attempt)
+            self._output.await_slots(range(stage.config.slots), ready, self.check)
+        for stage in self._stages:  # now: a step has a deadline
+            stage.start()
+        if config.snapshot_s:
+            given = self._output, self._completed, self._note, revoked
+            self._snapshotter = Snapshotter(config, self._stages, *given)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._query is not None and self._query.isActive
+
+    def check(self) -> None:
+        """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
+        keeps snapshots from being taken.
+        """
+        if self._query is None:
+            return
+        if not self._query.isActive:
+            error = self._query.exception()
+            raise QueryDied(f"the Spark query has ended: {telling_line(str(error)) if error else 'stopped'}")
+        for stage in self._stages:
+            stage.check()
+        if (snapshotter := self._snapshotter) is not None:
+            snapshotter.check()
+
+    def stop(self) -> None:
+        """Stop where it is and leave ZooKeeper. Safe to call twice."""
+        self._halt()
+        self._leave()
+
+    def stop_for_the_next(self) -> list[Unfinished]:
+        """``stop``, for another attempt. Gives what is left of each stage; the version of its newest assignment is
+        never used again.
+
+        Until the coordinators have ended, a snapshot or a step may switch. One that dies may have decided on a version,
+        and not have told whether it was published.
+        """
+        decided = [stage.assignment for stage in self._stages]
+        self._halt()
+        try:
+            return [stage.unfinished(each) for stage, each in zip(self._stages, decided, strict=True)]
+        finally:
+            self._leave()
+
+    def _halt(self) -> None:
+        self.end_snapshots()
+        for stage in self._stages:
+            stage.end()
+        if self._query is not None:
+            self._query.stop()
+
+    def _leave(self) -> None:
+        for stage in self._stages:
+            stage.leave()
+        self._query = None
+
+    def end_snapshots(self) -> None:
+        """What is not complete by now never is."""
+        if self._snapshotter is not None:
+            self._snapshotter.end()
+            # Those that have come to their end hold connections, and a job that lasts has many attempts.
+            self._ended = [each for each in (*self._ended, self._snapshotter) if each.writes]
+            self._snapshotter = None
+
+    def await_writers(self, within_s: float) -> None:
+        """Until no snapshot of an attempt that has ended is written any more, each for so long at the most."""
+        for snapshotter in self._ended:
+            snapshotter.join(within_s)

@@ -1,0 +1,59 @@
+"""What was written down of a stage, over all attempts of its job."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import PlainSerializer, PlainValidator
+
+from keyshift.driver.attempt import Unfinished
+from keyshift.driver.left_over import left_over
+from keyshift.driver.step_log import StepLog, note_acknowledgements
+from keyshift.model.keys import Assignments
+from keyshift.model.records import StepRecord
+from keyshift.wire import nodes
+from keyshift.wire.coordination import Coordination
+
+Written = Annotated[Assignments, PlainValidator(Assignments.from_json), PlainSerializer(Assignments.to_json)]
+
+
+@dataclass
+class StageHistory:
+    """``assignments``: every version that routers were ever told to use. ``begins``: the version that each attempt
+    began with. ``records``: every step that was begun.
+    """
+
+    assignments: Written = field(default_factory=Assignments)
+    begins: list[int] = field(default_factory=list)
+    records: list[StepRecord] = field(default_factory=list)
+
+    def with_attempt(self, log: StepLog | None) -> "StageHistory":
+        """With what became of the steps of another attempt, if there is one. What slots said of them is in it only if
+        the log was completed with that.
+        """
+        history, records = (log.history, list(log.records.values())) if log else (Assignments(), [])
+        return StageHistory(self.assignments + history, list(self.begins), [*self.records, *records])
+
+    def cancel_behind(self, version: int) -> None:
+        """Steps of later versions come again in the next attempt, under other ones."""
+        for record in self.records:
+            if record.outcome == "under way" and record.version > version:
+                record.outcome = "cancelled"
+
+    def find_later(self, participant: Coordination, stage: str, attempt: int) -> Unfinished:
+        """Add what has happened to ``stage`` since this was written down by another process, as ZooKeeper has it.
+        ``participant``: at the root of the job.
+
+        Gives what the last ``attempt`` has left, or the one before if that had just begun; requests are lost. Raises
+        ServiceUnavailable if there is none.
+        """
+        roots = [nodes.of_stage(number, stage) for number in range(attempt, -1, -1)]
+        begun = (each for each in roots if participant.read(nodes.ASSIGNMENT.below(each)) is not None)
+        root = next(begun, roots[0])
+        for record in self.records:
+            if not (record.released or record.installed):
+                note_acknowledgements(record, participant.read_below(nodes.acks(record.version).below(root)))
+        newest = participant.require(nodes.ASSIGNMENT.below(root)).assignment
+        if not self.assignments or newest.version > self.assignments[-1].version:
+            self.assignments.append(newest)
+        left = left_over(participant, root)
+        return Unfinished(newest, left.to_come(newest.version) if left else ())

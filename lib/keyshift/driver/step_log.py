@@ -1,0 +1,86 @@
+"""What became of the steps and snapshots of an attempt."""
+
+from collections.abc import Iterable, Mapping
+
+from keyshift.model.keys import Assignment, Assignments, Step
+from keyshift.model.records import Installed, Released, StepRecord
+from keyshift.protocol import coordinator as protocol
+from keyshift.wire import nodes
+from keyshift.wire.coordination import Coordination
+
+
+class StepLog:
+    """Written by the coordinator that leads: the one that takes over goes on with it. To be read by any thread.
+
+    ``history``: the assignments that routers were told; ``records``: of steps, by version; ``notes``: a line for each
+    step that did not go as planned; ``snapshots``: the one that was begun last, and its version; ``late_snapshots``:
+    the same one, if it was given up.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.history = Assignments([assignment])
+        self.records: dict[int, StepRecord] = {}
+        self.notes: list[str] = []
+        self.snapshots: dict[str, int] = {}
+        self.late_snapshots: set[str] = set()
+
+    def assignment_of(self, version: int) -> Assignment:
+        """That of a snapshot's ``version``, under which nothing moves; whoever has published it may have died since."""
+        return Assignment(version, self.history.of(version).owner)
+
+    def published(self, steps: Iterable[tuple[int, Step]], at_us: int) -> None:
+        """To be called behind that: the version of what was not published is another step's when another one leads."""
+        for version, step in steps:
+            if step.snapshot:
+                self.snapshots = {step.snapshot: version}
+            elif version not in self.records:
+                self.records[version] = StepRecord(version, step, at_us)
+
+    def switched(self, assignment: Assignment) -> None:
+        """Routers were told."""
+        if assignment.version != self.history[-1].version:
+            self.history.append(assignment)
+
+    def ended(self, version: int, outcome: str, at_us: int) -> None:
+        """A step that is not known to have ended otherwise."""
+        if (record := self.records.get(version)) and record.outcome == "under way":
+            record.outcome, record.completed_us = outcome, at_us
+
+    def snapshot_late(self, version: int) -> None:
+        """It was given up."""
+        self.late_snapshots = {name for name, of in self.snapshots.items() if of == version}
+
+    def taken_back(self, dropped: protocol.Dropped) -> None:
+        """At the end of a migration."""
+        if any(dropped):
+            self.notes.append(f"{_words(dropped)} were taken back before they had begun")
+
+    def late(self, late: protocol.StepLate, deadline_s: float) -> None:
+        """A step passed its deadline."""
+        self.records[late.version].outcome = "rolled back" if late.rolled_back else "late"
+        outcome = "rolled back" if late.rolled_back else "goes forward: what has not moved yet waits for its state"
+        also = f"; {_words(late.dropped)} behind it were dropped" if any(late.dropped) else ""
+        self.notes.append(
+            f"step of version {late.version}: slots {list(late.missing)} did not finish phase {late.phase!r} within "
+            f"{deadline_s:g} s; {outcome}{also}; the job goes on"
+        )
+
+    def read_acknowledgements(self, coordination: Coordination) -> None:
+        """Complete ``records``: what slots measured is of no interest while steps wait for each other."""
+        for version, record in self.records.items():
+            note_acknowledgements(record, coordination.read_below(nodes.acks(version)))
+
+
+def note_acknowledgements(record: StepRecord, said: Mapping[str, nodes.Acknowledgement]) -> None:
+    """Put into ``record`` what its slots have ``said``, by the names of their nodes."""
+    for name, each in said.items():
+        _, slot = nodes.phase_and_slot(name)
+        if isinstance(each, Released):
+            record.released[slot] = each
+        elif isinstance(each, Installed):
+            record.installed[slot] = each
+
+
+def _words(dropped: protocol.Dropped) -> str:
+    counts = (dropped.steps, "steps"), (dropped.requests, "requests for a migration")
+    return " and ".join(f"{count} {what}" for count, what in counts if count)
