@@ -18,6 +18,13 @@ MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "ins
 PHASES = {"plan": 0.01, "prepare": 0.2, "align": 0.1, "transfer": 0.5, "install": 0.1, "catch_up": 0.1}
 
 
+def row(strategy, **values):
+    """The summary of a correct run, as tables and sentences of several take it, with what they need of it."""
+    same = {"run_id": f"run-{strategy}", "workload": "keycount", "strategy": strategy, "verdict": "ok"}
+    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    return same | counts | {"parameters": {"seed": 1}, "p99_ms": 20.0} | values
+
+
 def files(prefix):
     made = Files(ENDPOINTS, prefix)
     made.bucket._client = Bucket()

@@ -1,6 +1,7 @@
 """What every column of a stored run means, and in which unit: the data dictionary of an export.
 
-Units follow from the end of a name (``UNITS``); a column that ends otherwise is a number without one, or a name.
+Units follow from the end of a name (``UNITS``), or its beginning (``bytes``); any other column is a number without one,
+or a name.
 """
 
 from keyshift.results.manifest import Manifest, Summary
@@ -12,12 +13,6 @@ UNITS = {
     "_s": "s",
     "_us": "µs",
     "_mib": "MiB",
-    "bytes": "bytes",
-    "bytes_moved": "bytes",
-    "bytes_copied": "bytes",
-    "bytes_minimum": "bytes",
-    "bytes_written": "bytes",
-    "bytes_state": "bytes",
     "_cost": "slot-seconds",
 }
 PARAMETER, PHASE = "parameter.", "phase."  # begin the names of columns of runs, one per parameter and phase
@@ -27,6 +22,8 @@ def unit(column: str) -> str:
     """The unit of a column, by its name; empty if it has none."""
     if column.startswith(PHASE):
         return "s"
+    if column.startswith("bytes"):
+        return "bytes"
     return next((unit for end, unit in UNITS.items() if column.endswith(end)), "")
 
 

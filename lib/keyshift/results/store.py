@@ -121,6 +121,12 @@ class ResultStore:
         found = self.resolve(run_id)
         return _parsed(found, self._files.read(found, MANIFEST))
 
+    def get_manifests(self, run_ids: Sequence[str]) -> list[Manifest]:
+        """Those of several runs, each once. Raises BadInput if no run is given, too."""
+        if not run_ids:
+            raise BadInput("no run given: name at least one, `keyshift results list` shows all")
+        return [self.get_manifest(run_id) for run_id in dict.fromkeys(map(self.resolve, run_ids))]
+
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
         """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
 

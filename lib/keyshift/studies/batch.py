@@ -294,9 +294,8 @@ def _run(
         started_at=started,
         finished_at=datetime.now(UTC),
     )
-    told = record.model_copy(
-        update={"error": error and anonymous(error)}
-    )  # others read it; whoever waits here sees all
+    # Others read the record; whoever waits here sees all.
+    told = record.model_copy(update={"error": error and anonymous(error)})
     records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
 

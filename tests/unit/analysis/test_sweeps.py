@@ -2,11 +2,10 @@
 
 from itertools import pairwise
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
+from small_store import row as summary
 
 from keyshift.analysis import sweeps
 from keyshift.analysis.plots import runs as run_figures
@@ -14,22 +13,14 @@ from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
 from keyshift.model.errors import BadInput
 
-matplotlib.use("Agg")
 PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def row(strategy, rate, spike=10.0, repetition=0, **changes):
-    same = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "strategy": strategy, "verdict": "ok"}
-    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
     parameters = {"rate": rate, "seed": repetition, "size": "all" if rate > 1000 else 4}
-    figures = {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
-    return same | counts | figures | {"parameters": parameters} | changes
+    usual = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "parameters": parameters}
+    usual |= {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
+    return summary(strategy, **usual | changes)
 
 
 def repeated(strategy, rate, *spikes):

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import matplotlib as mpl
-import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
@@ -30,6 +29,11 @@ class Look(NamedTuple):
     line: str
     marker: str
     label: str
+
+    @property
+    def sign(self) -> dict[str, Any]:
+        """A marker without a line, as matplotlib takes it."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": "", "markersize": 8}
 
 
 _VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73"
@@ -111,17 +115,12 @@ def theme() -> Iterator[None]:
     mpl.interactive(interactive)
 
 
-def save(figure: Figure, name: str, data: pd.DataFrame, svg: bool = False) -> dict[str, bytes]:
-    """File name to content: ``name``.png, its data ``name``.csv and, if wanted, ``name``.svg. Writes nothing."""
-    files = {f"{name}.csv": data.to_csv(index=False).encode()}
+def png(figure: Figure) -> bytes:
+    """The figure as a picture; the same figure gives the same bytes."""
+    content = io.BytesIO()
     with theme():
-        for kind in ("png", "svg") if svg else ("png",):
-            content = io.BytesIO()
-            figure.savefig(
-                content, format=kind, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None
-            )
-            files[f"{name}.{kind}"] = content.getvalue()
-    return files
+        figure.savefig(content, format="png", bbox_inches="tight")
+    return content.getvalue()
 
 
 def new_axes(size: tuple[float, float]) -> Axes:
@@ -130,9 +129,11 @@ def new_axes(size: tuple[float, float]) -> Axes:
         return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def heading(ax: Axes, text: str, pad: float = 6) -> None:
-    """A title in bold, on the left."""
-    ax.set_title(text, loc="left", fontweight="bold", pad=pad)
+def heading(ax: Axes, text: str, note: str = "") -> None:
+    """A title in bold, on the left, and a note in small letters below it."""
+    ax.set_title(text, loc="left", fontweight="bold", pad=18 if note else 6)
+    if note:
+        ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:

@@ -21,7 +21,8 @@ from matplotlib.ticker import NullLocator
 from keyshift.analysis.conclusions import enumerated
 from keyshift.analysis.plots.strategies import PHASE_COLOURS, plain_log
 from keyshift.analysis.plots.style import Look, columns_for, finish, heading, look, looks, panel_grid, shown
-from keyshift.analysis.sweeps import MEASURES, Measure, Row, in_order, phase_name, sweep
+from keyshift.analysis.sweeps import in_order, sweep
+from keyshift.analysis.tables import MEASURES, Measure, Row, phase_name
 from keyshift.model.errors import BadInput
 
 MEASURED = ("P99 spike (ms)", "completion (s)")

@@ -1,10 +1,8 @@
 """Several migrations of one run: who belongs to which, and what each cost."""
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from keyshift.analysis import metrics
 from keyshift.analysis.plots import strategies as figures
@@ -12,14 +10,7 @@ from keyshift.analysis.plots import style
 from keyshift.analysis.plots.rescaling import rescaling_figure, rescalings
 from keyshift.model.errors import BadInput
 
-matplotlib.use("Agg")
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture
@@ -73,7 +64,7 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
 
 def test_each_migration_has_a_shade_of_its_own(run):
     seconds, migration, _ = run
-    ax = figures.latency_timeline(seconds, migration)
+    [ax] = figures.panels({"fluid": (seconds, migration)}).axes
     shades = [patch.get_x() for patch in ax.patches]
     assert shades == [0.5, 12.5]
     assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]
