@@ -86,7 +86,7 @@ def test_lines_have_a_panel_per_measure_and_stand_where_the_numbers_are():
     fluid, matched = (container.lines[0] for container in left.containers)
     assert fluid.get_xdata().tolist() == [1000, 8000]
     assert fluid.get_ydata().tolist() == [11, 21]
-    assert matched.get_color() == style.look("matched").colour
+    assert matched.get_color() == style.style_of("matched").colour
     assert (left.get_xscale(), left.get_xlabel()) == ("log", "rate (events/s)")
     assert [label.get_text() for label in left.get_xticklabels()] == ["1000", "8000"]
     assert legend(figure) == ["fluid", "matched", "mean and 95 % interval of 3 runs"]
@@ -107,10 +107,10 @@ def test_bars_stand_side_by_side_and_a_star_marks_what_differs():
 def test_groups_by_a_parameter_are_named_with_it_and_each_looks_different():
     figure = sweep_figures.sweep_bars(ROWS, "strategy", ["completion (s)"], group="rate")
     assert legend(figure)[:2] == ["rate = 1000", "rate = 8000"]
-    (first, *_) = style.looks([2000.0, 0.5], "rate").values()
+    (first, *_) = style.styles([2000.0, 0.5], "rate").values()
     assert first.label == "rate = 2000"
-    drawn = style.looks([1, 2, 3, 4, 5, 6], "size").values()
-    assert len({(look.colour, look.marker) for look in drawn}) == 6
+    drawn = style.styles([1, 2, 3, 4, 5, 6], "size").values()
+    assert len({(one.colour, one.marker) for one in drawn}) == 6
 
 
 def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():

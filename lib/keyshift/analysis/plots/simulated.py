@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plots.strategies import pareto, plain_log
-from keyshift.analysis.plots.style import finish, heading, look, panel_grid
+from keyshift.analysis.plots.style import finish, heading, panel_grid, style_of
 from keyshift.analysis.tables import on_front
 
 COMPARED = {"completion_s": ("completion (s)", "Completion"), "spike_ms": ("P99 spike (ms)", "P99 spike")}
@@ -56,7 +56,7 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
         known = validation.dropna(subset=[name, f"simulated_{name}"])
         for row in known.to_dict("records"):
             empty = {} if row["held_out"] else {"markerfacecolor": "none"}
-            ax.plot(row[name], row[f"simulated_{name}"], **look(row["strategy"]).sign | empty)
+            ax.plot(row[name], row[f"simulated_{name}"], **style_of(row["strategy"]).sign | empty)
         plain_log(ax, "x")
         plain_log(ax, "y")
         ends = min(ax.get_xlim()[0], ax.get_ylim()[0]), max(ax.get_xlim()[1], ax.get_ylim()[1])
@@ -66,7 +66,7 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
         ax.set(xlabel=f"measured {label}", ylabel=f"simulated {label}")
         heading(ax, title)
     names = validation["strategy"].unique()
-    handles = [Line2D([], [], label=look(name).label, **look(name).sign) for name in names]
+    handles = [Line2D([], [], label=style_of(name).label, **style_of(name).sign) for name in names]
     notes = ["grey: off by a factor of at most 2"]
     if (validation["held_out"] == "").any():
         notes.append("empty: the costs are from this run, too")
@@ -106,7 +106,7 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
         plain_log(ax, "y")
         ax.set(xlabel=label, ylabel=f"simulated {unit}")
         heading(ax, heading_)
-    handles = [Line2D([], [], label=look(name).label, **_line(name)) for name in table["strategy"].unique()]
+    handles = [Line2D([], [], label=style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
     return finish(figure, title, [*handles, Line2D([], [], label="floor: a bare copy over the links", **FLOOR)])
 
 
@@ -173,7 +173,7 @@ def _moves_all(row: Mapping[Any, Any]) -> bool:
 
 
 def _line(strategy: str) -> dict[str, Any]:
-    how = look(strategy)
+    how = style_of(strategy)
     return {"color": how.colour, "marker": how.marker, "markersize": 6, "linestyle": how.line, "linewidth": 1.6}
 
 

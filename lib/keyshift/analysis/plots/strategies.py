@@ -24,9 +24,9 @@ from keyshift.analysis.plots.style import (
     heading,
     label_lowest,
     legend_below,
-    look,
     new_axes,
     panel_grid,
+    style_of,
 )
 from keyshift.model.errors import BadInput
 
@@ -63,7 +63,7 @@ def panels(
     limits = []
     for ax, (strategy, (seconds, migration)) in zip(axes, runs.items(), strict=True):
         need(seconds, ["second", "p50_ms", "p99_ms"], f"panels, {strategy}")
-        drawn = look(strategy)
+        drawn = style_of(strategy)
         limits.append(_timeline(ax, seconds, drawn.colour))
         mark(ax, migration, (faults or {}).get(strategy, ()))
         if objective_ms is not None:
@@ -116,7 +116,7 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
     drawn_lines: list[Line2D] = []
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
-        drawn = look(strategy)
+        drawn = style_of(strategy)
         drawn_lines += ax.plot(
             curve["latency_ms"],
             curve["fraction"],
@@ -229,7 +229,7 @@ def pareto(tradeoffs: pd.DataFrame) -> Axes:
 
 def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
     """One strategy of ``pareto``, and its handle for the legend."""
-    how = look(row["strategy"])
+    how = style_of(row["strategy"])
     ax.errorbar(
         row["completion_s"],
         row["spike_ms"],
@@ -247,7 +247,7 @@ def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
 
 def _name(row: dict[Hashable, Any]) -> str:
     """The strategy's name for readers; with its parameters, if there are several points of it."""
-    return look(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
+    return style_of(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
 
 
 def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 LEGEND_COLUMNS = 3
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     """How a strategy is drawn: matplotlib colour, line style and marker, and the name a reader sees."""
 
     colour: str
@@ -38,52 +38,52 @@ class Look(NamedTuple):
 
 _VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73"
 _PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
-_LOOKS = {
-    "stop_restart": Look(_VERMILLION, "-", "X", "stop and restart"),
-    "flink_restart": Look("#661100", "-.", "P", "stop and restart, Flink"),
-    "pause_resume": Look(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
-    "all_at_once": Look(_ORANGE, "-", "s", "all at once"),
-    "order_unaware": Look(_ORANGE, "--", "D", "order-unaware"),
-    "fluid": Look(_BLUE, "-", "o", "fluid"),
-    "fluid_per_source": Look(_SKY, "-", "^", "fluid per source"),
-    "matched": Look(_GREEN, "-", "v", "matched"),
-    "spacker_dynamic": Look(_GREEN, "--", "d", "dynamic (Spacker)"),
-    "chunked": Look(_PINK, "-", "<", "chunked"),
-    "hot_first": Look(_PINK, "--", ">", "hot first"),
-    "meces": Look(_BLACK, "-", "p", "Meces"),
-    "drrs": Look(_BLACK, "--", "h", "DRRS"),
-    "rhino": Look(_WINE, "-", "H", "Rhino"),
-    "replicated": Look(_WINE, "--", "*", "replicated"),
-    "lazy": Look(_INDIGO, "-", "8", "lazy"),
-    "hybrid": Look(_INDIGO, "--", "x", "hybrid"),
+_STYLES = {
+    "stop_restart": Style(_VERMILLION, "-", "X", "stop and restart"),
+    "flink_restart": Style("#661100", "-.", "P", "stop and restart, Flink"),
+    "pause_resume": Style(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
+    "all_at_once": Style(_ORANGE, "-", "s", "all at once"),
+    "order_unaware": Style(_ORANGE, "--", "D", "order-unaware"),
+    "fluid": Style(_BLUE, "-", "o", "fluid"),
+    "fluid_per_source": Style(_SKY, "-", "^", "fluid per source"),
+    "matched": Style(_GREEN, "-", "v", "matched"),
+    "spacker_dynamic": Style(_GREEN, "--", "d", "dynamic (Spacker)"),
+    "chunked": Style(_PINK, "-", "<", "chunked"),
+    "hot_first": Style(_PINK, "--", ">", "hot first"),
+    "meces": Style(_BLACK, "-", "p", "Meces"),
+    "drrs": Style(_BLACK, "--", "h", "DRRS"),
+    "rhino": Style(_WINE, "-", "H", "Rhino"),
+    "replicated": Style(_WINE, "--", "*", "replicated"),
+    "lazy": Style(_INDIGO, "-", "8", "lazy"),
+    "hybrid": Style(_INDIGO, "--", "x", "hybrid"),
 }
 _EXTRA_COLOURS = ("#999933", "#117733", "#AA4499", "#661100", "#6699CC")
 _LINES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 _EXTRA_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
-def look(strategy: str) -> Look:
-    """How ``strategy`` is drawn; a name that is not known gets a look of its own that depends on the name only.
+def style_of(strategy: str) -> Style:
+    """How ``strategy`` is drawn; a name that is not known gets a style of its own that depends on the name only.
 
     A point such as "q5, fluid" is drawn as its strategy.
     """
-    if strategy in _LOOKS:
-        return _LOOKS[strategy]
-    if (last := strategy.rpartition(", ")[2]) in _LOOKS:
-        return _LOOKS[last]._replace(label=strategy)
+    if strategy in _STYLES:
+        return _STYLES[strategy]
+    if (last := strategy.rpartition(", ")[2]) in _STYLES:
+        return _STYLES[last]._replace(label=strategy)
     code = crc32(strategy.encode())
     colour = _EXTRA_COLOURS[code % len(_EXTRA_COLOURS)]
     marker = _EXTRA_MARKERS[code // len(_EXTRA_COLOURS) % len(_EXTRA_MARKERS)]
-    return Look(colour, "-.", marker, strategy)
+    return Style(colour, "-.", marker, strategy)
 
 
-def looks(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Look]:
+def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
     """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light."""
     if of == "strategy":
-        return {name: look(str(name)) for name in names}
+        return {name: style_of(str(name)) for name in names}
     shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
     return {
-        name: Look(
+        name: Style(
             shades[number], _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)], f"{of} = {shown(name)}"
         )
         for number, name in enumerate(names)

@@ -53,7 +53,7 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
     table = rescalings(*run, [0.0, 12.0, 20.0])
     figure = rescaling_figure({"fluid": table, "meces": table}, ["4 → 1", "1 → 3", "3 → 2"])
     completion, spike = figure.axes
-    assert [line.get_marker() for line in spike.lines] == [style.look(name).marker for name in ("fluid", "meces")]
+    assert [line.get_marker() for line in spike.lines] == [style.style_of(name).marker for name in ("fluid", "meces")]
     assert spike.lines[0].get_ydata().tolist() == [300.0, 900.0, 20.0]
     assert all(a < b for a, b in zip(*(line.get_xdata() for line in spike.lines), strict=True)), "side by side"
     assert (completion.get_ylabel(), spike.get_ylabel()) == ("completion (s)", "P99 spike (ms)")

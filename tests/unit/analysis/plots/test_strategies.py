@@ -1,4 +1,4 @@
-"""Figures draw what they are given, in the looks of the strategies, and nothing covers anything else."""
+"""Figures draw what they are given, in the styles of the strategies, and nothing covers anything else."""
 
 from itertools import combinations
 
@@ -57,20 +57,20 @@ def legend_of(legend) -> list[str]:
 
 
 def test_a_point_of_a_strategy_looks_like_the_strategy():
-    point, plain = style.look("q5, fluid"), style.look("fluid")
+    point, plain = style.style_of("q5, fluid"), style.style_of("fluid")
     assert point[:3] == plain[:3] and point.label == "q5, fluid"
-    assert style.look("fluid, q5") == style.look("fluid, q5") != plain
+    assert style.style_of("fluid, q5") == style.style_of("fluid, q5") != plain
 
 
 def test_every_preset_has_a_look_of_its_own():
-    looks = [style.look(name) for name in PRESETS]
-    assert len({look.marker for look in looks}) == len({look.label for look in looks}) == len(PRESETS)
-    assert len({(look.colour, look.line) for look in looks}) == len(PRESETS)
+    all_styles = [style.style_of(name) for name in PRESETS]
+    assert len({one.marker for one in all_styles}) == len({one.label for one in all_styles}) == len(PRESETS)
+    assert len({(one.colour, one.line) for one in all_styles}) == len(PRESETS)
 
 
 def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_green():
     def seen(name: str) -> np.ndarray:
-        rgb = np.array(colors.to_rgb(style.look(name).colour))
+        rgb = np.array(colors.to_rgb(style.style_of(name).colour))
         linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
         red, green, blue = np.clip(DEUTERANOPIA @ linear, 0, 1)
         # To CIELAB, in which distance is about what the eye sees; 2.3 is just noticeable.
@@ -81,15 +81,15 @@ def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_gr
         return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
     for one, other in combinations(PRESETS, 2):
-        if style.look(one).line == style.look(other).line:
+        if style.style_of(one).line == style.style_of(other).line:
             assert np.linalg.norm(seen(one) - seen(other)) > 15, (one, other)
 
 
 def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_preset():
-    mine = style.look("my_own")
-    assert mine == style.look("my_own")
+    mine = style.style_of("my_own")
+    assert mine == style.style_of("my_own")
     assert mine.label == "my_own"
-    assert mine.line not in {style.look(name).line for name in PRESETS}
+    assert mine.line not in {style.style_of(name).line for name in PRESETS}
 
 
 def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
@@ -98,7 +98,7 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
     assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
     assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
     assert p99.get_xdata().tolist() == (seconds["second"] + 0.5).tolist()
-    assert p99.get_color() == style.look("fluid").colour
+    assert p99.get_color() == style.style_of("fluid").colour
     assert (trigger.get_xdata()[0], objective.get_ydata()[0]) == (0, 70)
     (shade,) = ax.patches
     assert (shade.get_x(), shade.get_width()) == pytest.approx((0.6, 1.3))
@@ -133,7 +133,7 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
     runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
     figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
     shown = [ax for ax in figure.axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in shown] == [style.look(name).label for name in names]
+    assert [ax.get_title(loc="left") for ax in shown] == [style.style_of(name).label for name in names]
     assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
     assert shown[0].get_ylim()[1] > 100_000
     assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
@@ -185,8 +185,8 @@ def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and
     points = {
         (*line.get_xdata(), *line.get_ydata()): line.get_color() for line in ax.lines if len(line.get_xdata()) == 1
     }
-    assert points[4.0, 40.0] == style.look("fluid").colour
-    assert points[0.5, 600.0] == style.look("all_at_once").colour
+    assert points[4.0, 40.0] == style.style_of("fluid").colour
+    assert points[0.5, 600.0] == style.style_of("all_at_once").colour
     bars = [segment.tolist() for part in ax.collections for segment in part.get_segments()]
     assert [[3.0, 40.0], [5.0, 40.0]] in bars and [[4.0, 30.0], [4.0, 90.0]] in bars
     before, floor = (line for line in ax.lines if line.get_linestyle() in (":", "--"))
