@@ -17,7 +17,7 @@ from bench.aims import aims, dirty_points, fit, hand_over_table, preset_table
 from bench.measurements import table
 from bench.studies import DATA, Out, require_folder, say, tell_died, write_report
 from keyshift.analysis.plots.strategies import pareto
-from keyshift.analysis.plots.style import save
+from keyshift.analysis.plots.style import png
 from keyshift.analysis.tables import tradeoffs
 from keyshift.cli.options import Settings
 from keyshift.lab.bare_copy import open_ring
@@ -106,10 +106,9 @@ def bench(
 
 def _draw(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("Agg")  # nobody looks at a window
-    costs = tradeoffs(rows)
-    drawn = pareto(costs).get_figure(root=True)
+    drawn = pareto(tradeoffs(rows)).get_figure(root=True)
     assert drawn is not None
-    path.write_bytes(save(drawn, path.stem, costs)[f"{path.stem}.png"])
+    path.write_bytes(png(drawn))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from keyshift.results.files import Files
 from keyshift.results.store import ResultStore
 from keyshift.studies.batch import PREFIX, Record, exit_status, prepare, run_batch
 
@@ -26,7 +27,7 @@ def test_a_second_call_skips_what_the_first_one_did(stack, tmp_path):
         "list: [{to_slots: 6}, {to_slots: 17}]\n"  # 17 slots for 16 groups: the notebook refuses
     )
     prepared = prepare(file, NOTEBOOKS)
-    runs, records, said = ResultStore(stack), ResultStore(stack, PREFIX), []
+    runs, records, said = ResultStore(stack), Files(stack, PREFIX), []
     first = run_batch(prepared, runs, records, tmp_path, said.append)
     good, wrong = (first[execution.id] for execution in prepared.executions)
     assert (good.status, good.error, wrong.status) == ("ok", None, "failed")

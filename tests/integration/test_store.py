@@ -151,7 +151,7 @@ def test_an_empty_store_lists_nothing_and_says_so(store):
 @pytest.mark.parametrize("stops_at", ["decisions.parquet", "latency.parquet", "manifest.json"])
 @pytest.mark.parametrize("arrived", [False, True])
 def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, arrived):
-    upload = store._put
+    upload = store._files.write
 
     def interrupted(run_id: str, name: str, content: bytes) -> None:
         if name != stops_at or arrived:
@@ -159,7 +159,7 @@ def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, a
         if name == stops_at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "_put", interrupted)
+    monkeypatch.setattr(store._files, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.put_run(run(), TABLES)
     assert keys() == set()
@@ -167,19 +167,20 @@ def test_ctrl_c_at_any_file_leaves_nothing(store, keys, monkeypatch, stops_at, a
 
 def test_until_the_manifest_is_there_a_run_is_not_listed(store, keys, monkeypatch, stack, prefix):
     seen = []
-    upload = store._put
+    upload = store._files.write
 
     def watched(run_id: str, name: str, content: bytes) -> None:
         seen.append((name, len(store.list_runs())))
         upload(run_id, name, content)
 
-    monkeypatch.setattr(store, "_put", watched)
+    monkeypatch.setattr(store._files, "write", watched)
     stored = store.put_run(run(), TABLES)
     assert seen[-1][0] == "manifest.json"
     assert {count for _, count in seen} == {0}
     assert len(store.list_runs()) == 1
     # Files without a manifest, as a process leaves them that is killed while it stores or deletes, are not a run.
-    monkeypatch.setattr(store._bucket, "remove", lambda names: Bucket.remove(store._bucket, list(names)[:1]))
+    bucket = store._files.bucket
+    monkeypatch.setattr(bucket, "remove", lambda names: Bucket.remove(bucket, list(names)[:1]))
     store.delete_run(stored.run_id)
     assert len(keys()) == len(TABLES) and store.list_runs().empty
 

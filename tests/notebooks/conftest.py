@@ -1,11 +1,9 @@
 """Notebooks as a user executes them: by the command."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from executed_copy import Copy, keyshift
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -20,17 +18,11 @@ def execute_small(request):
     def execute(name, parameters, home=None):
         home = home or request.getfixturevalue("session_stack").home
         settings = [part for item in parameters.items() for part in ("--set", "=".join(item))]
-        done = subprocess.run(
-            [sys.executable, "-m", "keyshift.cli", "notebook", str(NOTEBOOKS / name), *settings],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"KEYSHIFT_HOME": str(home)},
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        done = keyshift(home, "notebook", NOTEBOOKS / name, *settings)
         copy = max(home.glob(f"notebooks/*/{Path(name).name}"), key=lambda path: path.stat().st_mtime)  # the newest
         for file in (copy, copy.with_suffix(".html")):  # others get them
             found = [trace for trace in (str(home), str(NOTEBOOKS), str(Path.home())) if trace in file.read_text()]
             assert not found, f"{file.name} says where it was executed"
-        return home, copy, done
+        return home, Copy(copy), done
 
     return execute

@@ -1,9 +1,6 @@
 """The autoscaling notebook as a user runs it, only shorter: one step of the load, and one job beside it."""
 
-import nbformat
 import pytest
-
-from keyshift.studies.notebook import summaries
 
 pytestmark = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")
 
@@ -28,25 +25,17 @@ def copy(execute_small):
     return executed
 
 
-def outputs(copy):
-    return [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
-
-
 def test_both_jobs_are_correct_and_only_the_autoscaled_one_has_moved(copy):
-    scaled, fixed = summaries(nbformat.read(copy, as_version=4))
+    scaled, fixed = copy.rows
     assert [row["verdict"] for row in (scaled, fixed)] == ["ok", "ok"]
     assert {row["events"] for row in (scaled, fixed)} == {3 * 200 + 6 * 1200 + 2 * 100}
     assert scaled["units_moved"] >= 8 and fixed["units_moved"] == 0
 
 
 def test_figure_table_decisions_and_conclusion_come_from_the_runs(copy):
-    for name in ("02_autoscaling.html", "figure-1.png"):
-        assert (copy.parent / name).stat().st_size > 10_000
-    tables = [data["text/html"] for data in outputs(copy) if "text/html" in data]
-    costs = next(table for table in tables if "slot-seconds" in table)
+    copy.require("02_autoscaling.html", "figure-1.png")
+    costs = copy.table("slot-seconds")
     for words in ("1 to 2, autoscaled", "always 1", "missed seconds", "late events (%)"):
         assert words in costs
-    decided = next(table for table in tables if "move_cost" in table)
-    assert "more is to be done than the slots can" in decided
-    said = "\n".join(data.get("text/markdown", "") for data in outputs(copy))
-    assert "more slot-seconds than **always 1**" in said
+    assert "more is to be done than the slots can" in copy.table("move_cost")
+    assert "more slot-seconds than **always 1**" in copy.said

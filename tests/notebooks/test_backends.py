@@ -1,9 +1,6 @@
 """The comparison of stores as a user runs it, only smaller: two of them, little state."""
 
-import nbformat
 import pytest
-
-from keyshift.studies.notebook import summaries
 
 pytestmark = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")
 SMALL = {
@@ -26,15 +23,14 @@ def copy(execute_small):
 
 
 def test_both_runs_are_correct_and_with_a_shared_store_no_state_is_sent(copy):
-    local, remote = summaries(nbformat.read(copy, as_version=4))
+    local, remote = copy.rows
     assert [local["verdict"], remote["verdict"]] == ["ok", "ok"]
     assert local["units_moved"] == remote["units_moved"] > 0
     assert local["bytes_moved"] > 100_000 and remote["bytes_moved"] < 1000
 
 
 def test_table_figure_and_conclusion_come_from_the_runs(copy):
-    assert (copy.parent / "figure-1.png").stat().st_size > 10_000
-    outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
-    [table] = (data["text/html"] for data in outputs if "had to move" in data.get("text/html", ""))
+    copy.require("figure-1.png")
+    [table] = (table for table in copy.tables if "had to move" in table)
     assert all(word in table for word in ("rocksdb", "remote", "moved (MiB)", "verdict"))
-    assert "Both runs are correct" in "\n".join(data.get("text/markdown", "") for data in outputs)
+    assert "Both runs are correct" in copy.said

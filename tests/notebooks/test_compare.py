@@ -1,15 +1,11 @@
 """Three presets are compared as a user does it, only smaller; then their stored runs, by command and in a notebook."""
 
 import json
-import os
-import subprocess
-import sys
 
-import nbformat
 import pandas as pd
 import pytest
+from executed_copy import keyshift
 
-from keyshift.studies.notebook import summaries
 from small_run import at_night
 
 PRESETS = ["fluid", "lazy", "order_unaware"]
@@ -38,15 +34,8 @@ def home(tmp_path_factory):
         keyshift(home, "down")
 
 
-def keyshift(home, *arguments, status=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "keyshift.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"KEYSHIFT_HOME": str(home)},
-    )
-    assert done.returncode == status, done.stderr[-3000:]
-    return done.stdout if status == 0 else done.stderr
+def told(home, *arguments):
+    return keyshift(home, *arguments).stdout
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +46,7 @@ def copy(home, execute_small):
 
 @pytest.fixture(scope="module")
 def run_ids(home, copy):
-    listed = [json.loads(line) for line in keyshift(home, "results", "list", "--json").splitlines()]
+    listed = [json.loads(line) for line in told(home, "results", "list", "--json").splitlines()]
     assert [row["strategy"] for row in listed] == PRESETS[::-1]
     assert {row["verdict"] for row in listed} == {"ok"}
     return [row["run_id"] for row in listed][::-1]
@@ -67,7 +56,7 @@ def run_ids(home, copy):
 
 
 def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
-    rows = summaries(nbformat.read(copy, as_version=4))
+    rows = copy.rows
     assert [row["strategy"] for row in rows] == PRESETS
     assert {row["verdict"] for row in rows} == {"ok"}
     assert all(row["events"] >= 5000 for row in rows), "at least three seconds before, and two behind the request"
@@ -76,19 +65,16 @@ def test_the_runs_are_correct_and_can_be_read_back_from_the_copy(copy):
 
 
 def test_there_are_a_pareto_figure_and_the_timelines(copy):
-    for name in ("01_compare_presets.html", "figure-1.png", "figure-2.png"):
-        assert (copy.parent / name).stat().st_size > 10_000
-    assert not (copy.parent / "figure-3.png").exists()
+    copy.require("01_compare_presets.html", "figure-1.png", "figure-2.png")
+    assert not (copy.path.parent / "figure-3.png").exists()
 
 
 def test_table_and_conclusion_come_from_the_runs(copy):
-    outputs = [o["data"] for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", []) if "data" in o]
-    [table] = (data["text/html"] for data in outputs if "had to move" in data.get("text/html", ""))
+    [table] = (table for table in copy.tables if "had to move" in table)
     for name in (*PRESETS, "P99 spike (× before)", "had to move (MiB)", "silence (ms)", "verdict"):
         assert name in table
-    said = "\n".join(data.get("text/markdown", "") for data in outputs)
-    assert "All 3 runs are correct" in said
-    assert "the floor, a bare copy of the same bytes" in said
+    assert "All 3 runs are correct" in copy.said
+    assert "the floor, a bare copy of the same bytes" in copy.said
 
 
 # -- what is done with them later ------------------------------------------------------------------------------------
@@ -96,32 +82,28 @@ def test_table_and_conclusion_come_from_the_runs(copy):
 
 def test_the_notebook_reads_the_store_and_compares(home, run_ids, execute_small):
     _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {}, home)
-    outputs = [o for cell in nbformat.read(copy, as_version=4).cells for o in cell.get("outputs", [])]
-    printed = "".join(output.get("text", "") for output in outputs)
-    assert "3 runs in the store, 3 of one load, 3 of them correct\n" in printed
-    assert f"one: {run_ids[1]}, other: {run_ids[2]}" in printed
-    said = "\n".join(output.data.get("text/markdown", "") for output in outputs if "data" in output)
-    assert "All 3 runs are correct" in said
-    assert "has the smallest P99 spike (ms)" in said
-    assert sorted(file.name for file in copy.parent.glob("*.png")) == ["figure-1.png", "figure-2.png"]
+    assert "3 runs in the store, 3 of one load, 3 of them correct\n" in copy.printed
+    assert f"one: {run_ids[1]}, other: {run_ids[2]}" in copy.printed
+    assert "All 3 runs are correct" in copy.said
+    assert "has the smallest P99 spike (ms)" in copy.said
+    assert sorted(file.name for file in copy.path.parent.glob("*.png")) == ["figure-1.png", "figure-2.png"]
 
 
 @pytest.mark.nightly("half a minute; the same notebook once more")
 def test_too_few_runs_are_told_in_a_line(home, run_ids, execute_small):
     _, copy, _ = execute_small("compare/02_compare_runs.ipynb", {"strategies": '["fluid"]'}, home)
-    outputs = [o for cell in nbformat.read(copy, as_version=4).cells for o in cell.get("outputs", [])]
-    printed = "".join(output.get("text", "") for output in outputs)
-    assert "1 of them correct: too few to compare, 2 are needed; `keyshift run --strategy fluid` makes one" in printed
-    assert not list(copy.parent.glob("*.png"))
+    words = "1 of them correct: too few to compare, 2 are needed; `keyshift run --strategy fluid` makes one"
+    assert words in copy.printed
+    assert not list(copy.path.parent.glob("*.png"))
 
 
 def test_compare_says_what_changed(home, run_ids):
-    rows = [json.loads(line) for line in keyshift(home, "results", "compare", *run_ids[:2], "--json").splitlines()]
+    rows = [json.loads(line) for line in told(home, "results", "compare", *run_ids[:2], "--json").splitlines()]
     changed = {(row["kind"], row["name"]) for row in rows}
     assert ("run", "strategy") in changed and ("parameter", "rate") not in changed
     spike = next(row for row in rows if row["name"] == "P99 spike (ms)")
     assert spike["ratio"] == pytest.approx(spike["other"] / spike["one"])
-    assert "other / one" in keyshift(home, "results", "compare", *run_ids[:2])
+    assert "other / one" in told(home, "results", "compare", *run_ids[:2])
 
 
 def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids, tmp_path):
@@ -131,7 +113,7 @@ def test_a_shared_file_has_figures_and_says_nothing_of_the_machine(home, run_ids
     assert page.count('<h2 id="2') == 3
     for trace in (str(home), "127.0.0.1", "localhost"):
         assert trace not in page
-    words = keyshift(home, "results", "share", "1999", "-o", tmp_path / "no.html", status=2)
+    words = keyshift(home, "results", "share", "1999", "-o", tmp_path / "no.html", status=2).stderr
     assert "unknown run '1999'" in words and words.count("\n") == 1
 
 
@@ -140,14 +122,14 @@ def test_runs_go_to_a_colleague_and_come_back(home, run_ids, tmp_path, kind):
     run_ids = run_ids[:2]
     keyshift(home, "results", "export", *run_ids, "-o", tmp_path / "out", "--format", kind)
     read = pd.read_parquet if kind == "parquet" else pd.read_csv
-    shown = [json.loads(keyshift(home, "results", "show", run)) for run in run_ids]
+    shown = [json.loads(told(home, "results", "show", run)) for run in run_ids]
     latency = read(tmp_path / "out" / f"latency.{kind}")
     assert latency.groupby("run_id").size().tolist() == [each["summary"]["events"] for each in shown]
     dictionary = pd.read_csv(tmp_path / "out" / "dictionary.csv", keep_default_na=False).set_index("column")
     assert dictionary.loc["parameter.rate", "meaning"] == "events per second offered, all routers together"
-    assert keyshift(home, "results", "import", tmp_path / "out") == "", "they are there already"
+    assert told(home, "results", "import", tmp_path / "out") == "", "they are there already"
     (tmp_path / "out" / f"latency.{kind}").unlink()
-    words = keyshift(home, "results", "import", tmp_path / "out", status=2)
+    words = keyshift(home, "results", "import", tmp_path / "out", status=2).stderr
     assert f"latency.{kind} is not there: an export has it" in words and words.count("\n") == 1
 
 
@@ -159,5 +141,5 @@ def test_a_run_by_command_is_one_more_in_the_store(home, run_ids):
         for part in ("--set", f"{name}={SMALL[name]}")
     ]
     keyshift(home, "run", "--strategy", "all_at_once", *small)
-    newest = json.loads(keyshift(home, "results", "list", "--json").splitlines()[0])
+    newest = json.loads(told(home, "results", "list", "--json").splitlines()[0])
     assert (newest["strategy"], newest["verdict"]) == ("all_at_once", "ok") and newest["run_id"] not in run_ids

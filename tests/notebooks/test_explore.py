@@ -1,16 +1,13 @@
 """The live notebook without a person: its script presses the buttons, and the run is stored with its verdict."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import nbformat
 import pytest
+from executed_copy import Copy, keyshift
 
-from keyshift.studies.notebook import execute, summaries
+from keyshift.studies.notebook import execute
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"
 SMALL = {
@@ -28,19 +25,14 @@ def executed(execute_small, tmp_path_factory):
     return execute_small("start/02_explore.ipynb", SMALL, tmp_path_factory.mktemp("home"))
 
 
-def outputs(copy):
-    return [o for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", [])]
-
-
 def test_the_script_was_played_and_the_run_is_correct(executed):
     _, copy, _ = executed
-    [row] = summaries(nbformat.read(copy, as_version=4))
+    [row] = copy.rows
     assert row["verdict"] == "ok"
     assert row["units_moved"] > 0
     assert row["events"] > 500 * 9, "the rate was doubled"
-    said = "\n".join(o["data"].get("text/markdown", "") for o in outputs(copy) if "data" in o)
-    pressed = re.findall(r"\*\*(scale 3|double)\*\* at (\d+) s: (no|\d+) units? moved", said)
-    assert [what for what, *_ in pressed] == ["scale 3", "double"], said
+    pressed = re.findall(r"\*\*(scale 3|double)\*\* at (\d+) s: (no|\d+) units? moved", copy.said)
+    assert [what for what, *_ in pressed] == ["scale 3", "double"], copy.said
     (_, scaled_s, _), (_, doubled_s, _) = pressed
     assert int(scaled_s) >= 2 and int(doubled_s) >= 5
     # Some are seen to move behind the second button if the machine is slow, or only after the last look.
@@ -49,21 +41,17 @@ def test_the_script_was_played_and_the_run_is_correct(executed):
 
 def test_the_last_picture_and_what_was_seen_are_in_the_copy_and_no_widget_is(executed):
     _, copy, _ = executed
-    for name in ("figure-1.png", "figure-2.png"):
-        assert (copy.parent / name).stat().st_size > 10_000
-    assert "widgets" not in nbformat.read(copy, as_version=4).metadata
-    [stream] = [o["text"] for o in outputs(copy) if o["output_type"] == "stream"]
-    assert stream.strip().endswith("has ended, verdict ok")
+    copy.require("figure-1.png", "figure-2.png")
+    assert "widgets" not in copy.notebook.metadata
+    assert [output["output_type"] for output in copy.outputs].count("stream") == 1
+    assert copy.printed.strip().endswith("has ended, verdict ok")
 
 
 def test_the_run_is_stored_and_no_job_is_left(executed):
     home, _, _ = executed
 
     def told(*arguments):
-        command = [sys.executable, "-m", "keyshift.cli", *arguments, "--json"]
-        environment = os.environ | {"KEYSHIFT_HOME": str(home)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return [json.loads(line) for line in keyshift(home, *arguments, "--json").stdout.splitlines()]
 
     assert told("job", "list") == []
     assert [run["status"] for run in told("results", "list")] == ["ok"]
@@ -73,8 +61,7 @@ def test_without_a_script_nothing_is_started_and_nothing_is_waited_for(tmp_path,
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path))
     done = execute(NOTEBOOK, {}, tmp_path)
     assert done.error is None and not done.rows
-    said = [o.get("text", "") for o in outputs(done.notebook)]
-    assert "no job explore runs" in "".join(said)
+    assert "no job explore runs" in "".join(output.get("text", "") for output in Copy(done.notebook).outputs)
 
 
 def test_a_script_that_is_not_right_stops_it_before_anything_is_started(tmp_path, monkeypatch):

@@ -1,9 +1,6 @@
 """A strategy and a workload of the notebook's cells, for real: their code reaches every process of the job."""
 
-import nbformat
 import pytest
-
-from keyshift.studies.notebook import summaries
 
 SMALL = {
     "presets": '["fluid"]',
@@ -25,12 +22,8 @@ def copy(execute_small):
     return executed
 
 
-def outputs(copy):
-    return [o for c in nbformat.read(copy, as_version=4).cells for o in c.get("outputs", [])]
-
-
 def test_what_was_made_in_cells_has_run_and_is_correct(copy):
-    rows = summaries(nbformat.read(copy, as_version=4))
+    rows = copy.rows
     ran = [("keycount", "fluid"), ("keycount", "slow_start"), ("loyalty", "slow_start")]
     assert [(row["workload"], row["strategy"]) for row in rows] == ran
     assert {row["verdict"] for row in rows} == {"ok"}
@@ -41,15 +34,11 @@ def test_what_was_made_in_cells_has_run_and_is_correct(copy):
 
 
 def test_a_strategy_that_proposes_nonsense_was_refused_with_the_move_and_the_reason(copy):
-    [said] = [o["text"] for o in outputs(copy) if o["output_type"] == "stream"]
-    assert "it moves twice, first in step 0" in said
+    assert [output["output_type"] for output in copy.outputs].count("stream") == 1
+    assert "it moves twice, first in step 0" in copy.printed
 
 
 def test_the_plans_and_the_runs_are_drawn_and_compared(copy):
-    for name in ("03_invent.html", "figure-1.png", "figure-2.png"):
-        assert (copy.parent / name).stat().st_size > 10_000
-    data = [o["data"] for o in outputs(copy) if "data" in o]
-    table = next(each["text/html"] for each in data if "text/html" in each)
-    assert "slow_start" in table and "loyalty" in table
-    said = "\n".join(each.get("text/markdown", "") for each in data)
-    assert "keycount: Both runs are correct" in said and "loyalty: The run is correct" in said
+    copy.require("03_invent.html", "figure-1.png", "figure-2.png")
+    assert "slow_start" in copy.tables[0] and "loyalty" in copy.tables[0]
+    assert "keycount: Both runs are correct" in copy.said and "loyalty: The run is correct" in copy.said

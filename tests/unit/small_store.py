@@ -7,6 +7,7 @@ import pandas as pd
 from small_bucket import ENDPOINTS, Bucket
 
 from keyshift.model.records import SnapshotRecord
+from keyshift.results.files import Files
 from keyshift.results.from_records import scaling_table, snapshots_table
 from keyshift.results.manifest import Machine, Manifest, Stage, Summary, Verdict
 from keyshift.results.store import ResultStore
@@ -17,9 +18,22 @@ MOMENTS = ("prepared_s", "switched_s", "aligned_s", "sent_s", "received_s", "ins
 PHASES = {"plan": 0.01, "prepare": 0.2, "align": 0.1, "transfer": 0.5, "install": 0.1, "catch_up": 0.1}
 
 
+def row(strategy, **values):
+    """The summary of a correct run, as tables and sentences of several take it, with what they need of it."""
+    same = {"run_id": f"run-{strategy}", "workload": "keycount", "strategy": strategy, "verdict": "ok"}
+    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
+    return same | counts | {"parameters": {"seed": 1}, "p99_ms": 20.0} | values
+
+
+def files(prefix):
+    made = Files(ENDPOINTS, prefix)
+    made.bucket._client = Bucket()
+    return made
+
+
 def result_store(client=None, prefix="runs"):
     store = ResultStore(ENDPOINTS, prefix)
-    store._bucket._client = store._index._bucket._client = client or Bucket()
+    store._files.bucket._client = store._index._bucket._client = client or Bucket()
     return store
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import matplotlib
-import pandas as pd
 import psutil
 import typer
 from tqdm import tqdm
@@ -31,7 +30,7 @@ from bench.soak.job import SoakJob, Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, Round, rounds
 from bench.soak.report import Happened, clock, figure, grown, growth_table, summary
 from bench.soak.watch import TOUCHED, Sample, Watch
-from keyshift.analysis.plots.style import save
+from keyshift.analysis.plots.style import png
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
 from keyshift.model.errors import BadInput, KeyshiftError
@@ -222,8 +221,7 @@ def _told(home: Path, soak: Soak, rows: list[Sample], more: list[str], warm_up_s
     said = summary(soak.told, soak.happened, found, more)
     if rows:
         title = f"{clock(rows[-1].t_s)} with {len(soak.happened)} faults and migrations, verdict {said['verdict']}"
-        drawn = save(figure(rows, soak.happened, found, title), "soak", pd.DataFrame())
-        (home / "soak.png").write_bytes(drawn["soak.png"])
+        (home / "soak.png").write_bytes(png(figure(rows, soak.happened, found, title)))
         typer.echo(growth_table(found))
     for line in said["problems"]:
         typer.echo(f"problem: {line}")

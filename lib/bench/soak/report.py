@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.measurements import aligned
+from bench.soak.growth import Growth, growth
 from bench.soak.plan import Round
 from bench.soak.watch import ROLES, Sample
-from keyshift.analysis.growth import Growth, growth
 from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
 
 MEASURES = {"held_mib": "MiB", "threads": "threads", "fds": "open files"}
@@ -152,7 +152,7 @@ def figure(samples: Sequence[Sample], happened: Sequence[Happened], rows: Sequen
         role, measure = roles[number // len(shown)], shown[number % len(shown)]
         row, some = known.get((role, measure)), table[table["role"] == role]
         slope = f", {'GROWS by ' if row.leaks else ''}{row.found.slope:.1f} per hour" if row and row.found else ""
-        heading(ax, f"{role}: {MEASURES[measure]}{slope}", pad=3)
+        heading(ax, f"{role}: {MEASURES[measure]}{slope}")
         for _, life in some.groupby("pid"):
             life = life.dropna(subset=[measure])
             ax.plot(life["minutes"], life[measure], linewidth=1, color="#0072B2", alpha=0.8)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from keyshift.analysis.sweeps import MEASURES
+from keyshift.analysis.tables import MEASURES
 
 _OF_RUN = ("workload", "strategy", "status", "error")
 COLUMNS = ["kind", "name", "one", "other", "ratio"]

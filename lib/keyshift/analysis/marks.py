@@ -44,7 +44,7 @@ def migration_spans(migration: pd.DataFrame | None) -> list[tuple[float, float]]
     """From a first switch to a last install, without the pauses between migrations; none if there is none to draw."""
     if migration is None:
         return []
-    need(migration, ["switched_s", "installed_s"], "latency_timeline")
+    need(migration, ["switched_s", "installed_s"], "a migration in a figure")
     known = migration.dropna(subset=["switched_s", "installed_s"]).sort_values("switched_s")
     reached = known["installed_s"].cummax()
     fresh = known["switched_s"] - reached.shift() > _PAUSE_S

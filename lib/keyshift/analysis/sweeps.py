@@ -4,38 +4,17 @@ Runs whose verdict is not ok never count: ``left_out`` says how many, and who dr
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 import pandas as pd
 
 from keyshift.analysis.conclusions import enumerated
-from keyshift.analysis.metrics import PHASES
 from keyshift.analysis.statistics import differ, interval
-from keyshift.analysis.tables import MEASURES as OF_A_COMPARISON
-from keyshift.analysis.tables import Row, points
+from keyshift.analysis.tables import MEASURES, Measure, Row, measured, points
 from keyshift.model.errors import BadInput
 
-
-def phase_name(phase: str) -> str:
-    """Of a phase as a measure."""
-    return f"{phase.replace('_', ' ')} (s)"
-
-
-def _phase(name: str, row: Row) -> float | None:
-    return (row.get("phases") or {}).get(name)
-
-
-Measure = Callable[[Row], float | None]
-MEASURES: dict[str, Measure] = {  # by name, with the unit
-    **OF_A_COMPARISON,
-    "offered (events/s)": lambda row: row.get("offered_per_s"),
-    "sustained (events/s)": lambda row: row.get("sustained_per_s"),
-    "backlog (events)": lambda row: row.get("backlog"),
-    **{phase_name(name): partial(_phase, name) for name in PHASES},
-}
 _NAMES = ("strategy", "workload")  # what a run has beside parameters
 COLUMNS = ["group", "value", "measure", "mean", "low", "high", "runs", "left_out", "unknown", "differs"]
 
@@ -71,7 +50,7 @@ def sweep(
             left_out = len(groups[name][value]) - len(good)
             first = [row for row in groups[names[0]].get(value, []) if row["verdict"] == "ok"]
             for measure, function in wanted.items():
-                found, of_first = _known(good, function), _known(first, function)
+                found, of_first = measured(good, function), measured(first, function)
                 mean, low, high = interval(found, confidence)[:3] if found else (float("nan"),) * 3
                 other = name != names[0] and found and of_first
                 rows.append(
@@ -163,8 +142,3 @@ def _measure(name: str) -> Measure:
     if name not in MEASURES:
         raise BadInput(f"unknown measure {name!r}: known: {', '.join(MEASURES)}")
     return MEASURES[name]
-
-
-def _known(rows: Sequence[Row], measure: Measure) -> list[float]:
-    values = [measure(row) for row in rows]
-    return [float(value) for value in values if value is not None and value == value]

@@ -1,7 +1,8 @@
 """Comparisons of runs as tables, computed from summary rows (``results.manifest.Summary``, as dicts)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite, nan
 from statistics import median
 from typing import Any
@@ -10,16 +11,34 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from keyshift.analysis.metrics import PHASES
 from keyshift.analysis.statistics import interval
 from keyshift.model.errors import BadInput
 
 Row = Mapping[str, Any]
+Measure = Callable[[Row], float | None]
 NEEDED = {"run_id", "workload", "strategy", "verdict", "lost", "duplicated", "reordered", "wrong", "parameters"}
 REPETITION = {"seed", "repetition", "repetitions"}  # parameters in which repetitions of one point may differ
 STAYS = 0.8  # of what had to move; the size of a snapshot, what had to be, is a few percent above what is sent
 MIB = 2**20
 
-MEASURES: dict[str, Callable[[Row], float | None]] = {  # by name, with the unit
+
+def phase_name(phase: str) -> str:
+    """Of a phase as a measure."""
+    return f"{phase.replace('_', ' ')} (s)"
+
+
+def _phase(name: str, row: Row) -> float | None:
+    return (row.get("phases") or {}).get(name)
+
+
+def measured(rows: Iterable[Row], measure: Measure) -> list[float]:
+    """The measure of each run in which it is known."""
+    found = (measure(row) for row in rows)
+    return [float(value) for value in found if value is not None and isfinite(value)]
+
+
+OF_A_COMPARISON: dict[str, Measure] = {  # by name, with the unit
     "P50 before (ms)": lambda row: row.get("p50_ms"),
     "P99 before (ms)": lambda row: row.get("p99_ms"),
     "P99 spike (ms)": lambda row: row.get("spike_ms"),
@@ -34,6 +53,12 @@ MEASURES: dict[str, Callable[[Row], float | None]] = {  # by name, with the unit
     "had to move (MiB)": lambda row: _mib(row, "bytes_minimum"),
     "moved (× minimum)": lambda row: ratio(row, "bytes_moved", "bytes_minimum"),
     "peak memory (MiB)": lambda row: row.get("peak_rss_mib"),
+}
+MEASURES: dict[str, Measure] = OF_A_COMPARISON | {
+    "offered (events/s)": lambda row: row.get("offered_per_s"),
+    "sustained (events/s)": lambda row: row.get("sustained_per_s"),
+    "backlog (events)": lambda row: row.get("backlog"),
+    **{phase_name(name): partial(_phase, name) for name in PHASES},
 }
 _SPREAD = [
     *("spike_ms", "spike_low_ms", "spike_high_ms"),
@@ -55,16 +80,15 @@ class Point:
         """How many runs have a bad verdict."""
         return sum(row["verdict"] != "ok" for row in self.rows)
 
-    def values(self, measure: Callable[[Row], float | None]) -> list[float]:
+    def values(self, measure: Measure) -> list[float]:
         """The measure of each run in which it is known."""
-        found = [measure(row) for row in self.rows]
-        return [float(value) for value in found if value is not None and isfinite(value)]
+        return measured(self.rows, measure)
 
     def all_know(self, name: str) -> bool:
         """True if no run lacks the figure ``name``."""
         return len(self.values(lambda row: row.get(name))) == len(self.rows)
 
-    def mean(self, measure: Callable[[Row], float | None]) -> float | None:
+    def mean(self, measure: Measure) -> float | None:
         """The mean over the runs in which the measure is known; None if it is in none."""
         values = self.values(measure)
         return sum(values) / len(values) if values else None
@@ -112,14 +136,14 @@ def comparison_table(summaries: Sequence[Row]) -> pd.DataFrame:
         for point in group:
             row: dict[str, Any] = {"workload": workload, "strategy": point.rows[0]["strategy"], **point.parameters}
             row |= {"verdict": _verdict(point), "runs": len(point.rows)}
-            for name, measure in MEASURES.items():
+            for name, measure in OF_A_COMPARISON.items():
                 mean = point.mean(measure)
                 row[name] = nan if mean is None else mean
                 if repeated and name in _WITH_INTERVAL:
                     row[f"{name} 95 %"] = _interval_text(point.values(measure))
             rows.append(row)
     table = pd.DataFrame(rows)
-    unknown = [name for name in MEASURES if name in table and table[name].isna().all()]
+    unknown = [name for name in OF_A_COMPARISON if name in table and table[name].isna().all()]
     table = table.drop(columns=[*unknown, *(f"{name} 95 %" for name in unknown if f"{name} 95 %" in table)])
     parameters = [name for group in grouped.values() for point in group for name in point.parameters]
     first = [*dict.fromkeys(["workload", "strategy", *parameters])] if rows else []
@@ -181,7 +205,7 @@ def _share(point: Point) -> float | None:
     )
 
 
-def _field(name: str) -> Callable[[Row], float | None]:
+def _field(name: str) -> Measure:
     return lambda row: row.get(name)
 
 

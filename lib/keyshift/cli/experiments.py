@@ -81,6 +81,7 @@ def batch(
     from keyshift.lab.connect import open_services
     from keyshift.place.profile import use_profile
     from keyshift.progress import tell
+    from keyshift.results.files import Files
     from keyshift.results.store import ResultStore
     from keyshift.services.jars import require_java
     from keyshift.services.stack import Stack
@@ -91,7 +92,7 @@ def batch(
     prepared = batches.prepare(file, folder)
     require_java()
     with open_services(profile, tell) as endpoints:
-        runs, records = ResultStore(endpoints), ResultStore(endpoints, batches.PREFIX)
+        runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
         if dry_run:
             typer.echo(batches.forecast(prepared, records, again))
             return

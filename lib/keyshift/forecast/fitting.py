@@ -1,7 +1,7 @@
 """What things cost, from measured runs: medians and least squares over the steps of their migrations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import product
 from math import inf, nan
@@ -16,20 +16,7 @@ from keyshift.model.errors import BadInput
 HANDED = ["handover_s", "stream_s", "unit_s", "byte_s"]
 LEAST_S = 1e-4  # what takes less is taken to take so long
 MOMENTS = ["switched_s", "aligned_s", "installed_s", "drained_s"]
-SHOWN = {  # what each cost is, and a unit in which it reads well
-    "request_s": ("from the request to the first published step", "ms", 1e3),
-    "notify_s": ("from what is published to whoever acts by it", "ms", 1e3),
-    "answer_s": ("from a slot's end of a step to a coordinator that knows", "ms", 1e3),
-    "ack_s": ("for each acknowledgement, of the coordinator", "ms", 1e3),
-    "handover_s": ("hand-over of a step, whatever moves", "ms", 1e3),
-    "stream_s": ("for each stream from slot to slot, of both sides' cores", "ms", 1e3),
-    "unit_s": ("for each unit, of both sides' cores", "ms", 1e3),
-    "byte_s": ("for each byte, of both sides' cores", "ns", 1e9),
-    "restart_s": ("restart of the query, whatever its state", "s", 1.0),
-    "stored_byte_s": ("for each byte written to the store and read, of all cores", "ns", 1e9),
-    "event_s": ("for each event, of its slot", "µs", 1e6),
-    "row_s": ("for each row, of its slot", "µs", 1e6),
-}
+IN_A_SECOND = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}  # of each unit
 SIZES = 1.5  # times as much state as in another restart tells what state costs
 
 
@@ -140,8 +127,9 @@ class _Table:
         return [float(factor) for factor in factors]
 
     def _add(self, name: str, value: float, of: str, off: float) -> None:
-        what, unit, factor = SHOWN[name]
-        self._rows.append({"what": what, "value": value * factor, "unit": unit, "from": of, "off by (%)": 100 * off})
+        [cost] = (field.metadata for field in fields(Costs) if field.name == name)
+        shown = {"what": cost["meaning"], "value": value * IN_A_SECOND[cost["unit"]], "unit": cost["unit"]}
+        self._rows.append(shown | {"from": of, "off by (%)": 100 * off})
 
 
 def _typical(run: Measured) -> dict[str, float]:

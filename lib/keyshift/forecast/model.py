@@ -1,6 +1,6 @@
 """What is simulated: a load on units of state, hosts with links, and what measured runs say that things cost."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from math import isfinite, isnan
 from typing import Any
@@ -16,6 +16,11 @@ Ints = npt.NDArray[np.int64]
 LEVELS = (np.arange(200) + 0.5) / 200  # of the quantiles of latency
 
 
+def _cost(meaning: str, unit: str) -> dict[str, str]:
+    """What a cost is, and the unit in which it reads well."""
+    return {"meaning": meaning, "unit": unit}
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What ``fitting.fit`` finds, in seconds. *Core seconds* are of both sides together, half of them on each.
@@ -23,26 +28,26 @@ class Costs:
     Raises BadInput for a value that is not finite or is negative; NaN is allowed for the two of a restart: not known.
     """
 
-    request_s: float  # from the request to the first published step
-    notify_s: float  # from what the coordinator publishes to whoever acts by it
-    answer_s: float  # from the end of a slot's part of a step to a coordinator that knows it
-    ack_s: float  # of the coordinator, for each answer: it hears one after the other
-    handover_s: float  # of a step, from aligned to installed, whatever moves
-    stream_s: float  # core seconds for each stream from slot to slot
-    unit_s: float  # core seconds for each unit
-    byte_s: float  # core seconds for each byte
-    restart_s: float  # to stop and start a query anew, whatever its state
-    stored_byte_s: float  # core seconds to write a byte to the store and to read it
-    event_s: float  # of a slot, for each event
-    row_s: float  # of a slot, for each row
+    request_s: float = field(metadata=_cost("from the request to the first published step", "ms"))
+    notify_s: float = field(metadata=_cost("from what the coordinator publishes to whoever acts by it", "ms"))
+    answer_s: float = field(metadata=_cost("from a slot's end of a step to a coordinator that knows it", "ms"))
+    ack_s: float = field(metadata=_cost("for each answer, of the coordinator: it hears one after the other", "ms"))
+    handover_s: float = field(metadata=_cost("hand-over of a step, from aligned to installed, whatever moves", "ms"))
+    stream_s: float = field(metadata=_cost("for each stream from slot to slot, of both sides' cores", "ms"))
+    unit_s: float = field(metadata=_cost("for each unit, of both sides' cores", "ms"))
+    byte_s: float = field(metadata=_cost("for each byte, of both sides' cores", "ns"))
+    restart_s: float = field(metadata=_cost("stop and start of the query, whatever its state", "s"))
+    stored_byte_s: float = field(metadata=_cost("for each byte written to the store and read, of all cores", "ns"))
+    event_s: float = field(metadata=_cost("for each event, of its slot", "µs"))
+    row_s: float = field(metadata=_cost("for each row, of its slot", "µs"))
     before_ms: tuple[float, ...]  # latency without a migration less the wait for a frame: quantiles at LEVELS
 
     def __post_init__(self) -> None:
-        for field in fields(self)[:-1]:
-            value = getattr(self, field.name)
-            unknown = isnan(value) and field.name in ("restart_s", "stored_byte_s")
+        for cost in fields(self)[:-1]:
+            value = getattr(self, cost.name)
+            unknown = isnan(value) and cost.name in ("restart_s", "stored_byte_s")
             if not unknown and not (isfinite(value) and value >= 0):
-                raise BadInput(f"{field.name} = {value}: must be a finite number of seconds, at least 0")
+                raise BadInput(f"{cost.name} = {value}: must be a finite number of seconds, at least 0")
         if not self.byte_s:
             raise BadInput("byte_s = 0: state would take no time on its way; measure runs that move more of it")
         if len(self.before_ms) != len(LEVELS) or not all(map(isfinite, self.before_ms)):
@@ -59,7 +64,7 @@ class Costs:
     @classmethod
     def from_json(cls, raw: Any) -> "Costs":
         """The inverse of ``to_json``. Raises BadInput if it is not."""
-        names = [field.name for field in fields(cls)]
+        names = [cost.name for cost in fields(cls)]
         if not isinstance(raw, dict) or sorted(raw) != sorted(names):
             raise BadInput(f"costs: must be an object with {', '.join(names)}")
         try:

@@ -7,6 +7,7 @@ import getpass
 import os
 import re
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from ipaddress import IPv6Address
@@ -43,13 +44,16 @@ def anonymous(text: str) -> str:
 
 def anonymous_all(value: Any) -> Any:
     """A copy of a JSON value in which every text is ``anonymous``; the names of fields stay."""
+    return with_texts(value, anonymous)
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a JSON value in which every text has gone through ``change``; the names of fields stay."""
     if isinstance(value, str):
-        return anonymous(value)
+        return change(value)
     if isinstance(value, dict):
-        return {name: anonymous_all(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [anonymous_all(each) for each in value]
-    return value
+        return {name: with_texts(each, change) for name, each in value.items()}
+    return [with_texts(each, change) for each in value] if isinstance(value, list) else value
 
 
 def _without_address(found: re.Match[str]) -> str:

@@ -51,10 +51,8 @@ def export_runs(
 
     Raises BadInput, with nothing written, for a run that is not there or a folder that has files.
     """
-    if not run_ids:
-        raise BadInput("no run given: name at least one, `keyshift results list` shows all")
     require_new(folder)
-    manifests = [store.get_manifest(run_id) for run_id in dict.fromkeys(map(store.resolve, run_ids))]
+    manifests = store.get_manifests(run_ids)
     folder.mkdir(parents=True, exist_ok=True)
     columns: list[dict[str, str]] = []
     with ExitStack() as stack:
@@ -65,7 +63,8 @@ def export_runs(
                 if name not in writers:
                     writers[name] = stack.enter_context(_writer(folder / f"{name}.{kind}", schema, kind))
                 table = store.get_arrow(manifest.run_id, name)
-                writers[name].write_table(table.add_column(0, RUN_ID, _repeated(manifest.run_id, table.num_rows)))
+                whose = pa.repeat(pa.scalar(manifest.run_id, pa.string()), table.num_rows)
+                writers[name].write_table(table.add_column(0, RUN_ID, whose))
         for name in writers:
             columns += [_described(name, field.name, str(field.type)) for field in TABLES[name].insert(0, RUN_ID)]
     runs = pd.DataFrame([_flat(manifest) for manifest in manifests])
@@ -103,7 +102,7 @@ def read_export(folder: Path) -> Exported:
 
 def import_runs(store: ResultStore, exported: Exported) -> tuple[list[str], list[str]]:
     """Store the runs of an export; gives the ids of those, and of those that were there already."""
-    there = [manifest.run_id for manifest in exported.manifests if _stored(store, manifest.run_id)]
+    there = [manifest.run_id for manifest in exported.manifests if store.holds(manifest.run_id)]
     new = [manifest for manifest in exported.manifests if manifest.run_id not in there]
     for manifest in new:
         store.put_run(manifest, _tables(exported, manifest))
@@ -162,10 +161,6 @@ def _described(table: str, column: str, kind: str, meanings: Mapping[str, str] |
     }
 
 
-def _repeated(text: str, times: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), times)
-
-
 def _tables_of(manifest: Manifest) -> list[str]:
     return [name for name in TABLES if f"{name}.parquet" in manifest.files]
 
@@ -210,13 +205,6 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:
         raise BadInput(f"{path} cannot be read: {error.strerror}; an export has it") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
-
-
-def _stored(store: ResultStore, run_id: str) -> bool:
-    try:
-        return store.resolve(run_id) == run_id
-    except BadInput:
-        return False
 
 
 def _tables(exported: Exported, manifest: Manifest) -> dict[str, pa.Table]:

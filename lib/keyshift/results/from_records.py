@@ -65,10 +65,7 @@ def metrics_table(
             (measured_at, f"latency_p{share}_ms", "slots", quantile(counts, share / 100), stage) for share in SHARES
         ]
     rows += [(s["second"], "throughput_per_s", "collector", float(s["results"]), NO_STAGE) for s in seconds]
-    moments, names, instances, values, stages = zip(*rows, strict=True) if rows else ([], [], [], [], [])
-    relative = np.asarray(moments, "f8") - trigger_us / SECOND_US
-    columns = {"t_s": relative, "metric": names, "instance": instances, "value": values, "stage": stages}
-    return make_table("metrics", {name: list(column) for name, column in columns.items()})
+    return _of_rows("metrics", [(at_s - trigger_us / SECOND_US, *row) for at_s, *row in rows])
 
 
 def fired(results: pd.DataFrame) -> list[tuple[float, str, str, float]]:
@@ -119,8 +116,7 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
     def since(us: float | None) -> float:
         return math.nan if us is None else (us - trigger_us) / SECOND_US
 
-    names = [name for name in TABLES["migration"].names if name != "replica"]
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    rows: list[tuple[Any, ...]] = []
     begun = [(record, stage) for stage, some in enumerate(records) for record in some]
     begun.sort(key=lambda each: each[0].published_us)
     for number, (record, stage) in enumerate(begun):
@@ -128,16 +124,14 @@ def migration_table(records: Sequence[Sequence[StepRecord]], trigger_us: int) ->
             released, installed = record.released.get(move.source), record.installed.get(move.destination)
             left = next((unit for unit in (released.units if released else ()) if unit.unit == move.unit), None)
             came = next((unit for unit in (installed.units if installed else ()) if unit.unit == move.unit), None)
-            row = [
+            rows.append((
                 number, move.unit, move.source, move.destination, left.bytes if left else 0,
                 since(record.prepared_us), since(record.switched_us),
                 since(left.aligned_us if left else None), since(left.sent_us if left else None),
                 since(came.received_us if came else None), since(came.installed_us if came else None),
                 since(installed.drained_us if installed else None), stage,
-            ]  # fmt: skip
-            for name, value in zip(columns, row, strict=True):
-                columns[name].append(value)
-    return make_table("migration", columns)
+            ))  # fmt: skip
+    return _of_rows("migration", rows)
 
 
 def decisions_table(decisions: Sequence[Iterable[tuple[int, Decision]]]) -> pa.Table:
@@ -147,14 +141,12 @@ def decisions_table(decisions: Sequence[Iterable[tuple[int, Decision]]]) -> pa.T
         for stage, some in enumerate(decisions)
         for number, d in some
     ]
-    names = ("migration", "unit", "step", "reason", "stage")
-    columns = zip(*rows, strict=True) if rows else [[] for _ in names]
-    return make_table("decisions", dict(zip(names, columns, strict=True)))
+    return _of_rows("decisions", rows)
 
 
 def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
     """Each look of an autoscaler, stage by stage. ``trigger``: seconds since the epoch, as in ``Look.at_s``."""
-    columns: dict[str, list[Any]] = {name: [] for name in TABLES["scaling"].names}
+    rows = []
     for made in scalings:
         for number, stage in enumerate(made.stages):
             row = {"t_s": made.look.at_s - trigger, "stage": number, "reason": made.reason}
@@ -163,24 +155,28 @@ def scaling_table(scalings: Iterable[Scaling], trigger: float) -> pa.Table:
                 name: getattr(made, name) for name in ("stay_cost", "move_cost", "migration_s", "migration_missed_s")
             }
             row |= asdict(stage)
-            for name, column in columns.items():
-                column.append(row[name])
-    return make_table("scaling", columns)
+            rows.append(tuple(row[name] for name in TABLES["scaling"].names))
+    return _of_rows("scaling", rows)
 
 
 def snapshots_table(
     taken: Iterable[SnapshotRecord], stages: Sequence[str], trigger_us: int, judged: Mapping[str, bool]
 ) -> pa.Table:
     """Each complete snapshot, stage by stage. ``stages``: their names. ``judged``: by name, whether it is ok."""
-    columns: dict[str, list[Any]] = {name: [] for name in TABLES["snapshots"].names}
+    rows = []
     for number, one in enumerate(taken):
         begun, completed = ((us - trigger_us) / SECOND_US for us in (one.begun_us, one.completed_us))
         verdict = {True: "ok", False: "bad", None: NOT_JUDGED}[judged.get(one.name)]
         for place, stage in enumerate(stages):
-            row = number, begun, completed, one.written[stage], one.state[stage], place, verdict
-            for column, value in zip(columns.values(), row, strict=True):
-                column.append(value)
-    return make_table("snapshots", columns)
+            rows.append((number, begun, completed, one.written[stage], one.state[stage], place, verdict))
+    return _of_rows("snapshots", rows)
+
+
+def _of_rows(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """The table ``name`` from rows that have a value for each of its columns, in their order, but for ``replica``."""
+    names = [column for column in TABLES[name].names if column != "replica"]
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return make_table(name, {column: list(values) for column, values in zip(names, columns, strict=True)})
 
 
 def moved_units(migration: pd.DataFrame) -> set[int]:

@@ -47,7 +47,11 @@ def _nan_is_null(value: Any) -> Any:
 Scalar = bool | int | float | str | None
 Measure = Annotated[NonNegativeFloat | None, BeforeValidator(_nan_is_null)]
 Count = Annotated[NonNegativeInt | None, BeforeValidator(_nan_is_null)]
-RunId = Annotated[str, Field(pattern=RUN_ID)]
+RunId = Annotated[str, Field(pattern=RUN_ID, description="UTC time, workload, strategy and six random hex digits")]
+Lost = Annotated[NonNegativeInt, Field(description="expected results that never came")]
+Duplicated = Annotated[NonNegativeInt, Field(description="results that came more than once")]
+Reordered = Annotated[NonNegativeInt, Field(description="results out of order within one router and key")]
+Wrong = Annotated[NonNegativeInt, Field(description="results or final values that differ from the oracle's")]
 # Prose of errors and notes, also of Spark's: others read it, and it must not say whose machine it was.
 Prose = Annotated[str, AfterValidator(anonymous)]
 UtcTime = Annotated[AwareDatetime, AfterValidator(lambda time: time.astimezone(UTC))]
@@ -78,10 +82,10 @@ class Stage(_Record):
 class Verdict(_Record):
     """How the results and the final state compare with the sequential oracle."""
 
-    lost: NonNegativeInt = Field(description="expected results that never came")
-    duplicated: NonNegativeInt = Field(description="results that came more than once")
-    reordered: NonNegativeInt = Field(description="results out of order within one router and key")
-    wrong: NonNegativeInt = Field(description="results or final values that differ from the oracle's")
+    lost: Lost
+    duplicated: Duplicated
+    reordered: Reordered
+    wrong: Wrong
     ownership_violations: NonNegativeInt = Field(description="writes to a unit by a slot that did not own it")
     others: dict[str, NonNegativeInt] = Field(default_factory=dict, description="further checks: name to violations")
     examples: list[Prose] = Field(
@@ -99,47 +103,80 @@ class Summary(_Record):
     """One tidy row per run; a number that could not be measured is null."""
 
     run_id: RunId
-    workload: str
-    strategy: str
-    verdict: Literal["ok", "bad"]
-    lost: NonNegativeInt
-    duplicated: NonNegativeInt
-    reordered: NonNegativeInt
-    wrong: NonNegativeInt
+    workload: str = Field(description="what the job computes")
+    strategy: str = Field(description="how its state moves")
+    verdict: Literal["ok", "bad"] = Field(
+        description="whether all results and the final state are as of a sequential run: ok or bad"
+    )
+    lost: Lost
+    duplicated: Duplicated
+    reordered: Reordered
+    wrong: Wrong
     events: Count = Field(description="events offered")
     rate_per_s: Measure = Field(description="events offered per second")
     offered_per_s: Measure = Field(
-        default=None, description="events per second that the generator made, until the last or the end of the load"
+        default=None,
+        description="events that the generator made, per second of load; if it was late, per second until its last "
+        "event",
     )
     sustained_per_s: Measure = Field(default=None, description="events answered per second while the load lasted")
-    results_due: Count = Field(default=None, description="results of events that had to come, as the verdict counts")
-    backlog: Count = Field(default=None, description="events offered and not answered when the load ended")
+    results_due: Count = Field(
+        default=None, description="results of events that had to come: lost is counted against them"
+    )
+    backlog: Count = Field(
+        default=None,
+        description="events offered and not answered when the load ended; includes the few frames that are always on "
+        "their way",
+    )
     worked_off_s: Measure = Field(
         default=None, description="end of the load to the last result; null if the run did not wait for it"
     )
     unprocessed: Count = Field(
-        default=None, description="events offered that the run did not wait for; the verdict is about the others"
+        default=None,
+        description="events offered that the run did not wait for; all measures and the verdict concern the others",
     )
-    overloaded: bool = Field(default=False, description="whether the backlog was not worked off within catch_up_s")
-    p50_ms: Measure = Field(description="median latency after the warm-up and before the trigger")
-    p99_ms: Measure = Field(description="99th percentile of latency after the warm-up and before the trigger")
+    overloaded: bool = Field(
+        default=False,
+        description="whether a backlog was left catch_up_s after the load, so that there are unprocessed events",
+    )
+    p50_ms: Measure = Field(description="median latency of events created after the warm-up and before the trigger")
+    p99_ms: Measure = Field(
+        description="99th percentile of latency of events created after the warm-up and before the trigger"
+    )
     spike_ms: Measure = Field(
-        description="largest per-second P99 from the trigger to the end of migration and recovery"
+        description="largest per-second P99 from the trigger until migration and recovery are both over; a result "
+        "counts for the second in which its event was created"
     )
-    silence_ms: Measure = Field(description="longest time without any result, from the trigger on")
+    silence_ms: Measure = Field(description="longest time between two successive results, from the trigger on")
     completion_s: Measure = Field(
-        description="first routing switch to last installed unit, of several migrations added up without the pauses "
-        "between them; null if a unit never was installed"
+        description="first routing switch to last installed unit; of several migrations, the sum of theirs, without "
+        "the pauses between them, and what overlaps (in two stages) once; null if a unit never was installed"
     )
     phases: dict[str, Measure] = Field(description="phase to seconds, see docs/results.md")
-    recover_s: Measure = Field(description="trigger until the per-second P99 stays under the objective; null if never")
-    bytes_moved: Count = Field(description="bytes of state sent, in whole units and key by key, without copies")
-    bytes_copied: Count = Field(default=None, description="bytes of copies sent before the move, until they were close")
-    bytes_minimum: Count = Field(description="bytes of state that had to move")
+    recover_s: Measure = Field(
+        description="trigger until the per-second P99 stays under the objective; 0 if it never was above, null if the "
+        "run ended first"
+    )
+    bytes_moved: Count = Field(
+        description="bytes of state sent because of the migration: whole units or their deltas, and keys one by one"
+    )
+    bytes_copied: Count = Field(
+        default=None,
+        description="bytes of state sent before the migration to make copies, until they were close; null if nothing "
+        "was copied",
+    )
+    bytes_minimum: Count = Field(
+        description="bytes of state of the units that moved: as it was sent if units move whole and nothing was copied "
+        "before, else in bytes of the final savepoint"
+    )
     units_moved: Count = Field(description="units installed at their destination")
     steps: Count = Field(description="steps of the plan that were begun")
-    floor_s: Measure = Field(description="bytes_minimum divided by the measured bandwidth of a bare copy")
-    peak_rss_mib: Measure = Field(description="largest resident memory of all processes of the job together")
+    floor_s: Measure = Field(
+        description="bytes_minimum divided by the bandwidth of a bare copy, measured in the same run"
+    )
+    peak_rss_mib: Measure = Field(
+        description="largest resident memory of all processes of the job together, in one second"
+    )
     parameters: dict[str, Scalar] = Field(description="effective parameters")
 
 
@@ -150,7 +187,7 @@ class Manifest(_Record):
     run_id: RunId
     status: Literal["ok", "bad", "died"] = Field(description="verdict of a run that ended, or died")
     error: Prose | None = Field(default=None, description="why the run died; null otherwise")
-    started_at: UtcTime
+    started_at: UtcTime = Field(description="UTC")
     finished_at: UtcTime
     workload: str
     strategy: str

@@ -21,10 +21,8 @@ from keyshift.analysis.conclusions import sentences, tradeoff_sentences
 from keyshift.analysis.plots import runs as run_figures
 from keyshift.analysis.plots.strategies import ccdf_figure, panels, pareto, steps_gantt
 from keyshift.analysis.plots.style import theme
-from keyshift.analysis.sweeps import MEASURES
-from keyshift.analysis.tables import comparison_table, tradeoffs
+from keyshift.analysis.tables import MEASURES, comparison_table, tradeoffs
 from keyshift.analysis.timelines import faults, tail
-from keyshift.model.errors import BadInput
 from keyshift.results.anonymous import anonymous_all
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
@@ -35,9 +33,7 @@ _COUNTS = ("lost", "duplicated", "reordered", "wrong", "ownership_violations")
 
 def report(store: ResultStore, run_ids: Sequence[str]) -> str:
     """The HTML of these runs, in the order given. Raises BadInput for a run that is not there, or if none is given."""
-    if not run_ids:
-        raise BadInput("no run given: name at least one, `keyshift results list` shows all")
-    manifests = [store.get_manifest(run_id) for run_id in dict.fromkeys(map(store.resolve, run_ids))]
+    manifests = store.get_manifests(run_ids)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keyshift.results", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )

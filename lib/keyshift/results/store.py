@@ -5,7 +5,6 @@ The manifest is written last and removed first, so whatever happens in between, 
 
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -20,6 +19,7 @@ from keyshift.endpoints import Endpoints
 from keyshift.model.errors import BadInput, KeyshiftError, NotThere, ServiceUnavailable
 from keyshift.objects import Bucket
 from keyshift.registry import unknown
+from keyshift.results.files import Files
 from keyshift.results.index import Index, Row
 from keyshift.results.manifest import Manifest, Summary, validate
 from keyshift.results.tables import LATER, TABLES, check_table, table_schema, upgraded
@@ -28,7 +28,6 @@ MANIFEST = "manifest.json"
 HEAD = ["run_id", "status", "started_at", "workload", "strategy", "error"]
 DAY = len("20260101")  # of a run's id
 STATUSES = ["ok", "bad", "died", "unreadable"]
-FILE_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 
 class ResultStore:
@@ -38,7 +37,7 @@ class ResultStore:
     """
 
     def __init__(self, endpoints: Endpoints, prefix: str = "runs") -> None:
-        self._bucket = Bucket(endpoints, f"{prefix.strip('/')}/")
+        self._files = Files(endpoints, prefix)
         self._index = Index(Bucket(endpoints, f"{prefix.strip('/')}-index/"))
 
     # Writing
@@ -62,12 +61,12 @@ class ResultStore:
         try:
             for name, content in files.items():
                 tried.append(name)  # before the upload: an interrupted one may have arrived
-                self._put(stored.run_id, name, content)
+                self._files.write(stored.run_id, name, content)
             tried.insert(0, MANIFEST)
-            self._put(stored.run_id, MANIFEST, _as_json(stored))
+            self._files.write(stored.run_id, MANIFEST, _as_json(stored))
         except BaseException:  # Ctrl-C too
             with suppress(KeyshiftError):  # what stopped the upload is the news, not that tidying up failed as well
-                self._remove(stored.run_id, tried)
+                self._files.remove(stored.run_id, tried)
             raise
         self._index.add([_row(stored)])
         return stored
@@ -78,18 +77,20 @@ class ResultStore:
         Tables cannot be replaced.
         """
         manifest = self.get_manifest(run_id)
-        self._put(manifest.run_id, _file_name(name), _content(content))
+        if name == MANIFEST or name.removesuffix(".parquet") in TABLES:
+            raise BadInput(f"file name {name!r} is kept for the run itself: choose another")
+        self._files.write(manifest.run_id, name, content)
         manifest = manifest.model_copy(update={"files": sorted({*manifest.files, name})})
-        self._put(manifest.run_id, MANIFEST, _as_json(manifest))
+        self._files.write(manifest.run_id, MANIFEST, _as_json(manifest))
         return manifest
 
     def delete_run(self, run_id: str) -> None:
         """Remove a run and all its files. Raises BadInput unless ``run_id`` is whole: none is to go by mistake."""
         if (found := self.resolve(run_id)) != run_id:
             raise BadInput(f"run id {run_id!r} is not whole: to delete that run, give {found!r}")
-        names = [name for run, name in self._objects(f"{run_id}/") if run == run_id]
+        names = self._files.names(run_id)
         self._index.forget(run_id)
-        self._remove(run_id, [MANIFEST, *(name for name in names if name != MANIFEST)])
+        self._files.remove(run_id, [MANIFEST, *(name for name in names if name != MANIFEST)])
 
     # Reading
 
@@ -118,10 +119,13 @@ class ResultStore:
     def get_manifest(self, run_id: str) -> Manifest:
         """The manifest of a run. Raises BadInput for an unknown run, KeyshiftError if the manifest is not valid."""
         found = self.resolve(run_id)
-        try:
-            return self._manifest(found)
-        except NotThere:
-            raise _gone(found, MANIFEST) from None
+        return _parsed(found, self._files.read(found, MANIFEST))
+
+    def get_manifests(self, run_ids: Sequence[str]) -> list[Manifest]:
+        """Those of several runs, each once. Raises BadInput if no run is given, too."""
+        if not run_ids:
+            raise BadInput("no run given: name at least one, `keyshift results list` shows all")
+        return [self.get_manifest(run_id) for run_id in dict.fromkeys(map(self.resolve, run_ids))]
 
     def get_table(self, run_id: str, name: str) -> pd.DataFrame:
         """The table ``name`` ("latency", "metrics", …) of a run; columns as in ``tables.TABLES``.
@@ -150,7 +154,7 @@ class ResultStore:
         manifest = self.get_manifest(run_id)
         if name != MANIFEST and name not in manifest.files:
             raise unknown(f"file of run {manifest.run_id}", name, [*manifest.files, MANIFEST])
-        return self._get(manifest.run_id, name)
+        return self._files.read(manifest.run_id, name)
 
     def list_runs(
         self,
@@ -167,7 +171,7 @@ class ResultStore:
         if status is not None and status not in STATUSES:
             raise unknown("status", status, STATUSES)
         wanted = {"workload": workload, "strategy": strategy, "status": status}
-        folders = sorted(self._bucket.folders(), reverse=True)
+        folders = self._files.folders()[::-1]
         known, rows, new = self._index.rows(folders), list[Row](), list[Row]()
         for run_id in folders:
             if limit is not None and len(rows) >= limit:
@@ -187,7 +191,7 @@ class ResultStore:
     def _looked_at(self, run_id: str) -> Row | None:
         """The row of a run by its manifest; None for a folder without one, which is no run."""
         try:
-            return _row(self._manifest(run_id))
+            return _row(_parsed(run_id, self._files.bucket.get(f"{run_id}/{MANIFEST}")))
         except NotThere:
             return None
         except ServiceUnavailable:
@@ -195,63 +199,22 @@ class ResultStore:
         except KeyshiftError as error:
             return {"run_id": run_id, "status": "unreadable", "error": str(error)}
 
-    # Files of a folder that is no run, such as the records of a batch
+    def _run_ids(self, begin: str) -> list[str]:
+        return sorted({run for run, name in self._files.paths(begin) if name == MANIFEST}, reverse=True)
 
-    def names(self, folder: str) -> list[str]:
-        """Names of the files in ``folder``, sorted; empty if there is none."""
-        return sorted(name for found, name in self._objects(f"{folder}/") if found == folder)
 
-    def folders(self) -> list[str]:
-        """All folders that hold something."""
-        return sorted({folder for folder, _ in self._objects("")})
-
-    def read(self, folder: str, name: str) -> bytes:
-        """The bytes of a file. Raises BadInput if it is not there."""
-        return self._get(folder, name)
-
-    def write(self, folder: str, name: str, content: bytes | Path) -> None:
-        """Store a file, or replace one. Raises BadInput for a name that cannot be used."""
-        self._put(folder, _file_name(name), _content(content))
-
-    # Objects
-
-    def _manifest(self, run_id: str) -> Manifest:
-        content = self._bucket.get(f"{run_id}/{MANIFEST}")
-        try:
-            raw = json.loads(content)
-        except ValueError as error:
-            raise KeyshiftError(f"manifest of run {run_id!r} is not JSON: {error}") from None
-        return validate(raw)
-
-    def _run_ids(self, begin: str = "") -> list[str]:
-        return sorted({run for run, name in self._objects(begin) if name == MANIFEST}, reverse=True)
-
-    def _objects(self, begin: str) -> list[tuple[str, str]]:
-        """Pairs of run and file name, of the runs whose path begins with ``begin``."""
-        paths = [name.partition("/") for name in self._bucket.names(begin)]
-        return [(run, name) for run, _, name in paths]
-
-    def _get(self, run_id: str, name: str) -> bytes:
-        try:
-            return self._bucket.get(f"{run_id}/{name}")
-        except NotThere:
-            raise _gone(run_id, name) from None
-
-    def _put(self, run_id: str, name: str, content: bytes) -> None:
-        self._bucket.put(f"{run_id}/{name}", content)
-
-    def _remove(self, run_id: str, names: list[str]) -> None:
-        self._bucket.remove(f"{run_id}/{name}" for name in names)
+def _parsed(run_id: str, content: bytes) -> Manifest:
+    try:
+        raw = json.loads(content)
+    except ValueError as error:
+        raise KeyshiftError(f"manifest of run {run_id!r} is not JSON: {error}") from None
+    return validate(raw)
 
 
 def _row(manifest: Manifest) -> dict[str, Any]:
     """Of a list of runs, as JSON has it."""
     summary = manifest.summary.model_dump(mode="json") if manifest.summary else {}
     return summary | manifest.model_dump(mode="json", include=set(HEAD))
-
-
-def _gone(run_id: str, name: str) -> BadInput:
-    return BadInput(f"{run_id}/{name} is not in the store any more: list the runs again")
 
 
 def _parquet(name: str, table: pa.Table) -> bytes:
@@ -263,20 +226,3 @@ def _parquet(name: str, table: pa.Table) -> bytes:
 
 def _as_json(manifest: Manifest) -> bytes:
     return manifest.model_dump_json(indent=2).encode()
-
-
-def _content(content: bytes | Path) -> bytes:
-    if isinstance(content, bytes):
-        return content
-    try:
-        return content.read_bytes()
-    except OSError as error:
-        raise BadInput(f"file {str(content)!r} cannot be stored: {error.strerror}") from None
-
-
-def _file_name(name: str) -> str:
-    if not re.fullmatch(FILE_NAME, name):
-        raise BadInput(f"file name {name!r}: use letters, digits, '_', '-' and '.', with '/' between folders")
-    if name == MANIFEST or name.removesuffix(".parquet") in TABLES:
-        raise BadInput(f"file name {name!r} is kept for the run itself: choose another")
-    return name

@@ -1,4 +1,4 @@
-"""The tables of a stored run: their columns and types, and what an older version stored with the columns of today.
+"""The tables of a stored run: their columns, with types and meanings, and what an older version stored as of today.
 
 A change that removes, renames or redefines a column is a new ``SCHEMA_VERSION`` of ``results.manifest``.
 """
@@ -12,72 +12,112 @@ import pyarrow.compute as pc
 from keyshift.model.errors import BadInput
 from keyshift.registry import unknown
 
-
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
-
-
-# Where a row comes from: the place of its stage in ``Manifest.stages`` (or NO_STAGE), and which of the queries that
-# process the same input, from 0. Version 1 knew neither.
-PLACE = {"stage": pa.int16(), "replica": pa.int16()}
 NO_STAGE = -1  # of a process that works for all stages, or for none
 NOT_JUDGED = "not judged"  # of a snapshot
 
+
+def column(name: str, kind: pa.DataType, meaning: str) -> pa.Field:
+    """A column that is never null. Its meaning goes into files, the dictionary of an export and docs/results.md."""
+    return pa.field(name, kind, nullable=False, metadata={"meaning": meaning})
+
+
+# Where a row comes from; version 1 knew neither.
+_STAGE = column(
+    "stage",
+    pa.int16(),
+    f"place of the keyed stage in the run's stages, from 0; {NO_STAGE}: of a process that belongs to none",
+)
+_REPLICA = column(
+    "replica", pa.int16(), "number of the query among those that process the same input, from 0 (a run has one now)"
+)
+PLACE = {field.name: field.type for field in (_STAGE, _REPLICA)}
+
 # Times are seconds relative to the trigger of the migration, negative before it. Unknown times are NaN.
-TABLES: dict[str, pa.Schema] = {
-    "latency": _schema(created_s=pa.float64(), latency_ms=pa.float32(), slot=pa.int16(), **PLACE),
-    "metrics": _schema(t_s=pa.float64(), metric=pa.string(), instance=pa.string(), value=pa.float64(), **PLACE),
-    "migration": _schema(
-        step=pa.int32(),
-        unit=pa.int32(),
-        source=pa.int32(),
-        destination=pa.int32(),
-        bytes=pa.int64(),
-        prepared_s=pa.float64(),
-        switched_s=pa.float64(),
-        aligned_s=pa.float64(),
-        sent_s=pa.float64(),
-        received_s=pa.float64(),
-        installed_s=pa.float64(),
-        drained_s=pa.float64(),
-        **PLACE,
-    ),
-    # Of the n-th migration of a run, in the order in which they were made; step -1: put off or refused.
-    "decisions": _schema(
-        migration=pa.int32(), unit=pa.int32(), step=pa.int32(), reason=pa.string(), stage=PLACE["stage"]
-    ),
+_COLUMNS: dict[str, list[pa.Field]] = {
+    "latency": [
+        column(
+            "created_s",
+            pa.float64(),
+            "when the generator was scheduled to create the event, relative to the trigger",
+        ),
+        column("latency_ms", pa.float32(), "from then until its result was available"),
+        column("slot", pa.int16(), "which gave the result"),
+        _STAGE,
+        _REPLICA,
+    ],
+    "metrics": [
+        column("t_s", pa.float64(), "when it was measured, relative to the trigger"),
+        column("metric", pa.string(), "what: cpu_cores (processors), rss_mib (MiB), throughput_per_s (1/s), fault, …"),
+        column("instance", pa.string(), "of which process, slot or task; of a fault, what happened"),
+        column("value", pa.float64(), "in the unit of the metric"),
+        _STAGE,
+        _REPLICA,
+    ],
+    "migration": [
+        column("step", pa.int32(), "of the run, from 0"),
+        column("unit", pa.int32(), "of state that moved"),
+        column("source", pa.int32(), "slot that it left"),
+        column("destination", pa.int32(), "slot to which it went"),
+        column("bytes", pa.int64(), "of state sent"),
+        column("prepared_s", pa.float64(), "source and destination have acknowledged the step"),
+        column("switched_s", pa.float64(), "the new assignment is published"),
+        column("aligned_s", pa.float64(), "the source has the barriers of all routers: its state is final"),
+        column("sent_s", pa.float64(), "the source has sent the last byte"),
+        column("received_s", pa.float64(), "the destination has the last byte"),
+        column("installed_s", pa.float64(), "the state is in place"),
+        column("drained_s", pa.float64(), "the records queued meanwhile are processed, the unit runs as usual"),
+        _STAGE,
+        _REPLICA,
+    ],
+    # In the order in which decisions were made.
+    "decisions": [
+        column("migration", pa.int32(), "of the run, from 0"),
+        column("unit", pa.int32(), "of state that the decision is about"),
+        column("step", pa.int32(), "of that migration; -1: put off, or not copied"),
+        column("reason", pa.string(), "why"),
+        _STAGE,
+    ],
     # Of each look of an autoscaler, for each stage; no row without one.
-    "scaling": _schema(
-        t_s=pa.float64(),
-        slots=pa.int32(),
-        wanted=pa.int32(),
-        target=pa.int32(),
-        migrating=pa.bool_(),
-        reason=pa.string(),
-        offered_per_s=pa.float64(),
-        demand_per_s=pa.float64(),
-        true_per_s=pa.float64(),
-        utilisation=pa.float64(),
-        worth=pa.float64(),
-        backlog=pa.float64(),
-        missed_s=pa.float64(),
-        stay_cost=pa.float64(),
-        move_cost=pa.float64(),
-        migration_s=pa.float64(),
-        migration_missed_s=pa.float64(),
-        stage=PLACE["stage"],
-    ),
+    "scaling": [
+        column("t_s", pa.float64(), "when the autoscaler looked, relative to the trigger"),
+        column("slots", pa.int32(), "that own state"),
+        column("wanted", pa.int32(), "slots, by this look alone"),
+        column("target", pa.int32(), "slots, as decided; as slots if it stays"),
+        column("migrating", pa.bool_(), "whether a migration is under way"),
+        column("reason", pa.string(), "why"),
+        column("offered_per_s", pa.float64(), "events"),
+        column("demand_per_s", pa.float64(), "events of the stage, with its part of the backlog"),
+        column("true_per_s", pa.float64(), "records that one slot processes at work"),
+        column("utilisation", pa.float64(), "demand by what all slots can take"),
+        column(
+            "worth", pa.float64(), "part of the capacity promised by more slots that came when it was tried, 0 to 1"
+        ),
+        column("backlog", pa.float64(), "events offered and not answered"),
+        column("missed_s", pa.float64(), "seconds whose P99 was above the objective slo_ms"),
+        column("stay_cost", pa.float64(), "of staying, until the horizon, with what missed seconds cost"),
+        column("move_cost", pa.float64(), "of moving, until the horizon, with what missed seconds cost"),
+        column("migration_s", pa.float64(), "how long the migration is expected to take"),
+        column("migration_missed_s", pa.float64(), "seconds expected to be missed because of it"),
+        _STAGE,
+    ],
     # Of each complete snapshot of a running job, for each stage, in the order in which they were complete.
-    "snapshots": _schema(
-        snapshot=pa.int32(),
-        begun_s=pa.float64(),
-        completed_s=pa.float64(),
-        bytes_written=pa.int64(),
-        bytes_state=pa.int64(),
-        stage=PLACE["stage"],
-        verdict=pa.string(),
-    ),
+    "snapshots": [
+        column("snapshot", pa.int32(), "number in the run, from 0"),
+        column(
+            "begun_s", pa.float64(), "when it was requested, relative to the trigger: it waits for a step under way"
+        ),
+        column("completed_s", pa.float64(), "from when on a job could go on from it"),
+        column("bytes_written", pa.int64(), "what had changed"),
+        column("bytes_state", pa.int64(), "all state then"),
+        _STAGE,
+        column(
+            "verdict",
+            pa.string(),
+            "ok or bad, if the run up to there was compared with the oracle (verify = snapshots), or not judged",
+        ),
+    ],
 }
+TABLES = {name: pa.schema(columns) for name, columns in _COLUMNS.items()}
 
 LATER = ("scaling", "snapshots")  # tables that runs did not have at first: for those they are empty
 

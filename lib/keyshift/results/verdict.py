@@ -120,7 +120,7 @@ def judge(
     """
     if not assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    stages = workload.stages
+    stages, courses = workload.stages, [*earlier, Course(assignments, savepoints, left_behind)]
     if times is None and any(stage.operator().uses_time for stage in stages):
         raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
@@ -193,12 +193,14 @@ def judge(
         found.lines("wrong", times.wrong())
         homes |= set() if earlier else times.homes()  # of units without keys, too
     end = Inventory("the final state", assignments[-1], sorted(homes))
-    for savepoint in [each for course in earlier for each in course.savepoints] + list(savepoints):
+    written = [savepoint for course in courses for savepoint in course.savepoints]
+    for savepoint in written:
         found.lines("wrong", _not_once(savepoint))
-    for savepoint in [*(each for course in earlier for each in course.savepoints), *savepoints[:-1], end]:
+    for savepoint in [*(written[:-1] if savepoints else written), end]:
         found.lines("foreign", _not_at_home(savepoint))
-    for left in (*(course.left_behind for course in earlier), left_behind):
-        found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in sorted(left)))
+    for course in courses:
+        left = sorted(course.left_behind)
+        found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in left))
     return found.verdict()
 
 

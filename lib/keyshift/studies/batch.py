@@ -27,10 +27,11 @@ from tqdm import tqdm
 from keyshift.model.errors import BadInput
 from keyshift.refusals import refusal
 from keyshift.results.anonymous import anonymous
-from keyshift.results.store import FILE_NAME, ResultStore
+from keyshift.results.files import FILE_NAME, Files
+from keyshift.results.store import ResultStore
 from keyshift.studies import notebook as notebooks
 
-PREFIX = "batches"  # of a store of records; runs have another
+PREFIX = "batches"  # of the files of all batches
 MAX_EXECUTIONS = 10_000  # at a minute each, a week; more is a typing error, surely
 Execute = Callable[[Path, dict[str, Any], Path], notebooks.Executed]
 
@@ -178,7 +179,7 @@ def _find(name: str, folders: list[Path]) -> Path:
 def run_batch(
     prepared: Prepared,
     runs: ResultStore,
-    records: ResultStore,
+    records: Files,
     home: Path,
     say: Callable[[str], None],
     again: bool = False,
@@ -211,7 +212,7 @@ def run_batch(
     return done
 
 
-def forecast(prepared: Prepared, records: ResultStore, again: bool = False) -> str:
+def forecast(prepared: Prepared, records: Files, again: bool = False) -> str:
     """What ``run_batch`` would do, in a line: how many executions, and how long from what earlier ones took.
 
     Earlier ones are those of this batch; if there are none, those of other batches with the same notebook. Those that
@@ -231,7 +232,7 @@ def forecast(prepared: Prepared, records: ResultStore, again: bool = False) -> s
     )
 
 
-def _good(records: ResultStore, folders: Iterable[str], prepared: Prepared) -> list[Record]:
+def _good(records: Files, folders: Iterable[str], prepared: Prepared) -> list[Record]:
     """Records of executions of the same notebook that have not failed."""
     found = []
     for folder in folders:
@@ -246,7 +247,7 @@ def _duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
-def _ended(prepared: Prepared, records: ResultStore) -> dict[str, Record]:
+def _ended(prepared: Prepared, records: Files) -> dict[str, Record]:
     name = prepared.batch.name
     there = set(records.names(name))
     found = {}
@@ -263,7 +264,7 @@ def _ended(prepared: Prepared, records: ResultStore) -> dict[str, Record]:
 
 
 def _run(
-    prepared: Prepared, execution: Execution, runs: ResultStore, records: ResultStore, home: Path, execute: Execute
+    prepared: Prepared, execution: Execution, runs: ResultStore, records: Files, home: Path, execute: Execute
 ) -> Record:
     name, started = prepared.batch.name, datetime.now(UTC)
     executed, error, copy_at = None, None, None
@@ -293,9 +294,8 @@ def _run(
         started_at=started,
         finished_at=datetime.now(UTC),
     )
-    told = record.model_copy(
-        update={"error": error and anonymous(error)}
-    )  # others read it; whoever waits here sees all
+    # Others read the record; whoever waits here sees all.
+    told = record.model_copy(update={"error": error and anonymous(error)})
     records.write(name, f"{execution.id}.json", told.model_dump_json(indent=2).encode())
     return record
 

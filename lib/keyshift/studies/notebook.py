@@ -23,7 +23,7 @@ from traitlets.config import Config
 from keyshift.model.errors import BadInput
 from keyshift.progress import DISPLAY, tell
 from keyshift.registry import unknown
-from keyshift.results.anonymous import anonymous, anonymous_all
+from keyshift.results.anonymous import anonymous, anonymous_all, with_texts
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
@@ -161,7 +161,7 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
     """
     told = notebook.metadata.get("papermill", {})
     if "parameters" in told:
-        told.parameters = nbformat.from_dict(_without_folders(told.parameters, path))
+        told.parameters = nbformat.from_dict(with_texts(told.parameters, lambda text: _shown(text, path)))
     notebook.metadata = nbformat.from_dict(anonymous_all(notebook.metadata))
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
@@ -177,15 +177,6 @@ def shareable(notebook: nbformat.NotebookNode, path: Path | None = None) -> nbfo
                 if not kind.startswith("image/"):
                     output.data[kind] = nbformat.from_dict(anonymous_all(output.data[kind]))
     return notebook
-
-
-def _without_folders(value: Any, path: Path | None) -> Any:
-    """The value of a parameter, in which every text is ``_shown``."""
-    if isinstance(value, str):
-        return _shown(value, path)
-    if isinstance(value, dict):
-        return {name: _without_folders(each, path) for name, each in value.items()}
-    return [_without_folders(each, path) for each in value] if isinstance(value, list) else value
 
 
 def _shown(text: str, path: Path | None) -> str:

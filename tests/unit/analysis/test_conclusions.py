@@ -1,7 +1,10 @@
 """Comparisons of runs, as a table and in words."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from small_store import row as summary
 
 from keyshift.analysis.conclusions import sentences
 from keyshift.analysis.tables import comparison_table
@@ -10,27 +13,16 @@ from keyshift.model.errors import BadInput
 NAN = float("nan")
 
 
-def row(strategy: str, **changes: object) -> dict[str, object]:
-    usual = {
-        "run_id": "r",
-        "workload": "keycount",
-        "strategy": strategy,
-        "verdict": "ok",
-        "lost": 0,
-        "duplicated": 0,
-        "reordered": 0,
-        "wrong": 0,
-        "parameters": {"seed": 1, "rate": 100},
-        "p99_ms": 20.0,
-        "spike_ms": 30.0,
-        "silence_ms": 40.0,
-        "completion_s": 3.0,
-        "recover_s": 1.0,
-        "bytes_moved": 3 * 2**20,
-        "bytes_minimum": 2 * 2**20,
-        "floor_s": None,
-    }
-    return usual | changes
+row = partial(
+    summary,
+    parameters={"seed": 1, "rate": 100},
+    spike_ms=30.0,
+    silence_ms=40.0,
+    completion_s=3.0,
+    recover_s=1.0,
+    bytes_moved=3 * 2**20,
+    bytes_minimum=2 * 2**20,
+)
 
 
 def test_the_conclusion_follows_from_the_numbers():

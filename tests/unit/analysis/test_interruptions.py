@@ -1,15 +1,15 @@
 import numpy as np
 import pandas as pd
 import pytest
+from small_store import row as summary
 
 from keyshift.analysis.interruptions import interruption_sentences, interruptions
 from keyshift.model.errors import BadInput
 
 
 def row(strategy, silence_ms, verdict="ok", recover_s=2.0):
-    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
-    figures = {"silence_ms": silence_ms, "spike_ms": 900.0, "p50_ms": 10.0, "p99_ms": 20.0, "recover_s": recover_s}
-    return {"strategy": strategy, "verdict": verdict} | counts | figures
+    figures = {"silence_ms": silence_ms, "spike_ms": 900.0, "p50_ms": 10.0, "recover_s": recover_s}
+    return summary(strategy, verdict=verdict, **figures)
 
 
 def latency(after_ms):

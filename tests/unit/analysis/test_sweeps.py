@@ -2,11 +2,10 @@
 
 from itertools import pairwise
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
+from small_store import row as summary
 
 from keyshift.analysis import sweeps
 from keyshift.analysis.plots import runs as run_figures
@@ -14,22 +13,14 @@ from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
 from keyshift.model.errors import BadInput
 
-matplotlib.use("Agg")
 PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def row(strategy, rate, spike=10.0, repetition=0, **changes):
-    same = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "strategy": strategy, "verdict": "ok"}
-    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
     parameters = {"rate": rate, "seed": repetition, "size": "all" if rate > 1000 else 4}
-    figures = {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
-    return same | counts | figures | {"parameters": parameters} | changes
+    usual = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "parameters": parameters}
+    usual |= {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
+    return summary(strategy, **usual | changes)
 
 
 def repeated(strategy, rate, *spikes):
@@ -95,7 +86,7 @@ def test_lines_have_a_panel_per_measure_and_stand_where_the_numbers_are():
     fluid, matched = (container.lines[0] for container in left.containers)
     assert fluid.get_xdata().tolist() == [1000, 8000]
     assert fluid.get_ydata().tolist() == [11, 21]
-    assert matched.get_color() == style.look("matched").colour
+    assert matched.get_color() == style.style_of("matched").colour
     assert (left.get_xscale(), left.get_xlabel()) == ("log", "rate (events/s)")
     assert [label.get_text() for label in left.get_xticklabels()] == ["1000", "8000"]
     assert legend(figure) == ["fluid", "matched", "mean and 95 % interval of 3 runs"]
@@ -116,10 +107,10 @@ def test_bars_stand_side_by_side_and_a_star_marks_what_differs():
 def test_groups_by_a_parameter_are_named_with_it_and_each_looks_different():
     figure = sweep_figures.sweep_bars(ROWS, "strategy", ["completion (s)"], group="rate")
     assert legend(figure)[:2] == ["rate = 1000", "rate = 8000"]
-    (first, *_) = style.looks([2000.0, 0.5], "rate").values()
+    (first, *_) = style.styles([2000.0, 0.5], "rate").values()
     assert first.label == "rate = 2000"
-    drawn = style.looks([1, 2, 3, 4, 5, 6], "size").values()
-    assert len({(look.colour, look.marker) for look in drawn}) == 6
+    drawn = style.styles([1, 2, 3, 4, 5, 6], "size").values()
+    assert len({(one.colour, one.marker) for one in drawn}) == 6
 
 
 def test_phases_are_stacked_to_the_time_to_the_last_drained_unit():

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_store import row as summary
 
 from keyshift.analysis import tables
 from keyshift.analysis.conclusions import tradeoff_sentences
@@ -13,22 +14,8 @@ MIB = 2**20
 
 
 def row(strategy: str, spike_ms: float | None, completion_s: float | None, **values: Any) -> dict[str, Any]:
-    counts = dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
-    return {
-        "run_id": f"run-{strategy}",
-        "workload": "keycount",
-        "strategy": strategy,
-        "verdict": "ok",
-        "parameters": {"seed": 1},
-        "spike_ms": spike_ms,
-        "completion_s": completion_s,
-        "p99_ms": 20.0,
-        "floor_s": 0.25,
-        "bytes_moved": 10 * MIB,
-        "bytes_minimum": 10 * MIB,
-        **counts,
-        **values,
-    }
+    usual = {"floor_s": 0.25, "bytes_moved": 10 * MIB, "bytes_minimum": 10 * MIB}
+    return summary(strategy, spike_ms=spike_ms, completion_s=completion_s, **usual | values)
 
 
 def front(*rows: dict[str, Any]) -> list[str]:

@@ -62,7 +62,7 @@ def test_it_finds_what_runs_have_cost():
 def test_how_far_off_runs_are_is_said():
     late = LIVE[0].migration.assign(aligned_s=LIVE[0].migration["aligned_s"] + 0.004)
     found = fit([*LIVE, replace(LIVE[0], migration=late)])
-    row = found.table.loc["from what is published to whoever acts by it"]
+    row = found.table.loc["from what the coordinator publishes to whoever acts by it"]
     assert (row["value"], row["from"]) == (pytest.approx(4.0), "5 runs")
     assert row["off by (%)"] == pytest.approx(0.0, abs=1e-6)  # of most of them
     one, other = LIVE[0], replace(LIVE[0], migration=late)

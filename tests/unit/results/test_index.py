@@ -114,7 +114,7 @@ def test_a_deleted_run_is_gone_and_its_name_can_be_used_again(store):
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_run_that_is_deleted_by_half_is_listed_only_if_its_manifest_is_there(store, client, left, monkeypatch):
     stored = store.put_run(run(), tables()).run_id
-    monkeypatch.setattr(store._bucket, "remove", lambda names: None)
+    monkeypatch.setattr(store._files.bucket, "remove", lambda names: None)
     store.delete_run(stored)  # killed after it was taken out of the index
     if not left:
         del client.objects[f"runs/{stored}/manifest.json"]

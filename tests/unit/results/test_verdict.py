@@ -40,15 +40,6 @@ def only(found: Judgement, **counts: int) -> None:
     assert len(found.examples) <= 20
 
 
-def neighbours(results: pd.DataFrame) -> tuple[int, int]:
-    """Two rows of one slot, router and key, one directly after the other in that key's log, in different records."""
-    for _, rows in results.groupby(["slot", "router", "key"]):
-        for first, second in zip(rows.index, rows.index[1:], strict=False):
-            if rows.loc[first, "log_offset"] != rows.loc[second, "log_offset"]:
-                return first, second
-    raise AssertionError("the run is too short to hold two such rows")
-
-
 def test_a_clean_run_is_ok(run):
     only(verdict(run))
 
@@ -59,24 +50,8 @@ def test_the_order_of_the_tables_rows_does_not_matter_except_within_a_record(run
     only(verdict(run, by_record, events=run.events.sample(frac=1, random_state=2)))
 
 
-def test_a_dropped_result_is_lost(run):
-    only(verdict(run, run.results.drop(index=[7, 30])), lost=2)
-
-
 def test_no_result_at_all_is_everything_lost(run):
     assert verdict(run, run.results.iloc[:0]).lost == len(run.events) == 480
-
-
-def test_a_result_given_twice_is_duplicated(run):
-    again = run.results.loc[[7, 7, 20]].assign(log_offset=10**6, arrived_us=10**9)
-    only(verdict(run, pd.concat([run.results, again])), duplicated=3)
-
-
-def test_two_results_swapped_in_the_log_are_reordered(run):
-    first, second = neighbours(run.results)
-    results = run.results.copy()
-    results.loc[[first, second], "log_offset"] = results.loc[[second, first], "log_offset"].to_numpy()
-    only(verdict(run, results), reordered=1)
 
 
 def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
@@ -87,15 +62,6 @@ def test_two_results_of_a_key_swapped_within_a_record_are_reordered(run):
     order = run.results.index.tolist()
     order[first], order[second] = order[second], order[first]
     only(verdict(run, run.results.loc[order]), reordered=1)
-
-
-def test_an_event_routed_under_an_older_version_than_an_earlier_one_is_reordered(run):
-    # A unit that stays where it is under both versions, so that the slot is the owner all the same.
-    stays = run.results[(run.results["slot"] == 0) & (run.results["version"] == 2)]
-    _, rows = next(iter(stays.groupby(["router", "key"])))
-    results = run.results.copy()
-    results.loc[rows.index[1], "version"] = 1
-    only(verdict(run, results), reordered=1)
 
 
 def test_a_wrong_count_is_wrong(run):
@@ -111,12 +77,6 @@ def test_a_result_that_does_not_carry_its_events_key_and_time_is_wrong(run, colu
     results = run.results.copy()
     results.loc[40, column] += 1
     assert getattr(verdict(run, results), kind) >= 1
-
-
-def test_a_result_from_a_slot_that_was_not_the_owner_is_foreign(run):
-    results = run.results.copy()
-    results.loc[[3, 50], "slot"] = 7
-    only(verdict(run, results), foreign=2)
 
 
 def test_a_result_under_a_version_nobody_published_is_foreign(run):
@@ -139,10 +99,6 @@ def test_a_unit_left_behind_at_its_old_owner_has_two_owners(run):
     assert run.assignments[0].owner[part["unit"].iloc[0]] == 1
     left = part.assign(slot=1)
     only(verdict(run, final=[*run.final, left]), foreign=1, wrong=len(left))
-
-
-def test_a_unit_that_lives_only_at_the_wrong_slot_is_foreign(run):
-    only(verdict(run, final=[*run.final[:-1], run.final[-1].assign(slot=0)]), foreign=1)
 
 
 def test_a_unit_that_does_not_exist_is_foreign_and_its_keys_are_wrong(run):
@@ -354,5 +310,5 @@ def test_dropping_and_doubling_any_results_gives_exactly_these_counts(data):
     doubled = [row for row in doubled if row not in dropped]
     results = pd.concat([run.results.drop(index=list(dropped)), run.results.loc[doubled]])
     found = verdict(run, results)
-    assert (found.lost, found.duplicated) == (len(dropped), len(doubled))
-    assert (found.reordered, found.wrong, found.foreign, found.unexpected) == (0, 0, 0, 0)
+    counts = {"lost": len(dropped), "duplicated": len(doubled)}
+    only(found, **{kind: count for kind, count in counts.items() if count})

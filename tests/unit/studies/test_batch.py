@@ -6,9 +6,11 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
+from small_store import files
 
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.studies.batch import exit_status, forecast, load_batch, prepare, run_batch, table
@@ -16,27 +18,6 @@ from keyshift.studies.notebook import Executed
 
 ROOT = Path(__file__).parents[3]
 DEFAULTS = "skew: float = 0.8  # of keys\nbytes: int = 16  # of state\nseed: int = 1  # of events"
-
-
-class MemoryStore:
-    """What a batch wants of a ResultStore."""
-
-    def __init__(self):
-        self.files = {}
-
-    def names(self, folder):
-        return [name for found, name in self.files if found == folder]
-
-    def folders(self):
-        return sorted({folder for folder, _ in self.files})
-
-    def read(self, folder, name):
-        return self.files[folder, name]
-
-    def write(self, folder, name, content):
-        self.files[folder, name] = content if isinstance(content, bytes) else content.read_bytes()
-
-    put_file = write
 
 
 class Executor:
@@ -90,7 +71,8 @@ class Bench:
 
     def __init__(self, folder):
         self.home = folder / "home"
-        self.runs, self.records, self.said = MemoryStore(), MemoryStore(), []
+        self.records, self.of_runs, self.said = files("batches"), files("runs"), []
+        self.runs = SimpleNamespace(put_file=self.of_runs.write)
 
     def run(self, batch, execute, again=False):
         self.said.clear()
@@ -195,7 +177,7 @@ def test_a_record_says_what_was_executed_what_came_of_it_and_where_the_copy_is(f
     assert done[first.id].status == "ok"
     assert bench.records.read("small", f"{first.id}/load.ipynb") == b"executed with {'skew': 0}"
     assert bench.records.read("small", f"{first.id}/load.html") == b"<p>executed"
-    assert bench.runs.read("run-0", "load.ipynb") == b"executed with {'skew': 0}"
+    assert bench.of_runs.read("run-0", "load.ipynb") == b"executed with {'skew': 0}"
 
 
 def test_a_restart_executes_what_is_new_or_failed_and_nothing_else(folder, bench):
@@ -397,12 +379,12 @@ def test_a_forecast_says_how_many_executions_and_how_long_from_what_earlier_ones
     )
     bench.run(made, Executor(errors={0.8: "it fell over"}))
     minutes = {0: 2.0, 0.4: 4.0, 0.8: 90.0}
-    for (of, file), content in list(bench.records.files.items()):
+    for file in bench.records.names("small"):
         if file.endswith(".json"):
-            record = json.loads(content)
+            record = json.loads(bench.records.read("small", file))
             begin = datetime.fromisoformat(record["started_at"])
             end = begin + timedelta(minutes=minutes[record["parameters"]["skew"]])
-            bench.records.files[of, file] = json.dumps(record | {"finished_at": end.isoformat()}).encode()
+            bench.records.write("small", file, json.dumps(record | {"finished_at": end.isoformat()}).encode())
     again = "1 to do, with about 1 runs; one took 3.0 min (the median of 2), so all about 3 min"
     assert forecast(made, bench.records).endswith(again), "the one that failed is no measure"
     assert "3 to do, with about 3 runs" in forecast(made, bench.records, again=True)

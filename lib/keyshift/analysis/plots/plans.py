@@ -14,32 +14,50 @@ from matplotlib.ticker import MaxNLocator
 
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plans import COLUMNS
-from keyshift.analysis.plots.style import finish, heading, label_lowest, legend_below, new_axes, panel_grid
+from keyshift.analysis.plots.style import finish, heading, label_lowest, panel_grid
 from keyshift.model.errors import BadInput
 
+Colour = tuple[float, float, float]
 PANELS_PER_ROW = 3
 _AGREEING = "#E4E4E4"
 _WAITING = {"slots": "#F4D9B0", "router": "#F4D9B0", "query": "#BDBDBD"}  # gate to shade
 _WAITS = {"#F4D9B0": "affected slots wait", "#BDBDBD": "the query is down"}
 
 
-def plan_gantt(
-    plan: pd.DataFrame,
-    *,
-    ax: Axes | None = None,
-    sources: Sequence[int] | None = None,
-    slots: Sequence[int] | None = None,
-    legend: bool = True,
-) -> Axes:
-    """A plan in modelled time: a bar for each unit on its way to a destination slot (y), coloured by its source.
+def plan_panels(plans: Mapping[str, pd.DataFrame], *, title: str = "Plans, by the model: nothing measured") -> Figure:
+    """Plans in modelled time, a panel each: a bar for each unit on its way to a slot (y), coloured by its source.
 
-    ``plan`` is from ``plans.modelled``. A tick marks a unit of which only the owner changes. Steps whose gate makes
-    records wait are shaded. ``sources`` and ``slots``: of all plans, where several are to look alike.
+    ``plans``: by name, from ``plans.modelled``. A tick marks a unit of which only the owner changes. Steps whose gate
+    makes records wait are shaded. All panels have the same slots, colours and time, and each has its numbers. A plan
+    that stops the query may reach beyond the common time, which is that of the others; its note says how far.
     """
-    need(plan, COLUMNS, "plan_gantt")
-    ax = new_axes((7.5, 3.0)) if ax is None else ax
-    colours = _colours(sorted(plan["source"].unique()) if sources is None else sources)
-    rows = {slot: row for row, slot in enumerate(sorted(plan["destination"].unique()) if slots is None else slots)}
+    if not plans:
+        raise BadInput("plan_panels: no plan given")
+    for name, plan in plans.items():
+        need(plan, COLUMNS, f"plan_panels, {name}")
+    every = pd.concat(plans.values())
+    slots, colours = sorted(every["destination"].unique()), _colours(sorted(every["source"].unique()))
+    columns = min(len(plans), PANELS_PER_ROW)
+    live = [plan["end_s"].max() for plan in plans.values() if len(plan) and not (plan["gate"] == "query").any()]
+    end = max(live, default=every["end_s"].max() if len(every) else 1.0)
+    size = (3.2, 1.15 + 0.22 * max(len(slots), 2))
+    figure, axes = panel_grid(len(plans), columns, size, sharex=True, sharey=True)
+    for ax, (name, plan) in zip(axes, plans.items(), strict=True):
+        _gantt(ax, plan, colours, {slot: row for row, slot in enumerate(slots)})
+        ax.set_yticks(range(len(slots)), [str(slot) for slot in slots])
+        ax.set_ylim(max(len(slots), 1) - 0.5, -0.5)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.grid(visible=False, axis="y")
+        heading(ax, name, _note(plan))
+        ax.set_ylabel("to slot")
+        ax.label_outer()
+    axes[0].set_xlim(0, end * 1.02)
+    label_lowest(axes, columns, "modelled time (s)")
+    return finish(figure, title, _handles(list(plans.values()), colours))
+
+
+def _gantt(ax: Axes, plan: pd.DataFrame, colours: Mapping[int, Colour], rows: Mapping[int, int]) -> None:
+    """The bars of one plan. ``colours``: of source slots; ``rows``: of destination slots."""
     for _, step in plan.groupby("step"):
         if (gate := step["gate"].iloc[0]) != "none":
             ax.axvspan(step["step_begin_s"].iloc[0], step["end_s"].max(), color=_WAITING[gate], linewidth=0, zorder=0)
@@ -76,44 +94,9 @@ def plan_gantt(
         color=[colours[source] for source in changing["source"]],
         zorder=2,
     )
-    ax.set_yticks(list(rows.values()), [str(slot) for slot in rows])
-    ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
-    ax.set_xlim(0, max(float(plan["end_s"].max()) * 1.02, 1e-3) if len(plan) else 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.grid(visible=False, axis="y")
-    ax.set_xlabel("modelled time (s)")
-    ax.set_ylabel("to slot")
-    heading(ax, "The plan, by the model")
-    if legend:
-        legend_below(ax, _handles([plan], colours))
-    return ax
 
 
-def plan_panels(plans: Mapping[str, pd.DataFrame], *, title: str = "Plans, by the model: nothing measured") -> Figure:
-    """One ``plan_gantt`` per plan, by name, all with the same slots, colours and time, and each with its numbers.
-
-    A plan that stops the query may reach beyond the common time, which is that of the others; its note says how far.
-    """
-    if not plans:
-        raise BadInput("plan_panels: no plan given")
-    every = pd.concat(plans.values())
-    sources, slots = sorted(every["source"].unique()), sorted(every["destination"].unique())
-    columns = min(len(plans), PANELS_PER_ROW)
-    live = [plan["end_s"].max() for plan in plans.values() if len(plan) and not (plan["gate"] == "query").any()]
-    end = max(live, default=every["end_s"].max() if len(every) else 1.0)
-    size = (3.2, 1.15 + 0.22 * max(len(slots), 2))
-    figure, axes = panel_grid(len(plans), columns, size, sharex=True, sharey=True)
-    for ax, (name, plan) in zip(axes, plans.items(), strict=True):
-        plan_gantt(plan, ax=ax, sources=sources, slots=slots, legend=False)
-        heading(ax, name, pad=18)
-        ax.text(0, 1.02, _note(plan), transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
-        ax.label_outer()
-    axes[0].set_xlim(0, end * 1.02)
-    label_lowest(axes, columns, "modelled time (s)")
-    return finish(figure, title, _handles(list(plans.values()), _colours(sources)))
-
-
-def _colours(sources: Sequence[int]) -> dict[int, tuple[float, float, float]]:
+def _colours(sources: Sequence[int]) -> dict[int, Colour]:
     """Source to colour; made for colour-blind readers up to ten sources, by hue beyond."""
     palette = sns.color_palette("colorblind" if len(sources) <= 10 else "husl", len(sources))
     return dict(zip(sources, palette, strict=True))
@@ -125,7 +108,7 @@ def _note(plan: pd.DataFrame) -> str:
     return f"{steps} step{'s' * (steps != 1)}, {len(plan)} units, {np.round(took, 2):g} s"
 
 
-def _handles(plans: list[pd.DataFrame], colours: Mapping[int, tuple[float, float, float]]) -> list[Artist]:
+def _handles(plans: list[pd.DataFrame], colours: Mapping[int, Colour]) -> list[Artist]:
     handles: list[Artist] = [Patch(color=colour, label=f"from slot {source}") for source, colour in colours.items()]
     handles.append(Patch(color=_AGREEING, label="the step is agreed on"))
     shades = {_WAITING[gate] for plan in plans for gate in plan["gate"].unique() if gate != "none"}

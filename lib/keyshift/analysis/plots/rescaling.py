@@ -1,7 +1,6 @@
 """Several migrations of one run, one after the other: what each of them cost."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from matplotlib.ticker import FixedLocator
 
 from keyshift.analysis.metrics import completion_s, migration_of, need, spike_ms
 from keyshift.analysis.plots.strategies import plain_log
-from keyshift.analysis.plots.style import heading, look, theme
+from keyshift.analysis.plots.style import heading, style_of, theme
 from keyshift.model.errors import BadInput
 
 _WIDTH = 0.6  # of the points of a migration, side by side; 1 is the distance to the next migration
@@ -62,7 +61,7 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
             for place, (strategy, table) in enumerate(tables.items()):
                 need(table, ["number", column], f"rescaling_figure, {strategy}")
                 aside = _WIDTH * ((place + 0.5) / len(tables) - 0.5)
-                ax.plot(table["number"] + aside, table[column], **_drawn(strategy))
+                ax.plot(table["number"] + aside, table[column], **style_of(strategy).sign)
             plain_log(ax, "y")
             ax.set_ylabel(label)
             ax.set_xlim(-0.5, len(names) - 0.5)
@@ -72,12 +71,6 @@ def rescaling_figure(tables: Mapping[str, pd.DataFrame], names: list[str]) -> Fi
             ax.grid(visible=True, axis="x", which="minor")
             ax.set_xlabel("migration (slots before → after)")
             heading(ax, f"{title} of each migration")
-        handles = [Line2D([], [], **_drawn(name), label=look(name).label) for name in tables]
+        handles = [Line2D([], [], **style_of(name).sign, label=style_of(name).label) for name in tables]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), frameon=False)
     return figure
-
-
-def _drawn(strategy: str) -> dict[str, Any]:
-    """A marker without a line."""
-    how = look(strategy)
-    return {"color": how.colour, "marker": how.marker, "linestyle": "", "markersize": 8}

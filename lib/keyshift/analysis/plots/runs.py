@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from keyshift.analysis.marks import handles, mark, migration_spans
-from keyshift.analysis.plots.style import columns_for, finish, heading, label_lowest, look, panel_grid
+from keyshift.analysis.plots.style import columns_for, finish, heading, label_lowest, panel_grid, style_of
 from keyshift.analysis.timelines import faults, resources, throughput
 from keyshift.model.errors import BadInput
 
@@ -35,7 +35,7 @@ def throughput_panels(runs: Mapping[str, Tables], *, title: str = "Results while
     figure, axes = panel_grid(len(runs), columns, _SIZE, sharex=True, sharey=True)
     for ax, (name, tables) in zip(axes, runs.items(), strict=True):
         seconds = throughput(tables["latency"])
-        middle, how = seconds["second"] + 0.5, look(name)
+        middle, how = seconds["second"] + 0.5, style_of(name)
         ax.plot(middle, seconds["results_per_s"], color=how.colour, linewidth=1.8, drawstyle="steps-mid", zorder=3)
         ax.set_ylabel("results per second")
         heading(ax, how.label)
@@ -57,7 +57,7 @@ def resource_panels(runs: Mapping[str, Tables], *, title: str = "Processors and 
                 ax.plot(frame.index + 0.5, frame[instance], zorder=3, **how)
                 lines[instance] = Line2D([], [], label=text, **how)
             ax.set_ylabel(label)
-        heading(axes[column], look(name).label)
+        heading(axes[column], style_of(name).label)
     return finish(figure, title, [*lines.values(), *_happened(axes, list(runs.values()) * 2, columns)])
 
 

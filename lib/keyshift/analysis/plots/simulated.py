@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
 from keyshift.analysis.plots.strategies import pareto, plain_log
-from keyshift.analysis.plots.style import finish, heading, look, panel_grid
+from keyshift.analysis.plots.style import finish, heading, panel_grid, style_of
 from keyshift.analysis.tables import on_front
 
 COMPARED = {"completion_s": ("completion (s)", "Completion"), "spike_ms": ("P99 spike (ms)", "P99 spike")}
@@ -55,18 +55,18 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
     for ax, (name, (label, title)) in zip(axes, COMPARED.items(), strict=True):
         known = validation.dropna(subset=[name, f"simulated_{name}"])
         for row in known.to_dict("records"):
-            ax.plot(row[name], row[f"simulated_{name}"], **_marker(row["strategy"], bool(row["held_out"])))
+            empty = {} if row["held_out"] else {"markerfacecolor": "none"}
+            ax.plot(row[name], row[f"simulated_{name}"], **style_of(row["strategy"]).sign | empty)
         plain_log(ax, "x")
         plain_log(ax, "y")
         ends = min(ax.get_xlim()[0], ax.get_ylim()[0]), max(ax.get_xlim()[1], ax.get_ylim()[1])
         ax.plot(ends, ends, color="#444444", linewidth=1, zorder=1)
         ax.fill_between(ends, np.array(ends) / 2, np.array(ends) * 2, color="#BBBBBB", alpha=0.3, linewidth=0, zorder=0)
         ax.set(xlim=ends, ylim=ends)
-        ax.set_xlabel(f"measured {label}")
-        ax.set_ylabel(f"simulated {label}")
+        ax.set(xlabel=f"measured {label}", ylabel=f"simulated {label}")
         heading(ax, title)
     names = validation["strategy"].unique()
-    handles = [Line2D([], [], label=look(name).label, **_marker(name, True)) for name in names]
+    handles = [Line2D([], [], label=style_of(name).label, **style_of(name).sign) for name in names]
     notes = ["grey: off by a factor of at most 2"]
     if (validation["held_out"] == "").any():
         notes.append("empty: the costs are from this run, too")
@@ -104,18 +104,15 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
             ax.plot(floor.index / scale, floor, **FLOOR)
         plain_log(ax, "x")
         plain_log(ax, "y")
-        ax.set_xlabel(label)
-        ax.set_ylabel(f"simulated {unit}")
+        ax.set(xlabel=label, ylabel=f"simulated {unit}")
         heading(ax, heading_)
-    handles = [Line2D([], [], label=look(name).label, **_line(name)) for name in table["strategy"].unique()]
+    handles = [Line2D([], [], label=style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
     return finish(figure, title, [*handles, Line2D([], [], label="floor: a bare copy over the links", **FLOOR)])
 
 
 def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[str]:
     """What the points of ``table`` would cost, behind how sure that is: see ``simulation_doubts``."""
-    need(
-        table, ["point", *COMPARED, *OVER, "p99_ms", "floor_s", "bytes_moved", "bytes_minimum"], "simulation_sentences"
-    )
+    need(table, ["point", *OVER, *NEEDED], "simulation_sentences")
     off = model_error(validation)["completion_s"]
     said = simulation_doubts(validation)
     rows = sorted(table.to_dict("records"), key=lambda row: float(row["completion_s"]))
@@ -175,14 +172,8 @@ def _moves_all(row: Mapping[Any, Any]) -> bool:
     return bool(row["bytes_moved"] >= row["bytes_minimum"] * (1 - 1e-9))
 
 
-def _marker(strategy: str, apart: bool) -> dict[str, Any]:
-    how = look(strategy)
-    face = how.colour if apart else "none"
-    return {"color": how.colour, "marker": how.marker, "markerfacecolor": face, "markersize": 8, "linestyle": ""}
-
-
 def _line(strategy: str) -> dict[str, Any]:
-    how = look(strategy)
+    how = style_of(strategy)
     return {"color": how.colour, "marker": how.marker, "markersize": 6, "linestyle": how.line, "linewidth": 1.6}
 
 

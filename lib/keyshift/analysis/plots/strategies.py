@@ -1,4 +1,4 @@
-"""Figures from stored results: each function draws into one Axes and returns it, and aggregates nothing.
+"""Figures of strategies side by side, from stored results; nothing is aggregated here.
 
 How a strategy looks, in every figure, is in ``style``.
 """
@@ -24,9 +24,9 @@ from keyshift.analysis.plots.style import (
     heading,
     label_lowest,
     legend_below,
-    look,
     new_axes,
     panel_grid,
+    style_of,
 )
 from keyshift.model.errors import BadInput
 
@@ -38,63 +38,7 @@ PHASE_COLOURS = {  # light to dark in the order they happen, so that they also r
     "catch up": "#332244",
 }
 _PHASE_ENDS = ("prepared_s", "switched_s", "aligned_s", "received_s", "installed_s", "drained_s")
-
-
 Timeline = tuple[pd.DataFrame, pd.DataFrame | None]  # per-second latency, migration
-
-
-def latency_timeline(
-    seconds: pd.DataFrame,
-    migration: pd.DataFrame | None = None,
-    *,
-    ax: Axes | None = None,
-    strategy: str | None = None,
-    objective_ms: float | None = None,
-    faults: Sequence[float] = (),
-    legend: bool = True,
-) -> Axes:
-    """Per-second P50 and P99 of one strategy on a log axis, the trigger at 0, the migration shaded, faults dotted.
-
-    ``seconds`` is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99
-    over the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where
-    nothing is on its way for a second, there is none.
-    ``faults``: their moments (s).
-    """
-    need(seconds, ["second", "p50_ms", "p99_ms"], "latency_timeline")
-    ax = new_axes((7.5, 4.0)) if ax is None else ax
-    drawn = look("fluid") if strategy is None else look(strategy)
-    every = seconds.set_index("second").sort_index()
-    if len(every):  # a second without results breaks the line
-        every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
-    # Steps, not slopes: a line from second to second would rise before the trigger.
-    middle = every.index.to_numpy("float64") + 0.5
-    for measure, width, dots in (("p50", 1.2, (0, (1, 1))), ("p99", 2.0, "-")):
-        ax.plot(
-            middle,
-            every[f"{measure}_ms"],
-            color=drawn.colour,
-            linewidth=width,
-            linestyle=dots,
-            drawstyle="steps-mid",
-            zorder=3,
-        )
-    if "p99_low_ms" in every:
-        low, high = every["p99_low_ms"], every["p99_high_ms"]
-        ax.fill_between(middle, low, high, step="mid", color=drawn.colour, alpha=0.25, linewidth=0, zorder=2)
-    spans = migration_spans(migration)
-    mark(ax, migration, faults)
-    if objective_ms is not None:
-        ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
-    if len(every):
-        ax.set_xlim(min(middle[0] - 0.5, 0), max(middle[-1] + 0.5, spans[-1][1] if spans else 0))
-    plain_log(ax, "y")
-    ax.set_xlabel("time since the trigger (s)")
-    ax.set_ylabel("latency (ms)")
-    heading(ax, f"Latency per second: {drawn.label}" if strategy else "Latency per second")
-    if legend:
-        marks = handles(bool(spans), bool(faults))
-        legend_below(ax, _timeline_handles(drawn.colour, marks, objective_ms, "p99_low_ms" in seconds))
-    return ax
 
 
 def panels(
@@ -105,9 +49,12 @@ def panels(
     objective_ms: float | None = None,
     faults: Mapping[str, Sequence[float]] | None = None,
 ) -> Figure:
-    """One ``latency_timeline`` per strategy, all with the same axes; ``notes`` (strategy to text) go below titles.
+    """Per-second P50 and P99 on a log axis, the trigger at 0, the migration shaded, faults dotted. A panel each.
 
-    ``faults``: strategy to their moments (s).
+    Latency per second is from ``metrics.per_second``, or from ``metrics.over_repetitions``: then the range of P99 over
+    the repetitions is drawn too. The shade runs from the first routing switch to the last installed unit; where nothing
+    is on its way for a second, there is none. All panels have the same axes.
+    ``notes``: strategy to a text below its title. ``faults``: strategy to their moments (s).
     """
     if not runs:
         raise BadInput("panels: no run given")
@@ -115,39 +62,61 @@ def panels(
     figure, axes = panel_grid(len(runs), columns, (4.3, 3.0), sharex=True, sharey=True)
     limits = []
     for ax, (strategy, (seconds, migration)) in zip(axes, runs.items(), strict=True):
-        struck = (faults or {}).get(strategy, ())
-        latency_timeline(
-            seconds, migration, ax=ax, strategy=strategy, objective_ms=objective_ms, faults=struck, legend=False
-        )
-        limits.append(ax.get_xlim())
-        note = (notes or {}).get(strategy)
-        heading(ax, look(strategy).label, pad=18 if note else 6)
-        if note:
-            ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
+        need(seconds, ["second", "p50_ms", "p99_ms"], f"panels, {strategy}")
+        drawn = style_of(strategy)
+        limits.append(_timeline(ax, seconds, drawn.colour))
+        mark(ax, migration, (faults or {}).get(strategy, ()))
+        if objective_ms is not None:
+            ax.axhline(objective_ms, color="#444444", linewidth=1, linestyle="-.", zorder=1)
+        heading(ax, drawn.label, (notes or {}).get(strategy, ""))
+        ax.set_ylabel("latency (ms)")
         ax.label_outer()
-    axes[0].set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+    spans = [span for _, migration in runs.values() for span in migration_spans(migration)]
+    axes[0].set_xlim(min(begin for begin, _ in limits), max(end for _, end in [*limits, *spans]))
     # The first panels fixed the axis that all share, before the others had drawn anything on it.
     axes[0].autoscale(axis="y")
     plain_log(axes[0], "y")
     label_lowest(axes, columns, "time since the trigger (s)")
-    moved = any(migration_spans(migration) for _, migration in runs.values())
     ranged = any("p99_low_ms" in seconds for seconds, _ in runs.values())
-    marks = handles(moved, any((faults or {}).values()))
-    return finish(figure, title, _timeline_handles("#444444", marks, objective_ms, ranged))
+    marks = handles(bool(spans), any((faults or {}).values()))
+    return finish(figure, title, _timeline_handles(marks, objective_ms, ranged))
 
 
-def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -> Axes:
+def _timeline(ax: Axes, seconds: pd.DataFrame, colour: str) -> tuple[float, float]:
+    """Draws P50 and P99 of each second, as steps; gives from when to when, the trigger included."""
+    every = seconds.set_index("second").sort_index()
+    if len(every):  # a second without results breaks the line
+        every = every.reindex(range(int(every.index[0]), int(every.index[-1]) + 1))
+    # Steps, not slopes: a line from second to second would rise before the trigger.
+    middle = every.index.to_numpy("float64") + 0.5
+    for measure, width, dots in (("p50", 1.2, (0, (1, 1))), ("p99", 2.0, "-")):
+        ax.plot(
+            middle,
+            every[f"{measure}_ms"],
+            color=colour,
+            linewidth=width,
+            linestyle=dots,
+            drawstyle="steps-mid",
+            zorder=3,
+        )
+    if "p99_low_ms" in every:
+        low, high = every["p99_low_ms"], every["p99_high_ms"]
+        ax.fill_between(middle, low, high, step="mid", color=colour, alpha=0.25, linewidth=0, zorder=2)
+    return (min(middle[0] - 0.5, 0.0), float(middle[-1] + 0.5)) if len(every) else (0.0, 1.0)
+
+
+def ccdf_figure(curves: Mapping[str, pd.DataFrame]) -> Axes:
     """For each strategy the fraction of results slower than a latency, both axes logarithmic.
 
     ``curves``: strategy to a frame of ``metrics.ccdf``. The last point of a line, marked, is the slowest result.
     """
     if not curves:
         raise BadInput("ccdf_figure: no curve given")
-    ax = new_axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS)) if ax is None else ax
+    ax = new_axes((7.5, 4.2 + 0.2 * len(curves) / LEGEND_COLUMNS))
     drawn_lines: list[Line2D] = []
     for strategy, curve in curves.items():
         need(curve, ["latency_ms", "fraction"], f"ccdf_figure, {strategy}")
-        drawn = look(strategy)
+        drawn = style_of(strategy)
         drawn_lines += ax.plot(
             curve["latency_ms"],
             curve["fraction"],
@@ -175,20 +144,19 @@ def ccdf_figure(curves: Mapping[str, pd.DataFrame], *, ax: Axes | None = None) -
                 fontsize="small",
                 color="#555555",
             )
-    ax.set_xlabel("latency (ms)")
-    ax.set_ylabel("fraction of results at least as slow")
+    ax.set(xlabel="latency (ms)", ylabel="fraction of results at least as slow")
     heading(ax, "Latency distribution")
     legend_below(ax, drawn_lines)
     return ax
 
 
-def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def steps_gantt(migration: pd.DataFrame) -> Axes:
     """When each moved unit was in which phase: one bar per unit, steps from top to bottom.
 
     A phase whose begin or end is unknown is left blank.
     """
     need(migration, ["step", "unit", "source", "destination", *_PHASE_ENDS], "steps_gantt")
-    ax = new_axes((7.5, 4.5)) if ax is None else ax
+    ax = new_axes((7.5, 4.5))
     units = migration.sort_values(["step", "switched_s", "installed_s", "unit"]).reset_index(drop=True)
     rows = np.arange(len(units))
     for (name, colour), begin, end in zip(PHASE_COLOURS.items(), _PHASE_ENDS, _PHASE_ENDS[1:], strict=False):
@@ -221,7 +189,7 @@ def steps_gantt(migration: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+def pareto(tradeoffs: pd.DataFrame) -> Axes:
     """P99 spike against completion of each strategy, both axes logarithmic: better is further down and to the left.
 
     ``tradeoffs`` is from ``tables.tradeoffs``. Markers are medians, their bars reach from the lowest to the highest of
@@ -229,7 +197,7 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     front of those that nobody beats in both. A strategy that cannot be drawn is named in the legend, with the reason.
     """
     need(tradeoffs, ["label", "strategy", "verdict", "stays", "front", "spike_ms", "completion_s"], "pareto")
-    ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs)))) if ax is None else ax
+    ax = new_axes((8.5, max(4.6, 1.6 + 0.27 * len(tradeoffs))))
     drawn = tradeoffs.dropna(subset=["spike_ms", "completion_s"]).sort_values("completion_s")
     front = drawn[drawn["front"]]
     signs: list[Artist] = [_cost(ax, row) for row in drawn.to_dict("records")]
@@ -253,8 +221,7 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         signs.append(Line2D([], [], linestyle="", label=f"{_name(row)}: {reason}"))
     plain_log(ax, "x")
     plain_log(ax, "y")
-    ax.set_xlabel("completion: first switch to last unit in place (s)")
-    ax.set_ylabel("P99 spike (ms)")
+    ax.set(xlabel="completion: first switch to last unit in place (s)", ylabel="P99 spike (ms)")
     heading(ax, "What a migration costs")
     ax.legend(handles=signs, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small")
     return ax
@@ -262,7 +229,7 @@ def pareto(tradeoffs: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 
 def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
     """One strategy of ``pareto``, and its handle for the legend."""
-    how = look(row["strategy"])
+    how = style_of(row["strategy"])
     ax.errorbar(
         row["completion_s"],
         row["spike_ms"],
@@ -280,7 +247,7 @@ def _cost(ax: Axes, row: dict[Hashable, Any]) -> Line2D:
 
 def _name(row: dict[Hashable, Any]) -> str:
     """The strategy's name for readers; with its parameters, if there are several points of it."""
-    return look(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
+    return style_of(row["strategy"]).label + str(row["label"]).removeprefix(row["strategy"])
 
 
 def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
@@ -298,7 +265,8 @@ def plain_log(ax: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _timeline_handles(colour: str, marks: list[Artist], objective_ms: float | None, ranged: bool) -> list[Artist]:
+def _timeline_handles(marks: list[Artist], objective_ms: float | None, ranged: bool) -> list[Artist]:
+    colour = "#444444"  # for all strategies
     found: list[Artist] = [
         Line2D([], [], color=colour, linewidth=2.0, label="P99"),
         Line2D([], [], color=colour, linewidth=1.2, linestyle=(0, (1, 1)), label="P50"),

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import matplotlib as mpl
-import pandas as pd
 import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
@@ -23,7 +22,7 @@ from matplotlib.lines import Line2D
 LEGEND_COLUMNS = 3
 
 
-class Look(NamedTuple):
+class Style(NamedTuple):
     """How a strategy is drawn: matplotlib colour, line style and marker, and the name a reader sees."""
 
     colour: str
@@ -31,55 +30,60 @@ class Look(NamedTuple):
     marker: str
     label: str
 
+    @property
+    def sign(self) -> dict[str, Any]:
+        """A marker without a line, as matplotlib takes it."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": "", "markersize": 8}
+
 
 _VERMILLION, _ORANGE, _BLUE, _SKY, _GREEN = "#D55E00", "#E69F00", "#0072B2", "#56B4E9", "#009E73"
 _PINK, _BLACK, _WINE, _INDIGO = "#CC79A7", "#000000", "#882255", "#332288"
-_LOOKS = {
-    "stop_restart": Look(_VERMILLION, "-", "X", "stop and restart"),
-    "flink_restart": Look("#661100", "-.", "P", "stop and restart, Flink"),
-    "pause_resume": Look(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
-    "all_at_once": Look(_ORANGE, "-", "s", "all at once"),
-    "order_unaware": Look(_ORANGE, "--", "D", "order-unaware"),
-    "fluid": Look(_BLUE, "-", "o", "fluid"),
-    "fluid_per_source": Look(_SKY, "-", "^", "fluid per source"),
-    "matched": Look(_GREEN, "-", "v", "matched"),
-    "spacker_dynamic": Look(_GREEN, "--", "d", "dynamic (Spacker)"),
-    "chunked": Look(_PINK, "-", "<", "chunked"),
-    "hot_first": Look(_PINK, "--", ">", "hot first"),
-    "meces": Look(_BLACK, "-", "p", "Meces"),
-    "drrs": Look(_BLACK, "--", "h", "DRRS"),
-    "rhino": Look(_WINE, "-", "H", "Rhino"),
-    "replicated": Look(_WINE, "--", "*", "replicated"),
-    "lazy": Look(_INDIGO, "-", "8", "lazy"),
-    "hybrid": Look(_INDIGO, "--", "x", "hybrid"),
+_STYLES = {
+    "stop_restart": Style(_VERMILLION, "-", "X", "stop and restart"),
+    "flink_restart": Style("#661100", "-.", "P", "stop and restart, Flink"),
+    "pause_resume": Style(_VERMILLION, "--", "P", "pause and resume (Trisk)"),
+    "all_at_once": Style(_ORANGE, "-", "s", "all at once"),
+    "order_unaware": Style(_ORANGE, "--", "D", "order-unaware"),
+    "fluid": Style(_BLUE, "-", "o", "fluid"),
+    "fluid_per_source": Style(_SKY, "-", "^", "fluid per source"),
+    "matched": Style(_GREEN, "-", "v", "matched"),
+    "spacker_dynamic": Style(_GREEN, "--", "d", "dynamic (Spacker)"),
+    "chunked": Style(_PINK, "-", "<", "chunked"),
+    "hot_first": Style(_PINK, "--", ">", "hot first"),
+    "meces": Style(_BLACK, "-", "p", "Meces"),
+    "drrs": Style(_BLACK, "--", "h", "DRRS"),
+    "rhino": Style(_WINE, "-", "H", "Rhino"),
+    "replicated": Style(_WINE, "--", "*", "replicated"),
+    "lazy": Style(_INDIGO, "-", "8", "lazy"),
+    "hybrid": Style(_INDIGO, "--", "x", "hybrid"),
 }
 _EXTRA_COLOURS = ("#999933", "#117733", "#AA4499", "#661100", "#6699CC")
 _LINES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D", "v", "P", "X", "*")
 _EXTRA_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
-def look(strategy: str) -> Look:
-    """How ``strategy`` is drawn; a name that is not known gets a look of its own that depends on the name only.
+def style_of(strategy: str) -> Style:
+    """How ``strategy`` is drawn; a name that is not known gets a style of its own that depends on the name only.
 
     A point such as "q5, fluid" is drawn as its strategy.
     """
-    if strategy in _LOOKS:
-        return _LOOKS[strategy]
-    if (last := strategy.rpartition(", ")[2]) in _LOOKS:
-        return _LOOKS[last]._replace(label=strategy)
+    if strategy in _STYLES:
+        return _STYLES[strategy]
+    if (last := strategy.rpartition(", ")[2]) in _STYLES:
+        return _STYLES[last]._replace(label=strategy)
     code = crc32(strategy.encode())
     colour = _EXTRA_COLOURS[code % len(_EXTRA_COLOURS)]
     marker = _EXTRA_MARKERS[code // len(_EXTRA_COLOURS) % len(_EXTRA_MARKERS)]
-    return Look(colour, "-.", marker, strategy)
+    return Style(colour, "-.", marker, strategy)
 
 
-def looks(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Look]:
+def styles(names: Sequence[Hashable], of: str = "strategy") -> dict[Any, Style]:
     """How several groups are drawn side by side: strategies as everywhere, values of a parameter from dark to light."""
     if of == "strategy":
-        return {name: look(str(name)) for name in names}
+        return {name: style_of(str(name)) for name in names}
     shades = sns.color_palette("cividis", len(names) + 1).as_hex()  # the lightest is hard to see on white
     return {
-        name: Look(
+        name: Style(
             shades[number], _LINES[number % len(_LINES)], _MARKERS[number % len(_MARKERS)], f"{of} = {shown(name)}"
         )
         for number, name in enumerate(names)
@@ -111,17 +115,12 @@ def theme() -> Iterator[None]:
     mpl.interactive(interactive)
 
 
-def save(figure: Figure, name: str, data: pd.DataFrame, svg: bool = False) -> dict[str, bytes]:
-    """File name to content: ``name``.png, its data ``name``.csv and, if wanted, ``name``.svg. Writes nothing."""
-    files = {f"{name}.csv": data.to_csv(index=False).encode()}
+def png(figure: Figure) -> bytes:
+    """The figure as a picture; the same figure gives the same bytes."""
+    content = io.BytesIO()
     with theme():
-        for kind in ("png", "svg") if svg else ("png",):
-            content = io.BytesIO()
-            figure.savefig(
-                content, format=kind, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None
-            )
-            files[f"{name}.{kind}"] = content.getvalue()
-    return files
+        figure.savefig(content, format="png", bbox_inches="tight")
+    return content.getvalue()
 
 
 def new_axes(size: tuple[float, float]) -> Axes:
@@ -130,9 +129,11 @@ def new_axes(size: tuple[float, float]) -> Axes:
         return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def heading(ax: Axes, text: str, pad: float = 6) -> None:
-    """A title in bold, on the left."""
-    ax.set_title(text, loc="left", fontweight="bold", pad=pad)
+def heading(ax: Axes, text: str, note: str = "") -> None:
+    """A title in bold, on the left, and a note in small letters below it."""
+    ax.set_title(text, loc="left", fontweight="bold", pad=18 if note else 6)
+    if note:
+        ax.text(0, 1.02, note, transform=ax.transAxes, fontsize="small", color="#333333", va="bottom")
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:

@@ -20,21 +20,22 @@ from matplotlib.ticker import NullLocator
 
 from keyshift.analysis.conclusions import enumerated
 from keyshift.analysis.plots.strategies import PHASE_COLOURS, plain_log
-from keyshift.analysis.plots.style import Look, columns_for, finish, heading, look, looks, panel_grid, shown
-from keyshift.analysis.sweeps import MEASURES, Measure, Row, in_order, phase_name, sweep
+from keyshift.analysis.plots.style import Style, columns_for, finish, heading, panel_grid, shown, style_of, styles
+from keyshift.analysis.sweeps import in_order, sweep
+from keyshift.analysis.tables import MEASURES, Measure, Row, phase_name
 from keyshift.model.errors import BadInput
 
 MEASURED = ("P99 spike (ms)", "completion (s)")
 LOG_SPAN = 8.0  # a parameter, or a measure, that varies by this factor is drawn on a log axis
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # so that lines stay apart in grey, too
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--")
-PHASE_LOOKS = {  # colour and hatch, in the order they happen
+PHASE_STYLES = {  # colour and hatch, in the order they happen
     "plan": ("#FFFFFF", "..."),
     **{name.replace(" ", "_"): (colour, "") for name, colour in PHASE_COLOURS.items()},
 }
 _ASIDE = ("#FFFFFF", "////")  # replication, which runs beside the phases
 _TOTAL = "total"
-_PHASE_MEASURES: dict[str, Measure] = {name: MEASURES[phase_name(name)] for name in (*PHASE_LOOKS, "replicate")}
+_PHASE_MEASURES: dict[str, Measure] = {name: MEASURES[phase_name(name)] for name in (*PHASE_STYLES, "replicate")}
 
 
 def sweep_lines(
@@ -52,7 +53,7 @@ def sweep_lines(
     they span a factor of eight; other values side by side.
     """
     points = _points(summaries, parameter, measures, group)
-    drawn = looks(list(points["group"].unique()), group)
+    drawn = styles(list(points["group"].unique()), group)
     values = in_order(parameter, points["value"])
     numeric = all(isinstance(value, (int, float, np.number)) for value in values)
     panels = points["measure"].nunique()
@@ -86,7 +87,7 @@ def sweep_bars(
     A star above a bar: it differs from the first group at the same value by more than chance (Welch, 95 %).
     """
     points = _points(summaries, parameter, measures, group)
-    drawn = looks(list(points["group"].unique()), group)
+    drawn = styles(list(points["group"].unique()), group)
     values = in_order(parameter, points["value"])
     width = 0.8 / len(drawn)
     figure, axes = panel_grid(
@@ -137,13 +138,13 @@ def phase_bars(
         of_group_rows = points[points["group"] == name]
         of_group = of_group_rows.set_index(["value", "measure"])["mean"]
         base = np.zeros(len(values))
-        for phase in (*PHASE_LOOKS, "replicate"):
+        for phase in (*PHASE_STYLES, "replicate"):
             heights = np.array([of_group.get((value, phase), np.nan) for value in values])
             if not (heights > 0).any():
                 continue
             shown.add(phase)
             aside = phase == "replicate"
-            colour, hatch = _ASIDE if aside else PHASE_LOOKS[phase]
+            colour, hatch = _ASIDE if aside else PHASE_STYLES[phase]
             ax.bar(
                 np.arange(len(values)) + (0.38 if aside else 0),
                 heights,
@@ -161,12 +162,12 @@ def phase_bars(
             ax.errorbar(range(len(values)), totals["mean"], yerr=reach, fmt="none", ecolor="#333333", capsize=3)
         _value_axis(ax, values, False, parameter, label)
         ax.grid(visible=False, axis="x")
-        heading(ax, looks([name], group)[name].label if group else "")
+        heading(ax, styles([name], group)[name].label if group else "")
     for ax in axes[:: columns_for(len(groups))]:
         ax.set_ylabel("time (s)")
     handles: list[Artist] = [
         Patch(facecolor=colour, hatch=hatch, edgecolor="#555555", label=phase.replace("_", " "))
-        for phase, (colour, hatch) in PHASE_LOOKS.items()
+        for phase, (colour, hatch) in PHASE_STYLES.items()
         if phase in shown
     ]
     if "replicate" in shown:
@@ -176,7 +177,7 @@ def phase_bars(
 
 def _total(row: Row) -> float | None:
     """Trigger to last drained unit; None if a phase is not known (a plan that was not measured took no time)."""
-    found = [_PHASE_MEASURES[name](row) for name in PHASE_LOOKS]
+    found = [_PHASE_MEASURES[name](row) for name in PHASE_STYLES]
     return None if None in found[1:] else sum(value or 0.0 for value in found)
 
 
@@ -198,7 +199,7 @@ def _points(
     return points
 
 
-def _bars(ax: Axes, places: pd.Series, bars: pd.DataFrame, width: float, how: Look, hatch: str) -> None:
+def _bars(ax: Axes, places: pd.Series, bars: pd.DataFrame, width: float, how: Style, hatch: str) -> None:
     drawn: BarContainer = ax.bar(
         places, bars["mean"], width, yerr=_reach(bars), color=how.colour, hatch=hatch, edgecolor="white",
         linewidth=0.5, error_kw={"elinewidth": 1.1, "capsize": 2.5, "ecolor": "#333333"},
@@ -227,7 +228,7 @@ def _value_axis(ax: Axes, values: Sequence[Hashable], numeric: bool, parameter: 
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xticks(numbers, [f"{number:g}" for number in numbers])
         return
-    names = [look(str(value)).label if parameter == "strategy" else shown(value) for value in values]
+    names = [style_of(str(value)).label if parameter == "strategy" else shown(value) for value in values]
     ax.set_xticks(range(len(values)), names)
     if max(len(name) for name in names) * len(names) > 40:
         ax.tick_params(axis="x", rotation=30)

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 
 from keyshift.analysis.plots.live import History, LiveFigure, exploration, exploration_sentences, owned
 
@@ -81,4 +80,3 @@ def test_the_last_figure_has_the_slot_of_each_unit_over_time_and_what_was_asked(
     assert [text.get_text() for text in owners.texts] == ["scale 3", "kill"]
     [mesh] = owners.collections
     assert mesh.get_array().reshape(3, 5).tolist() == [[0, 0, 0, 2, 2], [0, 0, 2, 2, 2], [1] * 5]
-    plt.close(figure)

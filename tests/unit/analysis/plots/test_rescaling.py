@@ -1,10 +1,8 @@
 """Several migrations of one run: who belongs to which, and what each cost."""
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from keyshift.analysis import metrics
 from keyshift.analysis.plots import strategies as figures
@@ -12,14 +10,7 @@ from keyshift.analysis.plots import style
 from keyshift.analysis.plots.rescaling import rescaling_figure, rescalings
 from keyshift.model.errors import BadInput
 
-matplotlib.use("Agg")
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture
@@ -62,7 +53,7 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
     table = rescalings(*run, [0.0, 12.0, 20.0])
     figure = rescaling_figure({"fluid": table, "meces": table}, ["4 → 1", "1 → 3", "3 → 2"])
     completion, spike = figure.axes
-    assert [line.get_marker() for line in spike.lines] == [style.look(name).marker for name in ("fluid", "meces")]
+    assert [line.get_marker() for line in spike.lines] == [style.style_of(name).marker for name in ("fluid", "meces")]
     assert spike.lines[0].get_ydata().tolist() == [300.0, 900.0, 20.0]
     assert all(a < b for a, b in zip(*(line.get_xdata() for line in spike.lines), strict=True)), "side by side"
     assert (completion.get_ylabel(), spike.get_ylabel()) == ("completion (s)", "P99 spike (ms)")
@@ -73,7 +64,7 @@ def test_the_figure_has_a_marker_for_each_strategy_and_migration(run):
 
 def test_each_migration_has_a_shade_of_its_own(run):
     seconds, migration, _ = run
-    ax = figures.latency_timeline(seconds, migration)
+    [ax] = figures.panels({"fluid": (seconds, migration)}).axes
     shades = [patch.get_x() for patch in ax.patches]
     assert shades == [0.5, 12.5]
     assert [patch.get_width() for patch in ax.patches] == [1.0, 1.0]

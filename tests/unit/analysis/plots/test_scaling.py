@@ -2,11 +2,9 @@
 
 import math
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from keyshift.analysis.plots.scaling import (
     scaling_costs,
@@ -17,14 +15,6 @@ from keyshift.analysis.plots.scaling import (
 )
 from keyshift.model.errors import BadInput
 from keyshift.results.tables import TABLES
-
-matplotlib.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def looks(*rows, stage=0):

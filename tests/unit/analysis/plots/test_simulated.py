@@ -1,10 +1,8 @@
 """Figures and sentences of simulated migrations draw and say what the tables have, and how sure that is."""
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot as plt
 
 from keyshift.analysis.plots.simulated import (
     model_error,
@@ -14,14 +12,6 @@ from keyshift.analysis.plots.simulated import (
     validation_figure,
 )
 from keyshift.model.errors import BadInput
-
-matplotlib.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def validation(*rows):

@@ -1,6 +1,5 @@
-"""Figures draw what they are given, in the looks of the strategies, and nothing covers anything else."""
+"""Figures draw what they are given, in the styles of the strategies, and nothing covers anything else."""
 
-import io
 from itertools import combinations
 
 import matplotlib
@@ -8,14 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import colors
-from matplotlib import pyplot as plt
+from small_store import row as summary
 
 from keyshift.analysis import metrics, tables
 from keyshift.analysis.plots import strategies as figures
 from keyshift.analysis.plots import style
 from keyshift.model.errors import BadInput
-
-matplotlib.use("Agg")
 
 PRESETS = [
     "stop_restart",
@@ -40,12 +37,6 @@ MOMENTS = ["prepared_s", "switched_s", "aligned_s", "received_s", "installed_s",
 DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 @pytest.fixture
 def seconds():
     created = np.arange(-10, 20, 0.05)
@@ -61,21 +52,25 @@ def migration():
     return frame
 
 
+def legend_of(legend) -> list[str]:
+    return [text.get_text() for text in legend.get_texts()]
+
+
 def test_a_point_of_a_strategy_looks_like_the_strategy():
-    point, plain = style.look("q5, fluid"), style.look("fluid")
+    point, plain = style.style_of("q5, fluid"), style.style_of("fluid")
     assert point[:3] == plain[:3] and point.label == "q5, fluid"
-    assert style.look("fluid, q5") == style.look("fluid, q5") != plain
+    assert style.style_of("fluid, q5") == style.style_of("fluid, q5") != plain
 
 
 def test_every_preset_has_a_look_of_its_own():
-    looks = [style.look(name) for name in PRESETS]
-    assert len({look.marker for look in looks}) == len({look.label for look in looks}) == len(PRESETS)
-    assert len({(look.colour, look.line) for look in looks}) == len(PRESETS)
+    all_styles = [style.style_of(name) for name in PRESETS]
+    assert len({one.marker for one in all_styles}) == len({one.label for one in all_styles}) == len(PRESETS)
+    assert len({(one.colour, one.line) for one in all_styles}) == len(PRESETS)
 
 
 def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_green():
     def seen(name: str) -> np.ndarray:
-        rgb = np.array(colors.to_rgb(style.look(name).colour))
+        rgb = np.array(colors.to_rgb(style.style_of(name).colour))
         linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
         red, green, blue = np.clip(DEUTERANOPIA @ linear, 0, 1)
         # To CIELAB, in which distance is about what the eye sees; 2.3 is just noticeable.
@@ -86,24 +81,24 @@ def test_strategies_with_the_same_line_stay_apart_for_a_reader_who_cannot_see_gr
         return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
     for one, other in combinations(PRESETS, 2):
-        if style.look(one).line == style.look(other).line:
+        if style.style_of(one).line == style.style_of(other).line:
             assert np.linalg.norm(seen(one) - seen(other)) > 15, (one, other)
 
 
 def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_preset():
-    mine = style.look("my_own")
-    assert mine == style.look("my_own")
+    mine = style.style_of("my_own")
+    assert mine == style.style_of("my_own")
     assert mine.label == "my_own"
-    assert mine.line not in {style.look(name).line for name in PRESETS}
+    assert mine.line not in {style.style_of(name).line for name in PRESETS}
 
 
 def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
-    ax = figures.latency_timeline(seconds, migration, strategy="fluid", objective_ms=70)
+    [ax] = figures.panels({"fluid": (seconds, migration)}, objective_ms=70).axes
     p50, p99, trigger, objective = ax.lines
     assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
     assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
     assert p99.get_xdata().tolist() == (seconds["second"] + 0.5).tolist()
-    assert p99.get_color() == style.look("fluid").colour
+    assert p99.get_color() == style.style_of("fluid").colour
     assert (trigger.get_xdata()[0], objective.get_ydata()[0]) == (0, 70)
     (shade,) = ax.patches
     assert (shade.get_x(), shade.get_width()) == pytest.approx((0.6, 1.3))
@@ -111,35 +106,24 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("time since the trigger (s)", "latency (ms)")
 
 
-def test_faults_are_marked_in_timelines_and_panels(seconds, migration):
-    ax = figures.latency_timeline(seconds, migration, faults=[1.5])
-    assert 1.5 in [line.get_xdata()[0] for line in ax.lines]
-    assert "fault" in [text.get_text() for text in ax.get_legend().get_texts()]
+def test_faults_are_marked_in_the_panel_of_their_strategy(seconds, migration):
     runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
     figure = figures.panels(runs, faults={"lazy": [2.5]})
     marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
     assert marked == [0, 1]
-    assert [text.get_text() for text in figure.legends[0].get_texts()][-3:] == ["trigger", "migration", "fault"]
+    assert legend_of(figure.legends[0])[-3:] == ["trigger", "migration", "fault"]
 
 
 def test_a_second_without_results_breaks_the_line(seconds):
-    ax = figures.latency_timeline(seconds[seconds["second"] != 1])
+    [ax] = figures.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
     assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
 
 
 def test_repetitions_show_their_range(seconds):
     other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
-    ax = figures.latency_timeline(metrics.over_repetitions([seconds, other]))
-    assert len(ax.collections) == 1
-    assert "P99, range of repetitions" in [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def test_a_function_draws_into_the_axes_it_is_given_and_nowhere_else(seconds, migration):
-    _, (left, right) = plt.subplots(1, 2)
-    assert figures.latency_timeline(seconds, migration, ax=left) is left
-    assert not right.lines and not right.patches
-    assert figures.steps_gantt(migration, ax=right) is right
-    assert len(plt.get_fignums()) == 1
+    figure = figures.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
+    assert len(figure.axes[0].collections) == 1
+    assert "P99, range of repetitions" in legend_of(figure.legends[0])
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
@@ -149,7 +133,7 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
     runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
     figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
     shown = [ax for ax in figure.axes if ax.get_visible()]
-    assert [ax.get_title(loc="left") for ax in shown] == [style.look(name).label for name in names]
+    assert [ax.get_title(loc="left") for ax in shown] == [style.style_of(name).label for name in names]
     assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
     assert shown[0].get_ylim()[1] > 100_000
     assert "spike 2 s" in [text.get_text() for text in shown[0].texts]
@@ -189,13 +173,8 @@ def test_the_gantt_has_a_bar_for_each_known_phase_of_each_unit(migration):
 
 
 def costs(*rows: dict[str, object]) -> pd.DataFrame:
-    usual = {"workload": "keycount", "verdict": "ok", "p99_ms": 20.0, "floor_s": 0.2, "parameters": {}}
-    usual |= {"bytes_moved": 100, "bytes_minimum": 100} | dict.fromkeys(("lost", "duplicated", "reordered", "wrong"), 0)
-    return tables.tradeoffs([usual | {"run_id": str(number)} | row for number, row in enumerate(rows)])
-
-
-def legend_of(ax) -> list[str]:
-    return [text.get_text() for text in ax.get_legend().get_texts()]
+    usual = {"floor_s": 0.2, "bytes_moved": 100, "bytes_minimum": 100}
+    return tables.tradeoffs([summary(**usual | row) for row in rows])
 
 
 def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and_the_p99_before():
@@ -206,16 +185,16 @@ def test_the_pareto_figure_has_a_point_with_its_range_per_strategy_the_floor_and
     points = {
         (*line.get_xdata(), *line.get_ydata()): line.get_color() for line in ax.lines if len(line.get_xdata()) == 1
     }
-    assert points[4.0, 40.0] == style.look("fluid").colour
-    assert points[0.5, 600.0] == style.look("all_at_once").colour
+    assert points[4.0, 40.0] == style.style_of("fluid").colour
+    assert points[0.5, 600.0] == style.style_of("all_at_once").colour
     bars = [segment.tolist() for part in ax.collections for segment in part.get_segments()]
     assert [[3.0, 40.0], [5.0, 40.0]] in bars and [[4.0, 30.0], [4.0, 90.0]] in bars
     before, floor = (line for line in ax.lines if line.get_linestyle() in (":", "--"))
     assert (before.get_ydata()[0], floor.get_xdata()[0]) == (20.0, 0.2)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert ax.get_xlim()[0] < 0.2 and ax.get_ylim()[0] < 20 < 600 < ax.get_ylim()[1]
-    assert legend_of(ax)[:2] == ["all at once", "fluid"]
-    assert "nobody is better in both" in legend_of(ax)
+    assert legend_of(ax.get_legend())[:2] == ["all at once", "fluid"]
+    assert "nobody is better in both" in legend_of(ax.get_legend())
 
 
 def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
@@ -226,9 +205,9 @@ def test_the_pareto_figure_names_whom_it_cannot_draw_and_whose_state_stays():
             {"strategy": "drrs", "spike_ms": 1.0, "completion_s": None},
         )
     )
-    assert legend_of(ax)[0] == "lazy *"
-    assert {"* part of the state stays behind", "Meces: not correct"} <= set(legend_of(ax))
-    assert "DRRS: spike or completion not known" in legend_of(ax)
+    assert legend_of(ax.get_legend())[0] == "lazy *"
+    assert {"* part of the state stays behind", "Meces: not correct"} <= set(legend_of(ax.get_legend()))
+    assert "DRRS: spike or completion not known" in legend_of(ax.get_legend())
     assert len([line for line in ax.lines if len(line.get_xdata()) == 1]) == 1
 
 
@@ -236,12 +215,12 @@ def test_points_of_one_strategy_are_told_apart_by_their_parameters():
     ax = figures.pareto(
         costs(*({"strategy": "fluid", "spike_ms": 9.0, "completion_s": s, "parameters": {"size": s}} for s in (1, 2)))
     )
-    assert legend_of(ax)[:2] == ["fluid (size=1)", "fluid (size=2)"]
+    assert legend_of(ax.get_legend())[:2] == ["fluid (size=1)", "fluid (size=2)"]
 
 
 def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
     assert len(figures.steps_gantt(migration.iloc[:0]).patches) == 0
-    assert len(figures.latency_timeline(seconds.iloc[:0], migration.iloc[:0]).patches) == 0
+    assert len(figures.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
     assert len(figures.pareto(costs()).collections) == 0
     with pytest.raises(BadInput, match="no run"):
         figures.panels({})
@@ -250,21 +229,15 @@ def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
 
 
 def test_a_missing_column_is_named(seconds, migration):
-    with pytest.raises(BadInput, match="latency_timeline: no column p99_ms"):
-        figures.latency_timeline(seconds.drop(columns="p99_ms"))
+    with pytest.raises(BadInput, match="panels, fluid: no column p99_ms"):
+        figures.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
     with pytest.raises(BadInput, match="steps_gantt: no column drained_s"):
         figures.steps_gantt(migration.drop(columns="drained_s"))
 
 
-def test_a_figure_is_saved_with_its_data_and_the_same_one_gives_the_same_bytes(seconds):
-    def saved() -> dict[str, bytes]:
-        return style.save(figures.latency_timeline(seconds).figure, "latency", seconds, svg=True)
-
-    files = saved()
-    assert set(files) == {"latency.png", "latency.svg", "latency.csv"}
-    assert files["latency.png"].startswith(b"\x89PNG") and b"<svg" in files["latency.svg"]
-    pd.testing.assert_frame_equal(pd.read_csv(io.BytesIO(files["latency.csv"])), seconds)
-    assert saved() == files
+def test_the_same_figure_gives_the_same_bytes(seconds):
+    one, other = (style.png(figures.panels({"fluid": (seconds, None)})) for _ in range(2))
+    assert one.startswith(b"\x89PNG") and one == other
 
 
 def test_the_theme_leaves_other_figures_alone():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keyshift.analysis.growth import growth
+from bench.soak.growth import growth
 
 HOUR_S = 3600.0
 
