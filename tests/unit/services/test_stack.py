@@ -25,6 +25,7 @@ from keyshift import folders
 from keyshift.folders import Cancelled, silent
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services import go_programs, jars, processes
+from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
 from keyshift.services.minio import PROGRAM
 from keyshift.services.service import HOST, Command, Env, Service
@@ -543,14 +544,13 @@ def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path: 
     with ExitStack() as stack:
         rivals = [stack.enter_context(socket.socket()) for _ in range(times)]
         quicker, said = list(rivals), []
-        embedded = Stack(tmp_path)
-        service = Listener(tmp_path, quicker)
-        stack.callback(embedded._stop, [service], silent)
-        embedded._start([service], said.append)
-        ours = int(embedded._address(service).split(":")[1])
+        service = EmbeddedService(Listener(tmp_path, quicker), Ports(tmp_path, {}))
+        service.start(said.append, threading.Event())
+        stack.callback(service.process.kill)
+        ours = int(service.address.split(":")[1])
         assert not quicker
         assert ours not in {rival.getsockname()[1] for rival in rivals}
-        assert processes.listens(processes.find(service.pid_file), ours)
+        assert processes.listens(service.process, ours)
         assert sum("is taken" in line for line in said) == times
 
 
