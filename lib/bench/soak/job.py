@@ -5,14 +5,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from itertools import pairwise
-from threading import Thread
 from typing import Any
 
 from keyshift.clock import SECOND_US
 from keyshift.control import background
-from keyshift.control.background import Client
+from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec, room
@@ -125,21 +123,11 @@ class SoakJob:
     def stop(self, within_s: float, say: Say) -> Status:
         """Its last status, with the verdict, when its process is gone. Raises Unanswered if that takes too long."""
         assert self._file is not None
-        answer: Future[Status] = Future()
-        client = Client(self._file)
-
-        def stop() -> None:
-            try:
-                answer.set_result(background.stopped(client, say))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        Thread(target=stop, name="keyshift-soak-stop", daemon=True).start()
         try:
-            told = answer.result(within_s)
+            told = stopped(Client(self._file), say, within_s)
         except TimeoutError:
             raise Unanswered(f"the stop was not answered within {within_s:g} s") from None
-        background.await_end(self._file)
+        await_end(self._file)
         return told
 
     def end(self) -> None:
@@ -149,6 +137,6 @@ class SoakJob:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._file.pid, signal.SIGTERM)
         with contextlib.suppress(ServiceUnavailable):
-            return background.await_end(self._file)
+            return await_end(self._file)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._file.pid, signal.SIGKILL)

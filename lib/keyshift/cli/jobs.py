@@ -61,7 +61,7 @@ def resume(
 
 def list_jobs(as_json: Json = False) -> None:
     """The jobs of this state folder: those that run; how others ended, what remains of them, and how to go on."""
-    from keyshift.control.background import Client
+    from keyshift.control.client import Client
     from keyshift.control.files import Jobs
     from keyshift.model.errors import ServiceUnavailable
 
@@ -107,7 +107,7 @@ def verb_of(kind: "type[Command]") -> Callable[..., None]:
     """
 
     def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
-        from keyshift.control.background import moved
+        from keyshift.control.client import moved
         from keyshift.experiment.commands import command
         from keyshift.progress import tell
 
@@ -135,7 +135,7 @@ def verb_of(kind: "type[Command]") -> Callable[..., None]:
 
 def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
-    from keyshift.control.background import Client, await_end, stopped
+    from keyshift.control.client import Client, await_end, stopped
     from keyshift.control.files import NOTHING, Jobs
     from keyshift.model.errors import BadInput, KeyshiftError
     from keyshift.progress import tell
@@ -177,7 +177,7 @@ def _print_columns(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> 
 
 def _client(name: str | None) -> Any:
     """Of a job that runs. Raises KeyshiftError, with how it ended, if it does not any more."""
-    from keyshift.control.background import Client
+    from keyshift.control.client import Client
     from keyshift.control.files import Jobs
     from keyshift.model.errors import BadInput
 

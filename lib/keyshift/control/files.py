@@ -1,7 +1,9 @@
-"""The jobs in the background of a state folder: a private file for each, with where it is and how to reach it.
+"""The jobs in the background of a state folder, as private files: three for each job.
 
-Beside it is what the job could go on from, as long as it could (its journal), or else what it may have left in the
-services that nothing can go on from. It has the secret that is needed to delete that.
+- ``NAME.json``: where the job is and how to reach it (``JobFile``);
+- ``NAME.journal``: what the job could go on from, as long as it could;
+- ``NAME.leftovers``, once nothing can go on with the job: what it may have left in the services, and the secret that is
+  needed to delete that.
 """
 
 import contextlib
@@ -93,65 +95,22 @@ class Jobs:
 
     def remove(self, name: str) -> None:
         """Of a job of which nothing is left; safe to call twice."""
-        self.drop(name)
+        self.journal(name).drop()
         self._path(name).unlink(missing_ok=True)
 
-    def expect(self, name: str, known: dict[str, Any]) -> None:
-        """Something of the job is made from now on, and nothing can go on with it yet; to be called by its process.
-
-        ``known``: what is needed to find and delete it.
-        """
-        write_whole(self._leftovers(name), json.dumps({"format": FORMAT} | known))
-
-    def keep_journal(self, name: str, journal: dict[str, Any]) -> None:
-        """What another process needs to go on with the job, readable for its owner alone."""
-        write_whole(self._journal(name), json.dumps({"format": FORMAT} | journal))
-        self._leftovers(name).unlink(missing_ok=True)
-
-    def close(self, name: str) -> None:
-        """Nothing goes on with the job from now on: what is left of it is to be deleted. Needs no room on the disk."""
-        with contextlib.suppress(FileNotFoundError):
-            self._journal(name).replace(self._leftovers(name))
-
-    def drop(self, name: str) -> None:
-        """Nothing is left of the job; safe to call twice."""
-        for path in (self._journal(name), self._leftovers(name)):
-            path.unlink(missing_ok=True)
-
-    def journal(self, name: str) -> dict[str, Any] | None:
-        """The one that was kept last; None if there is none, or it cannot be read."""
-        return _read(self._journal(name))
-
-    def left(self, name: str) -> dict[str, Any] | None:
-        """What is known of what the job may have left: its journal, or what ``expect`` was told. None if it is nothing.
-
-        Raises BadInput if that cannot be read.
-        """
-        for path in (self._journal(name), self._leftovers(name)):
-            if path.exists():
-                if (found := _read(path)) is None:
-                    raise BadInput(
-                        f"job {name}: {path} is damaged, so nobody knows what the job has left; its topics in Kafka, "
-                        "its nodes in ZooKeeper and its savepoints in MinIO have the id of its run in their names"
-                    )
-                return found
-        return None
-
-    def require_journal(self, name: str) -> dict[str, Any]:
-        """The one that was kept last. Raises BadInput if there is none, or it cannot be read."""
-        if (journal := self.journal(name)) is None:
-            raise BadInput(f"job {name}: {self._journal(name)} is not there any more, so nothing can go on with it")
-        return journal
+    def journal(self, name: str) -> "Journal":
+        """What is known of what the job made."""
+        return Journal(self._folder, name)
 
     def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
         """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on.
 
         ``take_over``: even if its process lives.
         """
-        if (named := self.read(run)) and not self.journal(run):
+        if (named := self.read(run)) and not self.journal(run).read():
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
-        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name).read())}
         found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
         if not run or len(found) != 1:
             known = [journal["run_id"] for _, journal in kept.values()]
@@ -188,18 +147,8 @@ class Jobs:
 
     def ended(self, job: JobFile) -> Ended:
         """Of one whose process is gone."""
-        name = job.name
         why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        forget = f"`keyshift job forget {name}` deletes"
-        if self.journal(name):
-            return Ended(why, ALL, f"`keyshift resume {name}` goes on with it, {forget} it")
-        if self._journal(name).exists():
-            return Ended(
-                why, LEFTOVERS, f"{self._journal(name)} is damaged: repair it, or delete by hand what it named"
-            )
-        if self._leftovers(name).exists():
-            return Ended(why, LEFTOVERS, f"{forget} what is left of it")
-        return Ended(why, NOTHING, "nothing is left of it")
+        return Ended(why, *self.journal(job.name).remains())
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -214,14 +163,77 @@ class Jobs:
             raise BadInput(f"{len(running)} jobs run here, name one: {', '.join(job.name for job in running)}")
         return running[0]
 
-    def _journal(self, name: str) -> Path:
-        return self._folder / f"{name}.journal"
-
-    def _leftovers(self, name: str) -> Path:
-        return self._folder / f"{name}.leftovers"
-
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+
+class Journal:
+    """What the job ``name`` can be continued from, or what is known of what it may have left: the files beside its
+    ``JobFile`` in ``folder``.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._name = name
+        self._path, self._leftovers = folder / f"{name}.journal", folder / f"{name}.leftovers"
+
+    def expect(self, known: dict[str, Any]) -> None:
+        """Something of the job is made from now on, and nothing can go on with it yet; to be called by its process.
+
+        ``known``: what is needed to find and delete it.
+        """
+        write_whole(self._leftovers, json.dumps({"format": FORMAT} | known))
+
+    def keep(self, journal: dict[str, Any]) -> None:
+        """Write what another process needs to go on with the job, readable for its owner alone."""
+        write_whole(self._path, json.dumps({"format": FORMAT} | journal))
+        self._leftovers.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing goes on with the job from now on: what is left of it is to be deleted. Needs no room on the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.replace(self._leftovers)
+
+    def drop(self) -> None:
+        """Nothing is left of the job; safe to call twice."""
+        for path in (self._path, self._leftovers):
+            path.unlink(missing_ok=True)
+
+    def read(self) -> dict[str, Any] | None:
+        """What was kept last; None if nothing was, or it cannot be read."""
+        return _read(self._path)
+
+    def require(self) -> dict[str, Any]:
+        """What was kept last. Raises BadInput if nothing was, or it cannot be read."""
+        if (journal := self.read()) is None:
+            raise BadInput(f"job {self._name}: {self._path} is not there any more, so nothing can go on with it")
+        return journal
+
+    def left(self) -> dict[str, Any] | None:
+        """What is known of what the job may have left: what was kept, or what was expected. None if that is nothing.
+
+        Raises BadInput if that cannot be read.
+        """
+        for path in (self._path, self._leftovers):
+            if path.exists():
+                if (found := _read(path)) is None:
+                    raise BadInput(
+                        f"job {self._name}: {path} is damaged, so nobody knows what the job has left; its topics in "
+                        "Kafka, its nodes in ZooKeeper and its savepoints in MinIO have the id of its run in their "
+                        "names"
+                    )
+                return found
+        return None
+
+    def remains(self) -> tuple[str, str]:
+        """What remains of the job when its process is gone, one of ``REMAINS``, and how to go on."""
+        forget = f"`keyshift job forget {self._name}` deletes"
+        if self.read():
+            return ALL, f"`keyshift resume {self._name}` goes on with it, {forget} it"
+        if self._path.exists():
+            return LEFTOVERS, f"{self._path} is damaged: repair it, or delete by hand what it named"
+        if self._leftovers.exists():
+            return LEFTOVERS, f"{forget} what is left of it"
+        return NOTHING, "nothing is left of it"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

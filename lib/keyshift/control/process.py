@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import threading
-from functools import partial
 from typing import IO, Any
 
 from keyshift.control.api import make_app
@@ -76,12 +75,12 @@ class _Entry:
 
     def __init__(self, told: dict[str, Any], spec: RunSpec, alone: threading.Event) -> None:
         self._jobs, self._name, self.spec, self._alone = Jobs(), told["name"], spec, alone
+        self._journal = self._jobs.journal(self._name)
         self._given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "own": told["own"]}
         self._given |= {"routers": spec.job.routers}
-        self.resumed = partial(self._jobs.require_journal, self._name) if told["resume"] else None
-        self._before = (
-            "" if told["take_over"] or not self.resumed else self.resumed()["work"]
-        )  # of a process that is gone
+        self.resumed = self._journal.require if told["resume"] else None
+        # Temporary files of a process that is gone.
+        self._before = self.resumed()["work"] if self.resumed and not told["take_over"] else ""
         self.work = ""  # the folder of temporary files
         self._run = self.resumed()["run_id"] if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
@@ -91,7 +90,7 @@ class _Entry:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
         self._run = known["run_id"]
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
-            self._jobs.expect(self._name, self._known(known))
+            self._journal.expect(self._known(known))
 
     def keep(self, journal: dict[str, Any]) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
@@ -100,7 +99,7 @@ class _Entry:
         """
         if not self._ours:
             raise BadInput(f"job {self._name} was forgotten, and another one has its name: nobody would find it again")
-        self._jobs.keep_journal(self._name, self._known(journal))
+        self._journal.keep(self._known(journal))
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True
@@ -108,14 +107,14 @@ class _Entry:
     def require_not_stored(self, store: ResultStore, run: str) -> None:
         """Of a job that is to go on. Raises BadInput if it has its verdict: its process died before it could say so."""
         if store.holds(run):
-            self._jobs.close(self._name)
+            self._journal.close()
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
 
     @property
     def _ours(self) -> bool:
         """Whether the entry is this job's: if it was forgotten from another machine, another one may have its name."""
         with contextlib.suppress(BadInput):  # it is damaged
-            left = self._jobs.left(self._name)
+            left = self._journal.left()
             return left is None or left["run_id"] == self._run
         return True
 
@@ -127,14 +126,14 @@ class _Entry:
 
     def _decided(self, ending: Ending) -> None:
         if ending.deletes and self._ours:
-            self._jobs.close(self._name)
+            self._journal.close()
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
         if isinstance(job.error, Deposed) or not self._ours:
             return
         if self.end.deleted:
-            self._jobs.drop(self._name)
+            self._journal.drop()
         if self.end.ending is Ending.STOPPED and self.end.deleted:
             self._jobs.remove(self._name)
         elif file := self._jobs.read(self._name):

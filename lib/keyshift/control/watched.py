@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keyshift.analysis.plots.live import History
-from keyshift.control.background import Client, await_end, start, stopped
+from keyshift.control.background import start
+from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import LONGEST_S, Command, script_of
 from keyshift.experiment.live_spec import live_spec

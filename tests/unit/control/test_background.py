@@ -11,7 +11,8 @@ from small_live import live_job
 
 from keyshift.control import background
 from keyshift.control.api import make_app
-from keyshift.control.background import Client, await_end, followed, start, stopped
+from keyshift.control.background import start
+from keyshift.control.client import Client, await_end, followed, stopped
 from keyshift.control.files import FORMAT, JobFile, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
@@ -101,7 +102,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.resumable("one")
     for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
         jobs.write(file_of(name, pid))
-        jobs.keep_journal(name, {"run_id": f"2026-{name}", "token": "secret"})
+        jobs.journal(name).keep({"run_id": f"2026-{name}", "token": "secret"})
     (path, *_) = (jobs.home / "jobs").glob("one.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
@@ -115,7 +116,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match=r"name = one: a job of this name has ended, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
-    jobs.keep_journal("one", {"run_id": "2026-one", "format": 1})
+    jobs.journal("one").keep({"run_id": "2026-one", "format": 1})
     with pytest.raises(
         BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
     ):
@@ -124,9 +125,9 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     with pytest.raises(BadInput, match=r"job one: nothing can go on with it; .*one\.journal is damaged"):
         jobs.resumable("one")
     jobs.remove("one")
-    assert jobs.journal("one") is None
+    assert jobs.journal("one").read() is None
     with pytest.raises(BadInput, match=r"job one: .*one\.journal is not there any more"):
-        jobs.require_journal("one")
+        jobs.journal("one").require()
     assert jobs.free_name("one", "keycount") == "one"
 
 

@@ -30,7 +30,7 @@ def entry(run):
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     jobs = Jobs()
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
-    jobs.drop(NAME)
+    jobs.journal(NAME).drop()
     after = entry("second")
     jobs.write(JobFile(name=NAME, log="/dev/null", **FILE))
     after.keep({"run_id": "second"})
@@ -41,7 +41,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
         before._decided(ending)
         before.end.ending = ending
         before.ended(mock.Mock(error=None, run_id="first", why="it died", end=before.end))
-    assert jobs.journal(NAME)["run_id"] == "second"
+    assert jobs.journal(NAME).read()["run_id"] == "second"
     assert jobs.read(NAME).why == ""
     after._decided(Ending.STOPPED)
-    assert jobs.journal(NAME) is None
+    assert jobs.journal(NAME).read() is None
