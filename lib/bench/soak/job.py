@@ -15,6 +15,7 @@ from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec, room
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.progress import Say
 from keyshift.services.stack import Stack
 from keyshift.traffic import topics
 from keyshift.waiting import wait_until
@@ -24,7 +25,6 @@ SETTLE_S = 6.0  # before a job can be told to have got over what happened: its d
 RECOVER_S = 240.0  # for it to get over it
 GONE_S = 30.0  # for a killed process to be gone
 LOOK_S = 0.5
-Say = Callable[[str], None]
 Status = dict[str, Any]
 
 

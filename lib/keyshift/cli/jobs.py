@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keyshift.cli.options import Json, Settings, Where, print_rows
+from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
 
 if TYPE_CHECKING:
     from keyshift.experiment.commands import Command
 
+Port = Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")]
 Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out where one runs.", show_default=False)]
 
 
@@ -25,11 +26,11 @@ OF_A_MIGRATION = ("stage", "number", "slots", "planned_moves", "took_s", "outcom
 
 
 def start(
-    workload: Annotated[str, typer.Option(help="A name from `keyshift workloads`.")] = "keycount",
-    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    workload: Workload = WORKLOAD,
+    strategy: Strategy = STRATEGY,
     settings: Settings = [],  # noqa: B006 - typer wants a list
     name: Annotated[str, typer.Option(help="Of the job; made of the workload's without.", show_default=False)] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")] = 0,
+    port: Port = 0,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def start(
 
 def resume(
     run: Annotated[str, typer.Argument(help="The name of a job, or the first characters of its run's id.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")] = 0,
+    port: Port = 0,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Even if its process lives, or somebody writes its events: it ends.")
     ] = False,

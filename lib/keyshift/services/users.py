@@ -4,13 +4,10 @@ A folder with a pid file for each command that uses them, and the file ``up`` if
 written under the lock of the stack.
 """
 
-import json
 import os
 import secrets
 import shutil
 from pathlib import Path
-
-import psutil
 
 from keyshift.folders import write_whole
 from keyshift.services import processes
@@ -28,7 +25,7 @@ class Users:
         """Make this process one of them, until ``remove`` is called with what this gives, or it dies."""
         pid = os.getpid()
         entry = self._folder / f"{pid}-{secrets.token_hex(4)}"
-        write_whole(entry, json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}))
+        processes.write_pid_file(entry, pid)
         return entry
 
     def remove(self, entry: Path) -> None:

@@ -114,10 +114,24 @@ def begins(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> d
 def _looking(
     kafka: str, topic: str, partitions: int, sign_in: SignIn
 ) -> Iterator[tuple[KafkaConsumer, list[TopicPartition]]]:
-    with broker_errors(kafka, f"looking at topic {topic!r}"):
-        consumer = KafkaConsumer(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, **sign_in.client())
+    with _consumer(kafka, sign_in, f"looking at topic {topic!r}") as consumer:
+        yield consumer, [TopicPartition(topic, partition) for partition in range(partitions)]
+
+
+@contextmanager
+def _consumer(kafka: str, sign_in: SignIn, doing: str, **more: Any) -> Iterator[KafkaConsumer]:
+    with broker_errors(kafka, doing):
+        consumer = KafkaConsumer(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS,
+            enable_auto_commit=False,
+            metrics_enabled=False,
+            **more,
+            **sign_in.client(),
+        )
         try:
-            yield consumer, [TopicPartition(topic, partition) for partition in range(partitions)]
+            yield consumer
         finally:
             consumer.close()
 
@@ -131,36 +145,24 @@ def records(
     Raises ServiceUnavailable if the broker does not answer.
     """
     assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
-    with broker_errors(kafka, f"reading topic {topic!r}"):
-        consumer = KafkaConsumer(
-            bootstrap_servers=kafka,
-            bootstrap_timeout_ms=ANSWER_MS,
-            request_timeout_ms=ANSWER_MS,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            max_partition_fetch_bytes=_READ_BYTES,
-            metrics_enabled=False,
-            **sign_in.client(),
-        )
-        try:
-            consumer.assign(assigned)
-            ends = consumer.end_offsets(assigned)
-            consumer.seek_to_beginning(*assigned)
-            if since is not None:
-                found = consumer.offsets_for_times(dict.fromkeys(assigned, math.floor(since * 1000)))
-                for partition, first in found.items():
-                    consumer.seek(partition, first.offset if first else ends[partition])
-            while any(consumer.position(p) < end for p, end in ends.items()):
-                fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
-                if not fetched:
-                    raise ServiceUnavailable(
-                        f"Kafka at {kafka}: no record of topic {topic!r} within {ANSWER_MS / 1000:g} s; see its log"
-                    )
-                for partition, some in fetched.items():
-                    if kept := [record for record in some if record.offset < ends[partition]]:
-                        yield partition, kept
-        finally:
-            consumer.close()
+    most = {"auto_offset_reset": "earliest", "max_partition_fetch_bytes": _READ_BYTES}
+    with _consumer(kafka, sign_in, f"reading topic {topic!r}", **most) as consumer:
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        consumer.seek_to_beginning(*assigned)
+        if since is not None:
+            found = consumer.offsets_for_times(dict.fromkeys(assigned, math.floor(since * 1000)))
+            for partition, first in found.items():
+                consumer.seek(partition, first.offset if first else ends[partition])
+        while any(consumer.position(p) < end for p, end in ends.items()):
+            fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
+            if not fetched:
+                raise ServiceUnavailable(
+                    f"Kafka at {kafka}: no record of topic {topic!r} within {ANSWER_MS / 1000:g} s; see its log"
+                )
+            for partition, some in fetched.items():
+                if kept := [record for record in some if record.offset < ends[partition]]:
+                    yield partition, kept
 
 
 def result_times(kafka: str, topic: str, partitions: int, since: float, sign_in: SignIn = OPEN) -> list[int]:
@@ -177,21 +179,11 @@ def read_facts(
     kafka: str, where: TopicPartition, offset: int, schema: pa.Schema, sign_in: SignIn = OPEN
 ) -> dict[str, Any]:
     """The metadata of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
-    with broker_errors(kafka, f"reading topic {where.topic!r}"):
-        consumer = KafkaConsumer(
-            bootstrap_servers=kafka,
-            bootstrap_timeout_ms=ANSWER_MS,
-            enable_auto_commit=False,
-            metrics_enabled=False,
-            **sign_in.client(),
-        )
-        try:
-            consumer.assign([where])
-            consumer.seek(where, offset)
-            for some in consumer.poll(timeout_ms=ANSWER_MS, max_records=1).values():
-                return frames.decode(some[0].value, schema)[1]
-        finally:
-            consumer.close()
+    with _consumer(kafka, sign_in, f"reading topic {where.topic!r}") as consumer:
+        consumer.assign([where])
+        consumer.seek(where, offset)
+        for some in consumer.poll(timeout_ms=ANSWER_MS, max_records=1).values():
+            return frames.decode(some[0].value, schema)[1]
     raise ServiceUnavailable(f"Kafka at {kafka}: no record {offset} of topic {where.topic!r} within {ANSWER_MS} ms")
 
 

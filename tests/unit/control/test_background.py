@@ -4,38 +4,25 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from unittest import mock
 
-import psutil
 import pytest
+from small_jobs import file_of
 from small_live import live_job
 
 from keyshift.control import background
+from keyshift.control import client as client_module
 from keyshift.control.api import make_app
 from keyshift.control.background import start
 from keyshift.control.client import Client, await_end, followed, stopped
-from keyshift.control.files import FORMAT, JobFile, Jobs, last_line
+from keyshift.control.files import FORMAT, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
-
-
-def file_of(name, pid=None, **more):
-    """That of this process, or of one that is gone."""
-    pid = pid or os.getpid()
-    created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 1.0
-    known = {"url": "http://127.0.0.1:9", "token": "t", "workload": "keycount", "strategy": "fluid", "log": "nowhere"}
-    return JobFile(name=name, pid=pid, created=created, **(known | more))
-
-
-@pytest.fixture
-def gone():
-    """The number of a process that has ended."""
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
 
 
 @pytest.fixture
@@ -145,7 +132,7 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
     with live_job(monkeypatch, live_spec(SMALL)) as job:
         listener = listen()
         server = Server(make_app(job, "secret"), listener)
-        known = file_of("one", url=url_of(listener), token="secret")
+        known = file_of("one", url=url_of(listener))
         client = Client(known)
         with pytest.raises(BadInput, match="job one: the job's token is needed"):
             Client(known.model_copy(update={"token": "other"})).status()
@@ -228,8 +215,20 @@ def test_a_second_job_on_the_same_port_is_refused_and_changes_nothing(jobs, monk
     assert not started and jobs.all() == []
 
 
-def test_the_end_of_a_process_is_waited_for(gone):
+def test_the_end_of_a_process_is_waited_for(gone, monkeypatch):
     await_end(file_of("one", gone))
+    monkeypatch.setattr(client_module, "END_S", 0.0)
+    with pytest.raises(ServiceUnavailable, match=f"process {os.getpid()} of job one did not end; its log is nowhere"):
+        await_end(file_of("one"))
+
+
+def test_a_stop_without_a_verdict_is_not_waited_for_longer_than_is_said(monkeypatch):
+    never = threading.Event()
+    job = mock.Mock(**{"status.return_value": {"state": "stopping"}, "stop.side_effect": lambda: never.wait(60)})
+    monkeypatch.setattr(client_module, "LOOK_S", 0.01)
+    with pytest.raises(TimeoutError):
+        stopped(job, print, within_s=0.1)
+    never.set()
 
 
 def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jobs, gone):

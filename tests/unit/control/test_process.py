@@ -4,16 +4,16 @@ import threading
 from unittest import mock
 
 import pytest
+from small_jobs import file_of
 
 from keyshift.control import process
-from keyshift.control.files import JobFile, Jobs
+from keyshift.control.files import Jobs
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
 from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
 TOLD = {"name": NAME, "values": VALUES, "profile": None, "own": {}, "token": "t", "resume": False, "take_over": False}
-FILE = {"url": "http://here:1", "token": "t", "pid": 1, "created": 0.0, "workload": "keycount", "strategy": "fluid"}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
     jobs.journal(NAME).drop()
     after = entry("second")
-    jobs.write(JobFile(name=NAME, log="/dev/null", **FILE))
+    jobs.write(file_of(NAME))
     after.keep({"run_id": "second"})
     with pytest.raises(BadInput, match="another one has its name"):
         before.keep({"run_id": "first"})

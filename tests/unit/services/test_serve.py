@@ -11,7 +11,8 @@ from typing import NoReturn
 
 import pytest
 import urllib3
-from minio.error import S3Error
+from small_bucket import Bucket as Client
+from small_bucket import s3_error
 from typer.testing import CliRunner
 
 from keyshift.endpoints import Endpoints
@@ -159,46 +160,26 @@ def test_a_data_folder_that_cannot_be_made_is_named(container: Path, monkeypatch
         become("zookeeper", "--data", str(container / "file"), monkeypatch=monkeypatch)
 
 
-class FakeMinio:
-    """Fails as it is told, then has buckets."""
-
-    def __init__(self, *failures: Exception) -> None:
-        self.failures = list(failures)
-        self.buckets: set[str] = set()
-
-    def bucket_exists(self, name: str) -> bool:
-        if self.failures:
-            raise self.failures.pop(0)
-        return name in self.buckets
-
-    def make_bucket(self, name: str) -> None:
-        self.buckets.add(name)
-
-
-def results_of(client: FakeMinio) -> Bucket:
+def results_of(client: Client) -> Bucket:
     made = Bucket(Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results"))
     made._client = client  # type: ignore[assignment]
     return made
 
 
-def s3_error(code: str) -> S3Error:
-    return S3Error(response=None, code=code, message=code, resource=None, request_id=None, host_id=None)  # type: ignore[arg-type]
-
-
 def test_the_bucket_is_made_once_the_server_answers_and_then_left_alone() -> None:
-    client = FakeMinio(urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized"))
+    client = Client(failures=[urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized")])
     assert serve.await_bucket(results_of(client), DEADLINE_S) is True
     assert client.buckets == {"results"}
     assert serve.await_bucket(results_of(client), DEADLINE_S) is False
 
 
 def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadline() -> None:
-    refusing = FakeMinio(s3_error("SignatureDoesNotMatch"))
+    refusing = Client(failures=[s3_error("SignatureDoesNotMatch")])
     with pytest.raises(
         ServiceUnavailable, match=r"'results' .*store:9000 refused the credentials \(SignatureDoesNotMatch\): check"
     ):
         serve.await_bucket(results_of(refusing), DEADLINE_S)
-    silent = FakeMinio(*[urllib3.exceptions.ProtocolError("no route")] * 9)
+    silent = Client(failures=[urllib3.exceptions.ProtocolError("no route")] * 9)
     with pytest.raises(
         ServiceUnavailable, match=r"'results' .*store:9000 does not answer \(ProtocolError\).*\(tried for 0 s\)"
     ):

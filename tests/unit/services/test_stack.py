@@ -104,15 +104,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         Stack(tmp_path / "file" / "home").up()
 
 
-def test_a_private_file_is_replaced_whole_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    file = tmp_path / "secret.json"
-    for text in ("first", "second"):
-        folders.write_whole(file, text)
-        assert file.read_text() == text
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path: Path) -> None:
     said: list[str] = []
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=1):
@@ -606,12 +597,10 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     assert not stack.running()
 
 
-def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path: Path) -> None:
+def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path: Path, gone: int) -> None:
     stack = Counted(tmp_path)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
     with stack.used():
-        (tmp_path / "users" / f"{gone.pid}-dead").write_text(json.dumps({"pid": gone.pid, "created": 1.0}))
+        (tmp_path / "users" / f"{gone}-dead").write_text(json.dumps({"pid": gone, "created": 1.0}))
     assert not stack.running()
 
 
