@@ -43,7 +43,7 @@ class SoakJob:
         self.run_id = ""
 
     def start(self, say: Say) -> None:
-        """Returns when it is ready and has a snapshot."""
+        """Start the job; returns when it is ready and has a snapshot."""
         self._begun(*background.start(self._values, say, NAME, profile=self._profile))
         if not wait_until(lambda: self.status().get("snapshots"), RECOVER_S):
             raise Unanswered(f"no snapshot within {RECOVER_S:g} s")
@@ -58,18 +58,18 @@ class SoakJob:
         return self._file is not None and self._jobs.alive(self._file)
 
     def status(self) -> Status:
-        """Raises KeyshiftError, with how it ended, if it does not run any more; Unanswered."""
+        """Ask for its status. Raises KeyshiftError, with how it ended, if it does not run any more; Unanswered."""
         told = self._asked(lambda client: client.status())
         if told["state"] == "failed":
             raise KeyshiftError(f"the job has failed: {told['why']}")
         return told
 
     def plan(self, strategy: str, slots: int) -> None:
-        """Raises BadInput, or KeyshiftError if a service is away."""
+        """Ask for a migration. Raises BadInput, or KeyshiftError if a service is away."""
         self._asked(lambda client: client.do(Plan(strategy=strategy, target=slots)))
 
     def fault(self, fault: str) -> None:
-        """As ``plan``."""
+        """Ask for a fault. Raises as ``plan``."""
         self._asked(lambda client: client.do(InjectFault(fault=fault)))
 
     def _asked(self, ask: Callable[[Client], Status]) -> Status:
@@ -91,7 +91,7 @@ class SoakJob:
         self._begun(*background.resume(NAME, lambda line: None))
 
     def settle(self, lasts_s: float) -> Status:
-        """Its status when it has got over what happened, and lasts so long: it runs, has results, moves nothing.
+        """Wait until it has got over what happened, which lasts so long, and runs, has results and moves nothing.
 
         Raises Unanswered.
         """
@@ -121,7 +121,9 @@ class SoakJob:
         return None
 
     def stop(self, within_s: float, say: Say) -> Status:
-        """Its last status, with the verdict, when its process is gone. Raises Unanswered if that takes too long."""
+        """Stop the job; returns its last status, with the verdict, when its process is gone. Raises Unanswered if that
+        takes too long.
+        """
         assert self._file is not None
         try:
             told = stopped(Client(self._file), say, within_s)
@@ -131,7 +133,7 @@ class SoakJob:
         return told
 
     def end(self) -> None:
-        """Whatever it does, its process ends. What it could go on from stays."""
+        """End its process, whatever it does. What it could go on from stays."""
         if self._file is None or not self.alive:
             return
         with contextlib.suppress(ProcessLookupError):

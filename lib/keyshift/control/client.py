@@ -38,7 +38,7 @@ class Client:
         return self._asked("GET", "/status")
 
     def stop(self) -> dict[str, Any]:
-        """Its status with the verdict, however long that takes."""
+        """Stop the job and return its status with the verdict, however long that takes."""
         return self._asked("POST", "/stop", timeout=None)
 
     def do(self, command: Command) -> dict[str, Any]:
@@ -58,8 +58,8 @@ class Client:
 
 
 def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """The migration that ``do`` has answered with, as it is when it is over. Raises MigrationFailed if not all of the
-    state came where it should.
+    """Wait until the migration that ``do`` has answered with is over, and return it. Raises MigrationFailed if not all
+    of the state came where it should.
     """
     which = migration["stage"], migration["number"]
 
@@ -73,7 +73,7 @@ def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, A
 
 
 def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -> dict[str, Any]:
-    """The status when it is ``over``; each phase until then is said once."""
+    """Wait until the status is ``over``, and return it; each phase until then is said once."""
     phase = None
     while True:
         told = client.status()
@@ -86,7 +86,7 @@ def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -
 
 
 def stopped(client: Client, say: Say, within_s: float | None = None) -> dict[str, Any]:
-    """Stop the job; its status with the verdict. The job goes on to stop if this is interrupted.
+    """Stop the job and return its status with the verdict. The job goes on to stop if this is interrupted.
 
     Raises TimeoutError if there is no verdict after about ``within_s`` seconds; without it, this may take for ever.
     """
@@ -109,7 +109,7 @@ def stopped(client: Client, say: Say, within_s: float | None = None) -> dict[str
 
 
 def await_end(job: JobFile) -> None:
-    """Until its process is gone. Raises ServiceUnavailable if that takes too long."""
+    """Wait until the process of the job is gone. Raises ServiceUnavailable if that takes too long."""
     with contextlib.suppress(psutil.NoSuchProcess):
         try:
             psutil.Process(job.pid).wait(END_S)

@@ -57,7 +57,7 @@ ALL, LEFTOVERS, NOTHING = REMAINS = "all that it goes on from", "leftovers", "no
 
 
 class Jobs:
-    """Those of one state folder."""
+    """The jobs in the background of one state folder."""
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = state_folder(home)
@@ -65,12 +65,15 @@ class Jobs:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Inside, nobody else gives a job its name."""
+        """Hold the lock under which jobs get their names: inside, no other process names one."""
         with locked(self._folder / ".lock", "keyshift job start", silent, LOCK_S):
             yield
 
     def free_name(self, wanted: str, workload: str) -> str:
-        """``wanted``, or one made of the workload's. Raises BadInput if it is none, or belongs to a job that runs."""
+        """Return ``wanted``, or a name made of the workload's.
+
+        Raises BadInput if ``wanted`` is no name, or belongs to a job that runs or of which something is left.
+        """
         if not wanted:
             numbers = (f"{workload}-{number}" for number in range(1, 1_000_000))
             return next(name for name in numbers if not self._path(name).exists())
@@ -83,27 +86,27 @@ class Jobs:
         return wanted
 
     def write(self, job: JobFile) -> None:
-        """Keep it, readable for its owner alone."""
+        """Write the file of a job, readable for its owner alone."""
         write_whole(self._path(job.name), job.model_dump_json())
 
     def read(self, name: str) -> JobFile | None:
-        """The job of this name, None if there is none."""
+        """Return the job of this name; None if there is none, or its file is damaged."""
         try:
             return JobFile.model_validate_json(self._path(name).read_text())
         except (OSError, ValidationError):
             return None
 
     def remove(self, name: str) -> None:
-        """Of a job of which nothing is left; safe to call twice."""
+        """Forget a job of which nothing is left; safe to call twice."""
         self.journal(name).drop()
         self._path(name).unlink(missing_ok=True)
 
     def journal(self, name: str) -> "Journal":
-        """What is known of what the job made."""
+        """Return the files that say what can be continued, or is to be deleted, of the job of this name."""
         return Journal(self._folder, name)
 
     def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
-        """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on.
+        """Find the job of this name, or whose run's id begins so, and its journal. Raises BadInput if it cannot go on.
 
         ``take_over``: even if its process lives.
         """
@@ -133,20 +136,20 @@ class Jobs:
             raise BadInput(f"job {job.name} runs, process {job.pid}: {what}; {stop}{remedy}")
 
     def all(self) -> list[JobFile]:
-        """In the order of their names, those that have ended without being stopped, too."""
+        """All jobs in the order of their names, also those that have ended without being stopped."""
         names = sorted(path.stem for path in self._folder.glob("*.json"))
         return [job for name in names if (job := self.read(name))]
 
     def running(self) -> list[JobFile]:
-        """Whose processes live."""
+        """The jobs whose processes live."""
         return [job for job in self.all() if self.alive(job)]
 
     def alive(self, job: JobFile) -> bool:
-        """Whether its process lives."""
+        """Whether the process of the job lives."""
         return processes.find(self._path(job.name)) is not None
 
     def ended(self, job: JobFile) -> Ended:
-        """Of one whose process is gone."""
+        """How a job ended whose process is gone."""
         why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
         return Ended(why, *self.journal(job.name).remains())
 
@@ -177,9 +180,9 @@ class Journal:
         self._path, self._leftovers = folder / f"{name}.journal", folder / f"{name}.leftovers"
 
     def expect(self, known: dict[str, Any]) -> None:
-        """Something of the job is made from now on, and nothing can go on with it yet; to be called by its process.
+        """Write down what is ``known`` of what the job makes from now on, to find and delete that.
 
-        ``known``: what is needed to find and delete it.
+        Nothing can go on with the job yet. Its own process calls this.
         """
         write_whole(self._leftovers, json.dumps({"format": FORMAT} | known))
 
@@ -189,27 +192,27 @@ class Journal:
         self._leftovers.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing goes on with the job from now on: what is left of it is to be deleted. Needs no room on the disk."""
+        """Let nothing go on with the job from now on: what is left is to be deleted. Needs no room on the disk."""
         with contextlib.suppress(FileNotFoundError):
             self._path.replace(self._leftovers)
 
     def drop(self) -> None:
-        """Nothing is left of the job; safe to call twice."""
+        """Forget what was known: nothing is left of the job. Safe to call twice."""
         for path in (self._path, self._leftovers):
             path.unlink(missing_ok=True)
 
     def read(self) -> dict[str, Any] | None:
-        """What was kept last; None if nothing was, or it cannot be read."""
+        """Return what was kept last; None if nothing was, or it cannot be read."""
         return _read(self._path)
 
     def require(self) -> dict[str, Any]:
-        """What was kept last. Raises BadInput if nothing was, or it cannot be read."""
+        """Return what was kept last. Raises BadInput if nothing was, or it cannot be read."""
         if (journal := self.read()) is None:
             raise BadInput(f"job {self._name}: {self._path} is not there any more, so nothing can go on with it")
         return journal
 
     def left(self) -> dict[str, Any] | None:
-        """What is known of what the job may have left: what was kept, or what was expected. None if that is nothing.
+        """Return what is known of what the job may have left: what was kept, or what was expected; None for nothing.
 
         Raises BadInput if that cannot be read.
         """
@@ -225,7 +228,7 @@ class Journal:
         return None
 
     def remains(self) -> tuple[str, str]:
-        """What remains of the job when its process is gone, one of ``REMAINS``, and how to go on."""
+        """Say what remains of the job when its process is gone, one of ``REMAINS``, and how to go on."""
         forget = f"`keyshift job forget {self._name}` deletes"
         if self.read():
             return ALL, f"`keyshift resume {self._name}` goes on with it, {forget} it"

@@ -21,7 +21,7 @@ from keyshift.wire.savepoint import SavepointStore
 
 
 def forget(name: str, say: Say) -> list[str]:
-    """What was deleted of the job ``name``.
+    """Delete all that is left of the job ``name``; returns what was deleted, in words.
 
     Raises BadInput, with nothing changed, if there is no such job or it runs. Else nothing goes on with it from then
     on. Raises ServiceUnavailable if something could not be deleted: that is tried when this is called once more.

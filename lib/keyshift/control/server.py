@@ -27,13 +27,13 @@ def listen(port: int = 0, host: str = LOOPBACK) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a server on it can be reached."""
+    """The address at which a server on ``listener`` can be reached."""
     host, port = listener.getsockname()[:2]
     return f"http://{host}:{port}"
 
 
 class _Connection(H11Protocol):
-    """One that is closed if there are too many, or if nothing is asked: uvicorn has no deadline for a slow head.
+    """A connection that is closed if there are too many, or if nothing is asked: uvicorn has no deadline for that.
 
     (Its ``limit_concurrency`` counts only whoever has asked.)
     """
@@ -64,7 +64,7 @@ class _Connection(H11Protocol):
 
 
 class Server:
-    """From its making to ``stop``."""
+    """Serves ``app`` on ``listener`` in a thread of its own, until ``stop``."""
 
     def __init__(self, app: FastAPI, listener: socket.socket) -> None:
         config = uvicorn.Config(
@@ -83,6 +83,6 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
-        """When the answers under way are given."""
+        """End the server when the answers under way are given."""
         self._server.should_exit = True
         self._thread.join()

@@ -60,14 +60,14 @@ class WatchedJob:
         self.history, self.manifest = history, None
 
     def look(self) -> dict[str, Any]:
-        """Its status now, which goes into the history. Raises ServiceUnavailable if it does not answer."""
+        """Return its status now, which goes into the history. Raises ServiceUnavailable if it does not answer."""
         status = self._client().status()
         if status["stages"]:
             self.history.add(status)
         return status
 
     def do(self, command: Command) -> None:
-        """Raises BadInput if the job refuses it."""
+        """Have the job carry out ``command``. Raises BadInput if the job refuses it."""
         client = self._client()
         self.history.mark(str(command))
         client.do(command)

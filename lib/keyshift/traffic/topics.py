@@ -75,7 +75,7 @@ def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
 
 
 def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
-    """Until nobody has written into ``topic`` for ``SILENCE_S``. Raises RunsElsewhere if somebody goes on."""
+    """Wait until nobody has written into ``topic`` for ``SILENCE_S``. Raises RunsElsewhere if somebody goes on."""
     with _looking(kafka, topic, partitions, sign_in) as (consumer, assigned):
         ends, since, begin = None, time.monotonic(), time.monotonic()
         while time.monotonic() - since < SILENCE_S:
@@ -139,8 +139,9 @@ def _consumer(kafka: str, sign_in: SignIn, doing: str, **more: Any) -> Iterator[
 def records(
     kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN, since: float | None = None
 ) -> Iterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-    """What is in ``topic`` at the time of the call, those of a partition in their order. ``since``: what was written
-    then or later, in seconds since the epoch.
+    """Read what is in ``topic`` at the time of the call, records of a partition in their order.
+
+    ``since``: only what was written then or later, in seconds since the epoch.
 
     Raises ServiceUnavailable if the broker does not answer.
     """
@@ -196,7 +197,7 @@ def read_topic(
     sign_in: SignIn = OPEN,
     stage: KeyedStage | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The events and the frames in ``topic`` at the time of the call.
+    """Read the events and the frames that are in ``topic`` at the time of the call.
 
     What is stale (see ``keyshift.model.frames``) is left out. Events: columns router, offset, position and those of
     ``schema``, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
@@ -238,7 +239,7 @@ def read_topic(
 def count(
     kafka: str, topic: str, schema: pa.Schema, partitions: int, stages: Sequence[KeyedStage], sign_in: SignIn = OPEN
 ) -> Offered:
-    """What is in ``topic`` of a source now, but for what is stale (see ``keyshift.model.frames``).
+    """Count what is in ``topic`` of a source now, but for what is stale (see ``keyshift.model.frames``).
 
     In little memory, however long the topic is. Raises as ``read_topic``.
     """
