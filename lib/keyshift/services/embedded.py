@@ -81,23 +81,23 @@ class EmbeddedService:
     """``service`` as a process that outlives us, on some of ``ports``."""
 
     def __init__(self, service: Service, ports: Ports) -> None:
-        self.service, self._ports = service, ports
-        self.name, self.title = service.name, service.title
+        self._service, self._ports = service, ports
+        self.name, self.title, self.log, self.pid_file = service.name, service.title, service.log, service.pid_file
 
     @property
     def process(self) -> psutil.Process | None:
         """Its process, None if none lives."""
-        return processes.find(self.service.pid_file)
+        return processes.find(self.pid_file)
 
     @property
     def address(self) -> str:
         """Where clients find it, or would find it: host:port."""
-        return f"{HOST}:{self._ports.of_clients(self.service)}"
+        return f"{HOST}:{self._ports.of_clients(self._service)}"
 
     def used_ports(self) -> list[int]:
         """The ports of its last start."""
         saved = self._ports.saved()
-        return [saved[name] for name in self.service.default_ports if name in saved]
+        return [saved[name] for name in self._service.default_ports if name in saved]
 
     def start(self, say: Say, cancel: threading.Event) -> None:
         """Start it, and end a process of it that is unwell before; returns when it is well.
@@ -105,7 +105,7 @@ class EmbeddedService:
         Raises ServiceUnavailable, with the last lines of its log, if it does not become well; Cancelled once ``cancel``
         is set.
         """
-        service = self.service
+        service = self._service
         program = service.fetch(say, cancel)
         if cancel.is_set():
             raise Cancelled
@@ -146,17 +146,17 @@ class EmbeddedService:
                 pid = process.pid
             except psutil.NoSuchProcess:
                 state, since_s = "stopped", None
-        return ServiceStatus(self.name, state, self.address, pid, since_s, rss_mib, self.service.log)
+        return ServiceStatus(self.name, state, self.address, pid, since_s, rss_mib, self.log)
 
     def _problem(self, deadline_s: float, cancel: threading.Event | None = None) -> str | None:
         """Wait until the service is well: None. Else what is wrong: it died, or was not well within the deadline."""
-        port = self._ports.of_clients(self.service)
+        port = self._ports.of_clients(self._service)
         problem: str | None = None
 
         def decided() -> bool:
             nonlocal problem
             process = self.process
-            problem = _problem_now(self.service, process, port)
+            problem = _problem_now(self._service, process, port)
             return problem is None or process is None or (cancel is not None and cancel.is_set())
 
         return problem if wait_until(decided, deadline_s, 0.2) else f"{problem}, for {deadline_s:.0f} s"

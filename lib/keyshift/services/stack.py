@@ -127,7 +127,7 @@ class Stack:
         for service in self._services:
             state, problem = service.state(PATIENCE_S)
             if state != "running":
-                reason = f" ({problem}; log: {service.service.log})" if problem else ""
+                reason = f" ({problem}; log: {service.log})" if problem else ""
                 raise ServiceUnavailable(
                     f"{service.title} at {service.address} is {state}{reason}; start it with `keyshift up`"
                 )
@@ -199,7 +199,7 @@ class Stack:
         ports = [port for service in alive for port in service.used_ports()]
         free = wait_until(lambda: all(map(is_free, ports)), 5.0, 0.05)
         for service in services:
-            service.service.pid_file.unlink(missing_ok=True)
+            service.pid_file.unlink(missing_ok=True)
         if not free:
             say(f"ports still taken, by somebody else: {', '.join(str(port) for port in ports if not is_free(port))}")
 

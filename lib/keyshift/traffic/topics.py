@@ -207,21 +207,15 @@ def read_topic(
     """
     tables = [(schema if stage is None else stage.events).empty_table()]
     seen = [np.empty((0, 6), np.int64)]
-    newest = [frames.FIRST_EPOCH] * partitions
-    for partition, some in records(kafka, topic, partitions, sign_in):
+    for router, some in _valid_frames(kafka, topic, schema, partitions, sign_in):
         batches: list[pa.RecordBatch] = []
         rows_seen: list[tuple[int, int, int, int, int, int]] = []
-        router = partition.partition
-        for record in some:
-            batch, meta = frames.decode(record.value, schema)
-            epoch, rows = frames.epoch_of(meta), -1
-            if epoch < newest[router]:
-                continue
-            newest[router] = epoch
-            if before is None or record.offset < before[router]:
+        for offset, epoch, batch, meta in some:
+            rows = -1
+            if before is None or offset < before[router]:
                 batches.append((batch if stage is None else stage.mapped(batch)).replace_schema_metadata(None))
                 rows = batches[-1].num_rows
-            rows_seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
+            rows_seen.append((router, offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
         # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
         tables.append(pa.Table.from_batches(batches, tables[0].schema).combine_chunks())
         seen.append(np.array(rows_seen, np.int64).reshape(-1, 6))
@@ -236,6 +230,21 @@ def read_topic(
     return events, all_frames
 
 
+def _valid_frames(
+    kafka: str, topic: str, schema: pa.Schema, partitions: int, sign_in: SignIn
+) -> Iterator[tuple[int, list[tuple[int, int, pa.RecordBatch, dict[str, Any]]]]]:
+    """Frames that are not stale, some of one router at a time: offset, epoch, events and metadata of each."""
+    newest = [frames.FIRST_EPOCH] * partitions
+    for partition, some in records(kafka, topic, partitions, sign_in):
+        router, valid = partition.partition, []
+        for record in some:
+            batch, meta = frames.decode(record.value, schema)
+            if (epoch := frames.epoch_of(meta)) >= newest[router]:
+                newest[router] = epoch
+                valid.append((record.offset, epoch, batch, meta))
+        yield router, valid
+
+
 def count(
     kafka: str, topic: str, schema: pa.Schema, partitions: int, stages: Sequence[KeyedStage], sign_in: SignIn = OPEN
 ) -> Offered:
@@ -245,19 +254,13 @@ def count(
     """
     events, due = [0] * partitions, 0
     begins: list[list[tuple[int, int]]] = [[] for _ in range(partitions)]
-    for partition, some in records(kafka, topic, partitions, sign_in):
-        known, batches = begins[partition.partition], []
-        for record in some:
-            batch, meta = frames.decode(record.value, schema)
-            epoch = frames.epoch_of(meta)
-            newest = known[-1][1] if known else 0
-            if epoch > newest:
-                known.append((record.offset, epoch))
-            if epoch >= newest:
-                batches.append(batch.replace_schema_metadata(None))
-        [batch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches() or [None]
-        if batch is not None:
-            events[partition.partition] += batch.num_rows
+    for router, some in _valid_frames(kafka, topic, schema, partitions, sign_in):
+        for offset, epoch, *_ in some:
+            if not begins[router] or epoch > begins[router][-1][1]:
+                begins[router].append((offset, epoch))
+        batches = [batch.replace_schema_metadata(None) for *_, batch, _ in some]
+        for batch in pa.Table.from_batches(batches, schema).combine_chunks().to_batches():
+            events[router] += batch.num_rows
             due += results_due(stages, batch)
     return Offered(events, due, tuple(map(tuple, begins)))
 
