@@ -192,10 +192,7 @@ def test_a_start_that_is_interrupted_ends_the_job(jobs, monkeypatch):
 @pytest.mark.parametrize(
     ("values", "more", "words"),
     [
-        ({"strategy": "fluit"}, {}, "did you mean 'fluid'"),
         ({"fault": "kill:slot@3"}, {}, "fault is of a run with a scenario"),
-        ({"slots_max": 500}, {}, "slots_max = 500: more slots than key groups"),
-        ({}, {"profile": "locall"}, "did you mean 'local'"),
         ({}, {"name": "A b"}, "name = 'A b'"),
     ],
 )
