@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from keyshift.control.client import LOOK_S, Client
 from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
@@ -22,8 +24,23 @@ from keyshift.place.profile import load_profile
 from keyshift.progress import Say
 from keyshift.services.jars import require_java
 
-RELEASE = b"release\n"
+RELEASE = b"release\n"  # what the process is told when whoever has started it knows that the job is ready
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
+
+
+class Order(BaseModel):
+    """What the process of a job is told first, as a line of JSON on its standard input."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    name: str
+    values: dict[str, Any]  # of the spec
+    profile: str | None
+    own: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.own``
+    resume: bool = False  # go on with the job of this name
+    take_over: bool = False  # ... even if its process seems to live
+    token: str = Field(default="", repr=False)
+    socket: int = -1  # an inherited file descriptor that listens
 
 
 def start(
@@ -34,7 +51,7 @@ def start(
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
     ends, too, if this is interrupted.
     """
-    return _begun(Jobs(), values, say, name, port, profile, own=None)
+    return _begun(Jobs(), Order(name=name, values=dict(values), profile=profile), say, port)
 
 
 def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
@@ -46,29 +63,21 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
     """
     jobs = Jobs()
     job, journal = jobs.resumable(run, take_over)  # and once more when nobody else can resume it
-    given = journal["values"], say, job.name, port, journal["profile"], journal.get("own", {})
-    return _begun(jobs, *given, take_over)
+    given = {name: journal[name] for name in ("values", "profile", "own") if name in journal}
+    return _begun(jobs, Order(name=job.name, **given, resume=True, take_over=take_over), say, port)
 
 
-def _begun(
-    jobs: Jobs,
-    values: Mapping[str, Any],
-    say: Say,
-    name: str,
-    port: int,
-    profile: str | None,
-    own: Parcels | None,
-    take_over: bool = False,
-) -> tuple[JobFile, dict[str, Any]]:
-    """``own``: what a job that goes on was given of a notebook's cells; None: the job is new."""
-    resume = own is not None
-    define_own(own or {})
-    spec, place = live_spec(values), load_profile(profile)
-    own = own if resume else own_parcels(spec)
+def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, dict[str, Any]]:
+    define_own(order.own)
+    spec, place = live_spec(order.values), load_profile(order.profile)
+    own = order.own if order.resume else own_parcels(spec)
     place.require_cores(spec.cores)
     require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
-        name = jobs.resumable(name, take_over)[0].name if resume else jobs.free_name(name, spec.workload.name)
+        if order.resume:
+            name = jobs.resumable(order.name, order.take_over)[0].name
+        else:
+            name = jobs.free_name(order.name, spec.workload.name)
         log = jobs.home / "logs" / f"job-{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         process = _launched(listener, log)
@@ -82,11 +91,10 @@ def _begun(
             strategy=spec.strategy.name,
             log=str(log),
         )
-        config: dict[str, Any] = {"name": name, "values": dict(values), "profile": profile, "own": own}
-        config |= {"token": job.token, "resume": resume, "take_over": take_over}
+        known = {"name": name, "own": own, "token": job.token, "socket": listener.fileno()}
         with _ended_otherwise(jobs, job, process, say):
             jobs.write(job)
-            _tell(process, json.dumps(config | {"socket": listener.fileno()}).encode() + b"\n")
+            _tell(process, json.dumps(order.model_dump() | known).encode() + b"\n")
     with _ended_otherwise(jobs, job, process, say):
         told = _await_ready(job, process, log, say)
         _tell(process, RELEASE)

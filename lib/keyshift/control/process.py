@@ -1,11 +1,8 @@
 """The process of a job in the background: ``python -m keyshift.control.process``, started by ``control.background``.
 
-Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token``, ``socket``, an
-inherited file descriptor that listens, ``resume``, whether to go on with the job of this name, ``take_over``, even if
-its process seems to live, and ``own``, what the notebook that starts it has defined (``experiment.own``). The end of
-standard input before the line ``release`` means that whoever has started it is gone before the job was ready: then it
-ends.
-Progress and the last word go to standard error.
+Reads one line of JSON from standard input, an ``Order``. The end of standard input before the line ``RELEASE`` means
+that whoever has started the process is gone before the job was ready: then the process ends. Progress and the last word
+go to standard error.
 """
 
 import contextlib
@@ -18,6 +15,7 @@ import threading
 from typing import IO, Any
 
 from keyshift.control.api import make_app
+from keyshift.control.background import RELEASE, Order
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server
 from keyshift.experiment.live_spec import anywhere, live_spec
@@ -33,27 +31,32 @@ from keyshift.progress import tell
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
-RELEASE = b"release"
-
 
 def run() -> None:
     """The process, until the job has ended. Raises KeyshiftError if it dies."""
     # Unbuffered: the interpreter could not take the lock of a buffered reader away from the thread when it exits.
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
-    told, alone = json.loads(starter.readline()), threading.Event()
+    order, alone = Order.model_validate(json.loads(starter.readline())), threading.Event()
     threading.Thread(target=_obey, args=(starter, alone), name="keyshift-starter", daemon=True).start()
-    define_own(told["own"])
-    entry, labs = _Entry(told, live_spec(told["values"]), alone), list[Lab]()
+    define_own(order.own)
+    entry, labs = _Entry(order, live_spec(order.values), alone), list[Lab]()
 
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
-    resumed, take_over = entry.resumed, told["take_over"]
-    given = {"keep": entry.keep, "resumed": resumed, "take_over": take_over, "begun": entry.expect, "end": entry.end}
-    job = LiveJob(record, entry.spec, **given)
-    server = Server(make_app(job, told["token"]), socket.socket(fileno=told["socket"]))
+    resumed = entry.resumed
+    job = LiveJob(
+        record,
+        entry.spec,
+        keep=entry.keep,
+        resumed=resumed,
+        take_over=order.take_over,
+        begun=entry.expect,
+        end=entry.end,
+    )
+    server = Server(make_app(job, order.token), socket.socket(fileno=order.socket))
     try:
-        with open_job_lab(job.spec, told["profile"], tell) as lab:
+        with open_job_lab(job.spec, order.profile, tell) as lab:
             if resumed:
                 entry.require_not_stored(lab.store, job.run_id)
                 lab.require_snapshots(job.spec, job.run_id, [one["name"] for one in resumed()["snapshots"]])
@@ -73,14 +76,14 @@ class _Entry:
     it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
 
-    def __init__(self, told: dict[str, Any], spec: RunSpec, alone: threading.Event) -> None:
-        self._jobs, self._name, self.spec, self._alone = Jobs(), told["name"], spec, alone
+    def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
+        self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
         self._journal = self._jobs.journal(self._name)
-        self._given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "own": told["own"]}
-        self._given |= {"routers": spec.job.routers}
-        self.resumed = self._journal.require if told["resume"] else None
+        self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
+        self._given |= {"own": order.own, "routers": spec.job.routers}
+        self.resumed = self._journal.require if order.resume else None
         # Temporary files of a process that is gone.
-        self._before = self.resumed()["work"] if self.resumed and not told["take_over"] else ""
+        self._before = self.resumed()["work"] if self.resumed and not order.take_over else ""
         self.work = ""  # the folder of temporary files
         self._run = self.resumed()["run_id"] if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
@@ -153,7 +156,7 @@ def _last_word(job: LiveJob) -> str:
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:
     """Until it lets go."""
-    if starter.readline().strip() != RELEASE:
+    if starter.readline().strip() != RELEASE.strip():
         alone.set()
         os.kill(os.getpid(), signal.SIGTERM)
 

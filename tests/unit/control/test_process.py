@@ -7,13 +7,13 @@ import pytest
 from small_jobs import file_of
 
 from keyshift.control import process
+from keyshift.control.background import Order
 from keyshift.control.files import Jobs
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
 from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
-TOLD = {"name": NAME, "values": VALUES, "profile": None, "own": {}, "token": "t", "resume": False, "take_over": False}
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def home(monkeypatch, tmp_path):
 
 
 def entry(run):
-    found = process._Entry(TOLD, live_spec(VALUES), threading.Event())
+    found = process._Entry(Order(name=NAME, values=VALUES, profile=None), live_spec(VALUES), threading.Event())
     found.expect({"run_id": run, "token": "secret"})
     return found
 
