@@ -513,10 +513,12 @@ def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, 
     with ExitStack() as stack:
         rivals = [stack.enter_context(socket.socket()) for _ in range(times)]
         quicker, said = list(rivals), []
-        service = EmbeddedService(Listener(tmp_path, quicker), Ports(tmp_path, {}))
-        service.start(said.append, threading.Event())
-        stack.callback(service.process.kill)
+        embedded = Stack(tmp_path)
+        embedded._services = [service] = [EmbeddedService(Listener(tmp_path, quicker), Ports(tmp_path, {}))]
+        stack.callback(embedded.down)
+        embedded.restart("listener", say=said.append)
         ours = int(service.address.split(":")[1])
+        assert embedded.pid("listener") == service.process.pid
         assert not quicker
         assert ours not in {rival.getsockname()[1] for rival in rivals}
         assert processes.listens(service.process, ours)
