@@ -3,7 +3,7 @@
 In the process of the job:
 
 - ``process``: the entry point of a job in the background;
-- ``server``, ``guard``, ``api``: its HTTP server, what stands before it (token, limits), and what it answers;
+- ``server``, ``api``: its HTTP server, with token and limits, and what it answers;
 - ``metrics``: what Prometheus reads.
 
 In commands and notebooks:
