@@ -3,11 +3,13 @@
 import io
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import urllib3
 from minio import Minio
 from minio.error import MinioException, S3Error
+from tqdm.utils import CallbackIOWrapper
 from urllib3.exceptions import HTTPError
 
 from keyshift.endpoints import Endpoints
@@ -19,19 +21,6 @@ FULL = {"XMinioStorageFull", "XMinioDiskFull", "QuotaExceeded"}
 PART_BYTES = 5 << 20  # the least the minio client accepts
 CONNECT_S = 3.0
 Progress = Callable[[int], None]  # hears of so many bytes more
-
-
-class _Told(io.BytesIO):
-    """Tells ``progress`` what was read of it."""
-
-    def __init__(self, content: bytes | bytearray, progress: Progress) -> None:
-        super().__init__(content)
-        self._progress = progress
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(size)
-        self._progress(len(found))
-        return found
 
 
 class Bucket:
@@ -73,11 +62,12 @@ class Bucket:
         In one request, so that nothing stays behind if it is interrupted; ``in_parts`` takes less memory. ``progress``
         hears of each part when it is to be sent: the one before has arrived.
         """
+        told: Any = CallbackIOWrapper(progress, io.BytesIO(content))  # a file for whoever reads it
         with self._talking(f"{self._prefix}{name} cannot be written"):
             self._client.put_object(
                 self._name,
                 self._prefix + name,
-                _Told(content, progress),
+                told,
                 len(content),
                 part_size=0 if in_parts else max(len(content), PART_BYTES),
             )

@@ -33,7 +33,7 @@ CUSTOM = {"ServiceMonitor"}  # of the Prometheus operator: no schema of Kubernet
 
 
 @every_case
-def test_it_lints_without_a_warning(case: tuple[str, str | None]) -> None:
+def test_it_lints_without_a_warning(case):
     chart, name = case
     code, output, _ = call("lint", "--strict", "--kube-version", MINIMUM, chart, *values_file(chart, name))
     assert code == 0, output
@@ -47,7 +47,7 @@ def validated(manifest: str, version: str) -> None:
 
 @every_case
 @pytest.mark.parametrize("version", [MINIMUM, latest_version()])
-def test_what_it_installs_fits_the_schemas_of_kubernetes(case: tuple[str, str | None], version: str) -> None:
+def test_what_it_installs_fits_the_schemas_of_kubernetes(case, version):
     found = manifests(*case)
     templates = [pod for name, pod in pods(found) if name == "executor"]
     for manifest in [*found, *templates]:
@@ -56,7 +56,7 @@ def test_what_it_installs_fits_the_schemas_of_kubernetes(case: tuple[str, str | 
     assert found
 
 
-def test_the_schemas_refuse_a_manifest_with_a_misspelt_key() -> None:
+def test_the_schemas_refuse_a_manifest_with_a_misspelt_key():
     (policy,) = kinds(manifests("kafka"), "NetworkPolicy").values()
     wrong = json.loads(json.dumps(policy))
     wrong["spec"]["egres"] = wrong["spec"].pop("egress")
@@ -65,7 +65,7 @@ def test_the_schemas_refuse_a_manifest_with_a_misspelt_key() -> None:
 
 
 @every_case
-def test_every_pod_runs_without_privileges_on_a_read_only_root(case: tuple[str, str | None]) -> None:
+def test_every_pod_runs_without_privileges_on_a_read_only_root(case):
     found = list(pods(manifests(*case)))
     assert found
     for name, pod in found:
@@ -87,7 +87,7 @@ def test_every_pod_runs_without_privileges_on_a_read_only_root(case: tuple[str, 
 
 
 @every_case
-def test_only_drivers_and_the_test_of_their_rights_get_a_token_of_the_cluster(case: tuple[str, str | None]) -> None:
+def test_only_drivers_and_the_test_of_their_rights_get_a_token_of_the_cluster(case):
     found = manifests(*case)
     for name, pod in pods(found):
         driver = pod["metadata"]["labels"].get("app.kubernetes.io/component") == "driver" or name.endswith("-rights")
@@ -97,7 +97,7 @@ def test_only_drivers_and_the_test_of_their_rights_get_a_token_of_the_cluster(ca
 
 
 @every_case
-def test_its_rights_are_pods_of_its_own_namespace_and_nothing_else(case: tuple[str, str | None]) -> None:
+def test_its_rights_are_pods_of_its_own_namespace_and_nothing_else(case):
     found = manifests(*case)
     assert not [m["kind"] for m in found if m["kind"].startswith("Cluster")]
     for role in kinds(found, "Role").values():
@@ -112,7 +112,7 @@ def test_its_rights_are_pods_of_its_own_namespace_and_nothing_else(case: tuple[s
 
 
 @every_case
-def test_images_are_pinned(case: tuple[str, str | None]) -> None:
+def test_images_are_pinned(case):
     for name, pod in pods(manifests(*case)):
         for container in containers(pod):
             if name != "executor":  # Spark sets its image, from the profile
@@ -121,9 +121,7 @@ def test_images_are_pinned(case: tuple[str, str | None]) -> None:
 
 
 @every_case
-def test_every_container_that_we_start_says_what_it_needs_and_every_service_how_it_is(
-    case: tuple[str, str | None],
-) -> None:
+def test_every_container_that_we_start_says_what_it_needs_and_every_service_how_it_is(case):
     for name, pod in pods(manifests(*case)):
         for container in containers(pod):
             if name != "executor":  # Spark sets it
@@ -138,7 +136,7 @@ def test_every_container_that_we_start_says_what_it_needs_and_every_service_how_
 
 
 @every_case
-def test_everything_has_the_labels_that_tools_know(case: tuple[str, str | None]) -> None:
+def test_everything_has_the_labels_that_tools_know(case):
     for manifest in manifests(*case):
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == RELEASE, manifest["metadata"]["name"]
@@ -149,7 +147,7 @@ def test_everything_has_the_labels_that_tools_know(case: tuple[str, str | None])
 
 
 @every_case
-def test_selectors_find_the_pods_they_mean_and_no_helpers(case: tuple[str, str | None]) -> None:
+def test_selectors_find_the_pods_they_mean_and_no_helpers(case):
     found = manifests(*case)
     labels = {name: pod["metadata"]["labels"] for name, pod in pods(found)}
     for kind in ("Service", "PodDisruptionBudget", "StatefulSet"):
@@ -162,7 +160,7 @@ def test_selectors_find_the_pods_they_mean_and_no_helpers(case: tuple[str, str |
 
 
 @pytest.mark.parametrize("chart", ["common", *INSTALLABLE])
-def test_its_app_version_is_the_tag_of_the_image(chart: str) -> None:
+def test_its_app_version_is_the_tag_of_the_image(chart):
     declared = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
     tag = image_tag(ROOT)
     assert declared["appVersion"] == tag, f'write appVersion: "{tag}" into charts/{chart}/Chart.yaml (make lock does)'
@@ -181,7 +179,7 @@ def open_objects(schema: Any, path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("chart", ["common", *INSTALLABLE])
-def test_its_schema_refuses_keys_that_nobody_declared(chart: str) -> None:
+def test_its_schema_refuses_keys_that_nobody_declared(chart):
     schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
     # The sections of the umbrella are closed by the schemas of the charts they are for.
     sections = [f"/properties/{name}" for name in INSTALLABLE[:-1]] if chart == "keyshift" else []
@@ -189,14 +187,14 @@ def test_its_schema_refuses_keys_that_nobody_declared(chart: str) -> None:
 
 
 @pytest.mark.parametrize("chart", ["kafka", "zookeeper", "minio", "lab"])
-def test_its_schema_declares_what_its_values_list_and_nothing_more(chart: str) -> None:
+def test_its_schema_declares_what_its_values_list_and_nothing_more(chart):
     schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
     values = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
     assert set(schema["properties"]) - {"global", "common"} == set(values)
 
 
 @pytest.mark.parametrize("script", sorted(CHARTS.glob("*/files/*.py")), ids=lambda path: path.parents[1].name)
-def test_scripts_of_test_pods_are_python_and_arrive_whole(script: Any) -> None:
+def test_scripts_of_test_pods_are_python_and_arrive_whole(script):
     text = script.read_text()
     ast.parse(text)
     chart = script.parents[1].name
@@ -210,10 +208,10 @@ def test_scripts_of_test_pods_are_python_and_arrive_whole(script: Any) -> None:
 
 
 @pytest.mark.parametrize("chart", ["common", *INSTALLABLE])
-def test_it_wants_the_kubernetes_whose_schemas_it_was_checked_against(chart: str) -> None:
+def test_it_wants_the_kubernetes_whose_schemas_it_was_checked_against(chart):
     assert yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())["kubeVersion"] == f">={MINIMUM}-0"
 
 
-def test_no_file_of_a_chart_ends_up_in_the_release_without_being_meant_to() -> None:
+def test_no_file_of_a_chart_ends_up_in_the_release_without_being_meant_to():
     for chart in INSTALLABLE:
         assert "ci/" in (CHARTS / chart / ".helmignore").read_text().splitlines()

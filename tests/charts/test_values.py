@@ -1,7 +1,6 @@
 """Each value does what it says, and nothing else does; wrong ones are refused by name."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from rendering import (
     values_file,
 )
 
-from keyshift.place.profile import Services, Spark, load_profile
+from keyshift.place.profile import Profile, Services, Spark, load_profile
 
 SERVICES = ("kafka", "zookeeper", "minio")
 APP_VERSION = yaml.safe_load((CHARTS / "keyshift" / "Chart.yaml").read_text())["appVersion"]
@@ -35,6 +34,19 @@ DRIVER_ENVIRONMENT = {
     "KEYSHIFT_ACCESS_KEY": "key",
     "KEYSHIFT_SECRET_KEY": "secret",
 }
+
+
+@pytest.fixture
+def loaded(tmp_path, monkeypatch):
+    """What a driver in its pod makes of a profile."""
+
+    def loaded(raw: dict[str, Any]) -> Profile:
+        for name, value in DRIVER_ENVIRONMENT.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "profile.yaml").write_text(yaml.safe_dump(raw))
+        return load_profile(str(tmp_path / "profile.yaml"))
+
+    return loaded
 
 
 def stateful(chart: str, case: str | None = None) -> Manifest:
@@ -61,7 +73,7 @@ def secret_key(name: str, key: str) -> dict[str, Any]:
         ("minio", ["minio", "--port", "9000", "--data", "/data"]),
     ],
 )
-def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart: str, arguments: list[str]) -> None:
+def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart, arguments):
     spec = stateful(chart)["spec"]
     assert spec["replicas"] == 1
     (container,) = spec["template"]["spec"]["containers"]
@@ -74,7 +86,7 @@ def test_a_service_is_one_replica_of_our_image_told_what_to_be(chart: str, argum
 
 
 @pytest.mark.parametrize("chart", SERVICES)
-def test_data_is_in_the_pod_unless_it_shall_persist(chart: str) -> None:
+def test_data_is_in_the_pod_unless_it_shall_persist(chart):
     for case, persists in ((None, False), ("persistent", True)):
         spec = stateful(chart, case)["spec"]
         volumes = {volume["name"]: volume for volume in spec["template"]["spec"]["volumes"]}
@@ -88,7 +100,7 @@ def test_data_is_in_the_pod_unless_it_shall_persist(chart: str) -> None:
 
 
 @pytest.mark.parametrize("chart", [*SERVICES, "lab"])
-def test_policies_and_the_budget_are_there_unless_switched_off(chart: str) -> None:
+def test_policies_and_the_budget_are_there_unless_switched_off(chart):
     default = manifests("keyshift")
     for kind, name in (("NetworkPolicy", "driver" if chart == "lab" else chart), ("PodDisruptionBudget", chart)):
         assert f"{RELEASE}-{name}" in kinds(default, kind)
@@ -96,7 +108,7 @@ def test_policies_and_the_budget_are_there_unless_switched_off(chart: str) -> No
 
 
 @pytest.mark.parametrize("chart", SERVICES)
-def test_a_service_lets_in_keyshift_and_whom_the_values_name_and_asks_only_for_names(chart: str) -> None:
+def test_a_service_lets_in_keyshift_and_whom_the_values_name_and_asks_only_for_names(chart):
     ours = {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "keyshift"}}}
     for case, more in ((None, 0), ("placed", 2)):
         (policy,) = kinds(manifests(chart, case), "NetworkPolicy").values()
@@ -110,7 +122,7 @@ def test_a_service_lets_in_keyshift_and_whom_the_values_name_and_asks_only_for_n
 
 
 @pytest.mark.parametrize("chart", SERVICES)
-def test_a_pod_goes_where_the_values_say_with_the_image_they_say(chart: str) -> None:
+def test_a_pod_goes_where_the_values_say_with_the_image_they_say(chart):
     for name, pod in pods(manifests(chart, "placed")):
         spec = pod["spec"]
         assert spec["nodeSelector"] == {"keyshift/role": "services"}, name
@@ -126,7 +138,7 @@ def test_a_pod_goes_where_the_values_say_with_the_image_they_say(chart: str) -> 
 # --- minio
 
 
-def test_minio_gets_generated_credentials_or_those_of_an_existing_secret() -> None:
+def test_minio_gets_generated_credentials_or_those_of_an_existing_secret():
     for case, secret, user, password in (
         (None, f"{RELEASE}-minio", "access-key", "secret-key"),
         ("secret", "my-store", "user", "password"),
@@ -141,7 +153,7 @@ def test_minio_gets_generated_credentials_or_those_of_an_existing_secret() -> No
     assert {key: len(value) > 15 for key, value in data.items()} == {"access-key": True, "secret-key": True}
 
 
-def test_the_bucket_is_made_at_every_start() -> None:
+def test_the_bucket_is_made_at_every_start():
     (container,) = stateful("minio", "secret")["spec"]["template"]["spec"]["containers"]
     assert container["lifecycle"]["postStart"]["exec"]["command"] == ["/opt/keyshift/entrypoint", "bucket"]
     env = environment(container)
@@ -150,7 +162,7 @@ def test_the_bucket_is_made_at_every_start() -> None:
     assert list(env).index("MINIO_ROOT_PASSWORD") < list(env).index("KEYSHIFT_SECRET_KEY"), "else it is not expanded"
 
 
-def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted() -> None:
+def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted():
     for case, annotated, monitored in ((None, 0, 0), ("metrics", 1, 0), ("servicemonitor", 1, 1)):
         found = manifests("minio", case)
         pod = one(found, "StatefulSet", f"{RELEASE}-minio")["spec"]["template"]
@@ -165,9 +177,7 @@ def test_prometheus_is_told_where_to_scrape_minio_only_if_wanted() -> None:
 # --- lab
 
 
-def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(loaded):
     default, found = manifests("keyshift"), manifests("lab", "control")
     name = f"{RELEASE}-control"
     for kind in ("Service", "Secret", "ServiceMonitor"):
@@ -194,26 +204,18 @@ def test_a_job_can_be_reached_from_other_pods_only_if_wanted_and_with_a_token(
     driver = one(found, "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]
     assert [port["port"] for port in driver[1]["ports"]] == [8888, 9100]
     raw, _ = profile_files(found)
-    for variable, value in DRIVER_ENVIRONMENT.items():
-        monkeypatch.setenv(variable, value)
-    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(raw))
-    control = load_profile(str(tmp_path / "profile.yaml")).control
+    control = loaded(raw).control
     assert (control.listen, control.port) == ("10.0.0.7", 9100)
 
 
-def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(loaded):
     raw, executor = profile_files(manifests("keyshift"))
     assert set(raw) == {"services", "spark"}
     assert set(raw["services"]) == set(Services.model_fields)
     assert set(raw["spark"]) == set(Spark.model_fields) - {"python", "conf", "sockets"}  # the image has them, or none
     writable = [mount["mountPath"] for mount in executor["spec"]["containers"][0]["volumeMounts"]]
     assert Spark().sockets in writable, "executors must be able to make the sockets of their Python workers"
-    for name, value in DRIVER_ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "profile.yaml").write_text(yaml.safe_dump(raw))
-    profile = load_profile(str(tmp_path / "profile.yaml"))
+    profile = loaded(raw)
     endpoints, spark = profile.endpoints(), profile.spark
     assert (endpoints.kafka, endpoints.zookeeper) == (f"{RELEASE}-kafka:9092", f"{RELEASE}-zookeeper:2181")
     assert (endpoints.minio, endpoints.bucket, endpoints.secure) == (f"{RELEASE}-minio:9000", "keyshift", False)
@@ -224,7 +226,7 @@ def test_the_profile_has_exactly_the_keys_that_are_agreed_and_loads(
     assert spark.options()["spark.kubernetes.executor.disableConfigMap"] == "true"
 
 
-def test_the_profile_says_what_the_values_say() -> None:
+def test_the_profile_says_what_the_values_say():
     raw, _ = profile_files(manifests("lab", "placed"))
     assert raw["services"] == {
         "kafka": "kafka.example:9092",
@@ -243,7 +245,7 @@ def test_the_profile_says_what_the_values_say() -> None:
     assert spark["conf"]["spark.executor.extraJavaOptions"] == "-Xlog:gc"
 
 
-def test_the_driver_finds_profile_credentials_and_itself_where_it_looks() -> None:
+def test_the_driver_finds_profile_credentials_and_itself_where_it_looks():
     jupyter = stateful("lab", "alone")["spec"]["template"]
     (batch,) = kinds(manifests("lab", "batch"), "Job").values()
     for pod in (jupyter, batch["spec"]["template"]):
@@ -259,7 +261,7 @@ def test_the_driver_finds_profile_credentials_and_itself_where_it_looks() -> Non
         assert pod["spec"]["serviceAccountName"] == f"{RELEASE}-driver"
 
 
-def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_names_where_they_are_mounted() -> None:
+def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_names_where_they_are_mounted():
     found = manifests("lab", "secured")
     raw, executor = profile_files(found)
     assert (raw["services"]["kafka_sasl"], raw["services"]["kafka_tls"]) == ("SCRAM-SHA-512", True)
@@ -285,7 +287,7 @@ def test_a_secured_kafka_and_a_certificate_come_from_secrets_and_the_profile_nam
     assert not [name for name in open_to_all if name.startswith("KEYSHIFT_KAFKA")]
 
 
-def test_accounts_roles_and_the_token_are_made_unless_given() -> None:
+def test_accounts_roles_and_the_token_are_made_unless_given():
     made = manifests("lab", "alone")
     assert set(kinds(made, "ServiceAccount")) == {f"{RELEASE}-driver", f"{RELEASE}-executor"}
     assert set(kinds(made, "Role")) == set(kinds(made, "RoleBinding")) == {f"{RELEASE}-driver"}
@@ -301,7 +303,7 @@ def test_accounts_roles_and_the_token_are_made_unless_given() -> None:
     assert profile_files(given)[0]["spark"]["service_account"] == "my-executor"
 
 
-def test_executors_keep_apart_as_strictly_as_the_values_say() -> None:
+def test_executors_keep_apart_as_strictly_as_the_values_say():
     def affinity(case: str) -> dict[str, Any]:
         return profile_files(manifests("lab", case))[1]["spec"].get("affinity", {}).get("podAntiAffinity", {})
 
@@ -313,7 +315,7 @@ def test_executors_keep_apart_as_strictly_as_the_values_say() -> None:
         assert len(affinity(case)) == 1
 
 
-def test_the_terms_that_keep_executors_apart_name_labels_that_drivers_and_executors_have() -> None:
+def test_the_terms_that_keep_executors_apart_name_labels_that_drivers_and_executors_have():
     found = manifests("lab", "batch")
     labels = {name: pod["metadata"]["labels"] for name, pod in pods(found)}
     _, executor = profile_files(found)
@@ -327,7 +329,7 @@ def test_the_terms_that_keep_executors_apart_name_labels_that_drivers_and_execut
     assert {name.split("/")[0] for name in chosen} == {"StatefulSet", "Job", "executor"}
 
 
-def test_driver_and_executors_have_places_of_their_own() -> None:
+def test_driver_and_executors_have_places_of_their_own():
     found = manifests("lab", "placed")
     _, executor = profile_files(found)
     assert executor["spec"]["nodeSelector"] == {"keyshift/role": "executors"}
@@ -340,7 +342,7 @@ def test_driver_and_executors_have_places_of_their_own() -> None:
     }
 
 
-def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted() -> None:
+def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted():
     for case, persists in (("alone", False), ("placed", True)):
         spec = stateful("lab", case)["spec"]
         volumes = {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
@@ -351,7 +353,7 @@ def test_notebooks_and_all_else_that_is_written_persist_only_if_wanted() -> None
             assert mounts["data"] == "/var/lib/keyshift"
 
 
-def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_executors() -> None:
+def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_executors():
     found = manifests("lab", "placed")
     driver, executor = (one(found, "NetworkPolicy", f"{RELEASE}-{role}") for role in ("driver", "executor"))
 
@@ -368,7 +370,7 @@ def test_only_executors_reach_the_driver_and_only_driver_and_executors_reach_exe
     assert len(one(manifests("lab", "alone"), "NetworkPolicy", f"{RELEASE}-driver")["spec"]["ingress"]) == 1
 
 
-def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_for_neither() -> None:
+def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_for_neither():
     for case, jobs, crons in (("alone", 0, 0), ("batch", 1, 0), ("cron", 0, 1)):
         found = manifests("lab", case)
         assert (len(kinds(found, "Job")), len(kinds(found, "CronJob"))) == (jobs, crons)
@@ -378,7 +380,7 @@ def test_a_batch_is_a_job_or_with_a_schedule_a_cron_job_and_without_being_asked_
     assert cron["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
 
 
-def test_a_batch_runs_its_file_and_is_tried_again_unless_its_verdicts_are_bad() -> None:
+def test_a_batch_runs_its_file_and_is_tried_again_unless_its_verdicts_are_bad():
     found = manifests("lab", "batch")
     (job,) = kinds(found, "Job").values()
     assert job["spec"]["backoffLimit"] == 2
@@ -392,7 +394,7 @@ def test_a_batch_runs_its_file_and_is_tried_again_unless_its_verdicts_are_bad() 
     assert stop["onExitCodes"]["containerName"] == container["name"]
 
 
-def test_another_batch_is_another_job_and_the_same_one_the_same() -> None:
+def test_another_batch_is_another_job_and_the_same_one_the_same():
     (first,) = kinds(manifests("lab", "batch"), "Job")
     (other,) = kinds(manifests("lab", "batch", "--set", "batch.file=name: other"), "Job")
     (again,) = kinds(manifests("lab", "batch", "--set", "batch.schedule="), "Job")
@@ -402,7 +404,7 @@ def test_another_batch_is_another_job_and_the_same_one_the_same() -> None:
 # --- the umbrella
 
 
-def test_all_of_it_comes_with_one_command_and_idles_on_a_laptop() -> None:
+def test_all_of_it_comes_with_one_command_and_idles_on_a_laptop():
     found = manifests("keyshift")
     sets = kinds(found, "StatefulSet")
     assert set(sets) == {f"{RELEASE}-{chart}" for chart in (*SERVICES, "lab")}
@@ -420,7 +422,7 @@ def test_all_of_it_comes_with_one_command_and_idles_on_a_laptop() -> None:
         ("services-only", {"kafka", "zookeeper", "minio"}),
     ],
 )
-def test_what_exists_elsewhere_is_not_installed(case: str, left: set[str]) -> None:
+def test_what_exists_elsewhere_is_not_installed(case, left):
     found = manifests("keyshift", case)
     assert set(kinds(found, "StatefulSet")) == {f"{RELEASE}-{chart}" for chart in left}
     if "lab" in left:
@@ -429,7 +431,7 @@ def test_what_exists_elsewhere_is_not_installed(case: str, left: set[str]) -> No
         assert inside == left - {"lab"}
 
 
-def test_the_image_is_set_once_for_all_and_one_chart_may_differ() -> None:
+def test_the_image_is_set_once_for_all_and_one_chart_may_differ():
     found = manifests("keyshift", "image")
     images = {name: {c["image"] for c in containers(pod)} for name, pod in pods(found) if name != "executor"}
     ours = {"registry.example/lab/keyshift:0.1.0-abc"}
@@ -438,7 +440,7 @@ def test_the_image_is_set_once_for_all_and_one_chart_may_differ() -> None:
     assert {profile_files(found)[0]["spark"]["image"]} == ours
 
 
-def test_each_service_and_the_rights_have_a_test_pod() -> None:
+def test_each_service_and_the_rights_have_a_test_pod():
     tests = {
         name for name, m in kinds(manifests("keyshift"), "Pod").items() if m["metadata"]["annotations"]["helm.sh/hook"]
     }
@@ -455,7 +457,7 @@ def test_each_service_and_the_rights_have_a_test_pod() -> None:
         ("keyshift", None, ["port-forward service/keyshift-lab 8888", "get secret keyshift-lab", "helm uninstall"]),
     ],
 )
-def test_the_notes_name_the_next_commands(chart: str, case: str | None, commands: list[str], tmp_path: Path) -> None:
+def test_the_notes_name_the_next_commands(chart, case, commands, tmp_path):
     # Without a cluster Helm renders notes only to see whether it can: here they are a manifest of a copy of the chart.
     copy = shutil.copytree(CHARTS / chart, tmp_path / chart)
     notes = (copy / "templates" / "NOTES.txt").read_text()
@@ -494,9 +496,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("chart", "case", "setting", "named"), WRONG, ids=[w[2] for w in WRONG])
-def test_a_wrong_value_is_refused_with_its_name(
-    chart: str, case: str | None, setting: str, named: str, tmp_path: Path
-) -> None:
+def test_a_wrong_value_is_refused_with_its_name(chart, case, setting, named, tmp_path):
     path, _, value = setting.partition("=")
     values: Any = yaml.safe_load(value) if value else ""
     for key in reversed(path.split(".")):
@@ -527,12 +527,10 @@ def test_a_wrong_value_is_refused_with_its_name(
         ("keyshift", None, ["minio.existingSecret.name=mine"], "lab.store.existingSecret"),
     ],
 )
-def test_values_that_do_not_fit_each_other_are_refused_with_what_to_do(
-    chart: str, case: str | None, settings: list[str], words: str
-) -> None:
+def test_values_that_do_not_fit_each_other_are_refused_with_what_to_do(chart, case, settings, words):
     assert words in refusal(chart, case, *(part for setting in settings for part in ("--set", setting)))
 
 
-def test_a_release_name_that_is_long_still_gives_names_that_kubernetes_takes() -> None:
+def test_a_release_name_that_is_long_still_gives_names_that_kubernetes_takes():
     code, output, messages = template("keyshift", None, "--name-template", "a" * 53)
     assert code != 0 or all(len(m["metadata"]["name"]) <= 63 for m in yaml.safe_load_all(output) if m), messages

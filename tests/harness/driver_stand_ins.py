@@ -68,7 +68,7 @@ HURRY: list[tuple[Any, str, float]] = [
 
 
 class Asked:
-    """Stands in for ``background.Client``: asks the job itself."""
+    """Stands in for ``client.Client``: asks the job itself."""
 
     world: World
 

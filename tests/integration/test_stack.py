@@ -23,7 +23,7 @@ from kazoo.exceptions import NodeExistsError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.services.service import Service
+from keyshift.services.embedded import EmbeddedService
 from keyshift.services.stack import DEFAULT_PORTS, Stack
 from keyshift.waiting import wait_until
 
@@ -197,15 +197,15 @@ def test_a_killed_service_is_named_and_the_next_up_brings_it_back_with_its_data(
 
 
 @contextlib.contextmanager
-def impatient(stack: Stack, service_name: str) -> Iterator[None]:
-    """Meanwhile this service of ``stack``, which will not answer, counts as unhealthy at once."""
-    plain = stack._state
+def impatient(service_name: str) -> Iterator[None]:
+    """Meanwhile this service, which will not answer, counts as unhealthy at once."""
+    plain = EmbeddedService.state
 
-    def state(service: Service, patience_s: float) -> tuple[str, str | None]:
+    def state(service: EmbeddedService, patience_s: float) -> tuple[str, str | None]:
         return plain(service, 0.5 if service.name == service_name else patience_s)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stack, "_state", state)
+        patched.setattr(EmbeddedService, "state", state)
         yield
 
 
@@ -214,7 +214,7 @@ def test_a_service_that_hangs_is_unhealthy_and_restarted(own_stack: Stack) -> No
     hanging = pids(own_stack)["zookeeper"]
     assert hanging
     os.kill(hanging, signal.SIGSTOP)
-    with impatient(own_stack, "zookeeper"):
+    with impatient("zookeeper"):
         assert all_run(own_stack, zookeeper="unhealthy")
         with pytest.raises(ServiceUnavailable, match=r"ZooKeeper at .* is unhealthy \(.*zookeeper\.log"):
             own_stack.endpoints()
@@ -228,7 +228,7 @@ def test_credentials_that_do_not_fit_the_running_minio_are_found_and_mended(own_
     s3(endpoints).put_object(endpoints.bucket, "kept", io.BytesIO(b"kept"), 4)
     new = {"access_key": "somebody", "secret_key": "another-secret"}
     (own_stack.home / "credentials.json").write_text(json.dumps(new))
-    with impatient(own_stack, "minio"):
+    with impatient("minio"):
         assert all_run(own_stack, minio="unhealthy")
         endpoints = own_stack.up()
     assert (endpoints.access_key, endpoints.secret_key) == ("somebody", "another-secret")

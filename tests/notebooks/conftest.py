@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from executed_copy import Copy, keyshift
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"

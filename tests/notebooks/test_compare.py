@@ -4,8 +4,8 @@ import json
 
 import pandas as pd
 import pytest
-from executed_copy import keyshift
 
+from executed_copy import keyshift
 from small_run import at_night
 
 PRESETS = ["fluid", "lazy", "order_unaware"]

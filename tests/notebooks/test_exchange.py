@@ -1,6 +1,7 @@
 """The stock exchange as a user runs it, only smaller: two points, two migrations, a tape that was written before."""
 
 import pytest
+
 from executed_copy import keyshift
 
 pytestmark = pytest.mark.nightly("a minute; `make test` has its cells with runs that were made up")

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from executed_copy import Copy, keyshift
 
+from executed_copy import Copy, keyshift
 from keyshift.studies.notebook import execute
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "02_explore.ipynb"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from executed_copy import keyshift
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "start" / "00_quickstart.ipynb"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from executed_copy import ROOT, keyshift
 
 HERE = Path(__file__).parent

@@ -1,6 +1,17 @@
-"""Lets the tests of this folder import what they share: what is beside them, and ``test_savepoint``."""
+"""Lets the tests of this folder import their helpers (``small_…``), which are beside them; gives a dead process."""
 
+import subprocess
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "executor")]
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def gone():
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid

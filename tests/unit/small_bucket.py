@@ -14,41 +14,35 @@ ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 
 
-class Response:
-    def __init__(self, data):
-        self.data = data
-
-    def read(self):
-        return bytes(self.data)
-
-    def close(self):
-        pass
-
-    def release_conn(self):
-        pass
-
-
 class Bucket:
-    """As much of MinIO's client as a store uses."""
+    """The one stand-in for MinIO's client, as much of it as our code uses.
 
-    def __init__(self):
-        self.objects = {}
-        self.error = None
+    ``error``: what every call raises; ``failures``: what the next looks for the bucket raise, one each.
+    """
+
+    def __init__(self, error=None, failures=()):
+        self.objects, self.sizes, self.buckets = {}, {}, set()
+        self.error, self.failures = error, list(failures)
+
+    def _called(self):
+        if self.error:
+            raise self.error
 
     def put_object(self, bucket, name, data, length, part_size):
-        if self.error:
-            raise self.error
+        self._called()
         self.objects[name] = data.read()
         assert len(self.objects[name]) == length
+        self.sizes[name] = length, part_size
 
     def get_object(self, bucket, name, offset=0, length=0):
-        if self.error:
-            raise self.error
+        self._called()
         if name not in self.objects:
-            raise S3Error(None, "NoSuchKey", f"{name} does not exist", name, None, None)
-        return Response(self.objects[name][offset : offset + length if length else None])
+            raise s3_error("NoSuchKey")
+        data = self.objects[name][offset : offset + length if length else None]
+        return SimpleNamespace(read=lambda: bytes(data), close=lambda: None, release_conn=lambda: None)
 
     def list_objects(self, bucket, prefix, recursive):
+        self._called()
         names = [name for name in self.objects if name.startswith(prefix)]
         if not recursive:
             below = (name.removeprefix(prefix).partition("/") for name in names)
@@ -56,7 +50,22 @@ class Bucket:
         return [SimpleNamespace(object_name=name) for name in names]
 
     def remove_object(self, bucket, name):
+        self._called()
         self.objects.pop(name, None)
+
+    def bucket_exists(self, bucket):
+        if self.failures:
+            raise self.failures.pop(0)
+        return bucket in self.buckets
+
+    def make_bucket(self, bucket):
+        self._called()
+        self.buckets.add(bucket)
+
+
+def s3_error(code):
+    """What MinIO's client raises for this answer of the store."""
+    return S3Error(response=None, code=code, message="so it is", resource=None, request_id=None, host_id=None)
 
 
 def store_of(job="job"):

@@ -20,7 +20,7 @@ import psutil
 import small_live
 from small_live import manifest_of, without_waiting
 
-from keyshift.control import background, files, forgetting, process
+from keyshift.control import background, client, files, forgetting, process
 from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
 from keyshift.experiment.live_spec import live_spec
@@ -292,7 +292,8 @@ def world_of(monkeypatch, folder):
     monkeypatch.setattr(lab_run, "clean_stores", lambda *_: world.delete("stores"))
     monkeypatch.setattr(background, "_launched", Process)
     monkeypatch.setattr(background, "require_java", lambda: None)
-    monkeypatch.setattr(background, "LOOK_S", 0.02)
+    for module in (background, client):
+        monkeypatch.setattr(module, "LOOK_S", 0.02)
     monkeypatch.setattr(forgetting, "open_services", services)
     monkeypatch.setattr(forgetting, "await_silence", world.await_silence)
     monkeypatch.setattr(forgetting, "delete_topic", lambda *_: world.delete("topics"))

@@ -10,11 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import psutil
 import pytest
 from small_cluster import FREE
+from small_jobs import file_of
 
 from keyshift import cli, planner
+from keyshift.cli import options
+from keyshift.control.files import Jobs
+from keyshift.experiment.spec import DEFAULTS
 from keyshift.planner import strategies
 
 LIB = Path(planner.__file__).parents[2]  # the commands are to be those of the package that is tested here
@@ -259,16 +262,12 @@ def test_parameters_are_listed_with_their_owner(tmp_path):
     assert next(row["default"] for row in rows if row["parameter"] == "idle_ms") == 1000
 
 
-def job_file(home, name, pid, **more):
-    created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 1.0
-    known = {"name": name, "url": "http://127.0.0.1:9", "token": "secret", "pid": pid, "created": created}
-    known |= {"workload": "keycount", "strategy": "fluid", "log": str(home / "log")} | more
-    (home / "jobs").mkdir(exist_ok=True)
-    (home / "jobs" / f"{name}.json").write_text(json.dumps(known))
+def test_what_runs_without_a_choice_is_the_same_with_a_command_and_in_a_notebook():
+    assert DEFAULTS["workload"] == options.WORKLOAD and DEFAULTS["strategy"] == options.STRATEGY
 
 
 def test_services_that_a_job_needs_are_not_stopped(tmp_path):
-    job_file(tmp_path, "one", os.getpid())
+    Jobs(tmp_path).write(file_of("one"))
     done = keyshift("down", home=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
@@ -277,11 +276,9 @@ def test_services_that_a_job_needs_are_not_stopped(tmp_path):
     )
 
 
-def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    job_file(tmp_path, "failed", gone.pid, why="it died 6 times")
-    job_file(tmp_path, "silent", os.getpid())
+def test_jobs_are_listed_with_how_they_ended_and_without_their_tokens(tmp_path, gone):
+    Jobs(tmp_path).write(file_of("failed", gone, why="it died 6 times"))
+    Jobs(tmp_path).write(file_of("silent"))
     done = keyshift("job", "list", "--json", home=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = {row["job"]: row for row in map(json.loads, done.stdout.splitlines())}

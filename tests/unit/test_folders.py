@@ -18,9 +18,13 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_anybod
 
     monkeypatch.setattr(folders.os, "fsync", synced)
     monkeypatch.setattr(folders.os, "replace", lambda *names: did.append("name") or replace(*names))
-    write_whole(tmp_path / "new" / "file", "four")
-    assert did == ["file of 4 bytes", "name", "folder"]
-    assert (tmp_path / "new" / "file").stat().st_mode & 0o777 == 0o600
+    file = tmp_path / "new" / "file"
+    for text in ("four", "again"):
+        write_whole(file, text)
+        assert did == [f"file of {len(text)} bytes", "name", "folder"]
+        did.clear()
+        assert (file.read_text(), file.stat().st_mode & 0o777) == (text, 0o600)
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path, monkeypatch):

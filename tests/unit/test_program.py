@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -14,7 +14,7 @@ from keyshift.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
+def handlers():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -28,7 +28,7 @@ def ended(app: Callable[[], object]) -> object:
 
 
 @pytest.mark.parametrize(("error", "status"), [(BadInput, 2), (ServiceUnavailable, 3), (KeyshiftError, 3)])
-def test_an_error_of_ours_is_one_line_and_its_status(capsys, error, status) -> None:
+def test_an_error_of_ours_is_one_line_and_its_status(capsys, error, status):
     def app() -> None:
         raise error("rate = 0: must be more")
 
@@ -37,7 +37,7 @@ def test_an_error_of_ours_is_one_line_and_its_status(capsys, error, status) -> N
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_the_status_of_the_program_itself_is_kept(capsys, status) -> None:
+def test_the_status_of_the_program_itself_is_kept(capsys, status):
     assert ended(lambda: sys.exit(status)) == status
     assert ended(lambda: None) == 0
     assert capsys.readouterr().err == ""
@@ -45,7 +45,7 @@ def test_the_status_of_the_program_itself_is_kept(capsys, status) -> None:
 
 @pytest.mark.parametrize("by_typer", [True, False])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_typer) -> None:
+def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_typer):
     tidied = []
 
     def app() -> None:
@@ -62,7 +62,7 @@ def test_a_program_that_is_interrupted_tidies_up_and_says_so(capsys, number, by_
     assert capsys.readouterr().err == "the-program: interrupted; what it had started is stopped\n"
 
 
-def test_any_other_error_is_a_fault_and_shows_where() -> None:
+def test_any_other_error_is_a_fault_and_shows_where():
     def app() -> None:
         raise ZeroDivisionError
 
@@ -80,7 +80,7 @@ with ending_with_us([child.pid]):
 """
 
 
-def test_what_ends_with_us_ends_even_if_we_are_killed() -> None:
+def test_what_ends_with_us_ends_even_if_we_are_killed():
     with subprocess.Popen([sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, text=True) as keeper:
         assert keeper.stdout is not None
         child = psutil.Process(int(keeper.stdout.readline()))
@@ -93,7 +93,7 @@ def test_what_ends_with_us_ends_even_if_we_are_killed() -> None:
     assert wait_until(gone, 60)
 
 
-def test_behind_the_block_it_goes_on() -> None:
+def test_behind_the_block_it_goes_on():
     with subprocess.Popen(["sleep", "60"]) as child:
         with ending_with_us([child.pid]):
             pass

@@ -53,7 +53,7 @@ def make(*arguments: str, cwd: Path = ROOT, home: Path | None = None) -> str:
 # --- dependencies
 
 
-def test_every_locked_package_is_one_exact_version_with_hashes() -> None:
+def test_every_locked_package_is_one_exact_version_with_hashes():
     for name, lines in locked().items():
         for requirement, hashes in lines:
             assert [s.operator for s in requirement.specifier] == ["=="], name
@@ -61,7 +61,7 @@ def test_every_locked_package_is_one_exact_version_with_hashes() -> None:
             assert hashes > 0, name
 
 
-def test_every_declared_dependency_is_in_the_lock_at_a_version_it_allows() -> None:
+def test_every_declared_dependency_is_in_the_lock_at_a_version_it_allows():
     lock = locked()
     declared = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
     for extra in PROJECT["project"]["optional-dependencies"].values():
@@ -75,13 +75,13 @@ def test_every_declared_dependency_is_in_the_lock_at_a_version_it_allows() -> No
             assert wanted.specifier.contains(pin.version), f"{text} against {pin}: run `make lock`"
 
 
-def test_neither_the_lock_nor_the_environment_names_a_place_to_download_from() -> None:
+def test_neither_the_lock_nor_the_environment_names_a_place_to_download_from():
     for file in ("requirements.lock", "environment.yml"):
         for number, line in enumerate((ROOT / file).read_text().splitlines(), 1):
             assert not HOST.search(line), f"{file}:{number}: {line}"
 
 
-def test_the_conda_environment_installs_the_lock_with_a_python_and_java_that_keyshift_accepts() -> None:
+def test_the_conda_environment_installs_the_lock_with_a_python_and_java_that_keyshift_accepts():
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     assert environment["name"] == PROJECT["project"]["name"]
     conda = dict(d.partition("=")[::2] for d in environment["dependencies"] if isinstance(d, str))
@@ -133,19 +133,19 @@ def output_problems(path: Path) -> list[str]:
     ]
 
 
-def test_there_is_a_first_notebook() -> None:
+def test_there_is_a_first_notebook():
     assert ROOT / "notebooks" / "start" / "00_quickstart.ipynb" in NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_import_from_the_public_face_alone(path: Path) -> None:
+def test_notebooks_import_from_the_public_face_alone(path):
     code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
     imported = {node.module for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom) and node.module}
     assert {name for name in imported if name.startswith("keyshift")} == {"keyshift.suite"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path: Path) -> None:
+def test_notebook_is_valid_without_outputs_and_with_readable_parameters(path):
     nbformat.validate(nbformat.read(path, as_version=4))
     assert output_problems(path) == []
     assert parameter_problems(path) == []
@@ -170,13 +170,13 @@ def notebook(tmp_path: Path, *cells: nbformat.NotebookNode) -> Path:
         ("rate: int | None = 5000  # events per second", "papermill does not read"),
     ],
 )
-def test_a_bad_parameters_line_is_found(tmp_path: Path, source: str, problem: str | None) -> None:
+def test_a_bad_parameters_line_is_found(tmp_path, source, problem):
     path = notebook(tmp_path, nbformat.v4.new_code_cell(source, metadata={"tags": ["parameters"]}))
     problems = parameter_problems(path)
     assert any(problem in p for p in problems) if problem else problems == []
 
 
-def test_a_missing_parameters_cell_and_a_left_output_are_found(tmp_path: Path) -> None:
+def test_a_missing_parameters_cell_and_a_left_output_are_found(tmp_path):
     path = notebook(tmp_path, nbformat.v4.new_code_cell("1 + 1", execution_count=3))
     assert len(parameter_problems(path)) == 1
     assert len(output_problems(path)) == 1
@@ -185,7 +185,7 @@ def test_a_missing_parameters_cell_and_a_left_output_are_found(tmp_path: Path) -
 # --- sources
 
 
-def test_no_committed_file_holds_a_path_of_somebody_s_machine() -> None:
+def test_no_committed_file_holds_a_path_of_somebody_s_machine():
     found = []
     for folder in ("lib", "notebooks", "cluster", "docs", "data"):
         for path in sorted((ROOT / folder).rglob("*")):
@@ -198,13 +198,13 @@ def test_no_committed_file_holds_a_path_of_somebody_s_machine() -> None:
 
 
 @pytest.mark.parametrize("folder", ["home", "root", "Users", "tmp"])
-def test_a_path_of_a_machine_is_told_from_a_relative_one(folder: str) -> None:
+def test_a_path_of_a_machine_is_told_from_a_relative_one(folder):
     assert MACHINE_PATH.search(f'open("/{folder}/ann/x")')
     assert MACHINE_PATH.search(f"see file:///{folder}/ann/x")
     assert not MACHINE_PATH.search(f"lib/{folder}/ann and ~/{folder}/ann and {{work}}/{folder}/ann")
 
 
-def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
+def test_the_core_loads_without_the_engine_or_any_client_of_a_service():
     code = "import sys, keyshift.model.keys, keyshift.planner, keyshift.protocol; print(*sys.modules)"
     environment = {"PYTHONPATH": str(Path(jars.__file__).parents[2])}  # of the package that is tested
     run = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
@@ -213,7 +213,7 @@ def test_the_core_loads_without_the_engine_or_any_client_of_a_service() -> None:
     assert not loaded & {"kafka", "kazoo", "minio", "pyarrow", "pyarrow.flight", "pyspark"}
 
 
-def test_the_table_of_layers_is_the_contract_of_imports() -> None:
+def test_the_table_of_layers_is_the_contract_of_imports():
     (contract,) = [c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
     _, text = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Layers\n")
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| \S.* \| \S.* \|$", text.partition("\n## ")[0], re.MULTILINE)
@@ -227,7 +227,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
-def test_links_between_pages_lead_somewhere() -> None:
+def test_links_between_pages_lead_somewhere():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
     broken = []
     for page in pages:
@@ -239,7 +239,7 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_pages_name_files_that_are_there() -> None:
+def test_pages_name_files_that_are_there():
     bases = [ROOT / folder for folder in (".", "lib/keyshift", "tests", "tests/harness", "tests/property")]
     missing = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
@@ -252,12 +252,12 @@ def test_pages_name_files_that_are_there() -> None:
 # --- commands
 
 
-def test_make_alone_lists_every_command_with_what_it_does() -> None:
+def test_make_alone_lists_every_command_with_what_it_does():
     listed = dict(re.findall(r"^  make (\w+) +(\S.*)$", make(), re.MULTILINE))
     assert listed.keys() >= {"run", "test", "lab", "up", "down", "bench", "lint", "format", "clean", "lock", "help"}
 
 
-def test_clean_removes_what_make_left_and_nothing_else(tmp_path: Path) -> None:
+def test_clean_removes_what_make_left_and_nothing_else(tmp_path):
     repository, home = tmp_path / "repository", tmp_path / "home"
     kept = [repository / "lib/keyshift/model/keys.py", repository / "out/figure.png", home / ".cache/keyshift/minio"]
     left = [
@@ -274,7 +274,7 @@ def test_clean_removes_what_make_left_and_nothing_else(tmp_path: Path) -> None:
     assert not any(file.exists() for file in left)
 
 
-def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path: Path) -> None:
+def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_path):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")
     (tmp_path / "Makefile").write_text("test:\n\t@echo '1 failed, 2 passed in 3s'; exit 1\n")
@@ -287,12 +287,12 @@ def test_ci_runs_from_any_folder_and_leaves_the_summary_of_the_tests_last(tmp_pa
     assert run.stdout.splitlines()[-1] == "3 passed in 3s"
 
 
-def test_every_folder_of_tests_is_run() -> None:
+def test_every_folder_of_tests_is_run():
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
     run = [Path(folder) for folder in PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]]
     assert [f for f in folders if not any(f.is_relative_to(r) for r in run)] == []
 
 
-def test_the_changelog_has_what_is_not_released_on_top() -> None:
+def test_the_changelog_has_what_is_not_released_on_top():
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"

@@ -5,18 +5,17 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from itertools import pairwise
-from threading import Thread
 from typing import Any
 
 from keyshift.clock import SECOND_US
 from keyshift.control import background
-from keyshift.control.background import Client
+from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import InjectFault, Plan
 from keyshift.experiment.live_spec import live_spec, room
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
+from keyshift.progress import Say
 from keyshift.services.stack import Stack
 from keyshift.traffic import topics
 from keyshift.waiting import wait_until
@@ -26,7 +25,6 @@ SETTLE_S = 6.0  # before a job can be told to have got over what happened: its d
 RECOVER_S = 240.0  # for it to get over it
 GONE_S = 30.0  # for a killed process to be gone
 LOOK_S = 0.5
-Say = Callable[[str], None]
 Status = dict[str, Any]
 
 
@@ -45,7 +43,7 @@ class SoakJob:
         self.run_id = ""
 
     def start(self, say: Say) -> None:
-        """Returns when it is ready and has a snapshot."""
+        """Start the job; returns when it is ready and has a snapshot."""
         self._begun(*background.start(self._values, say, NAME, profile=self._profile))
         if not wait_until(lambda: self.status().get("snapshots"), RECOVER_S):
             raise Unanswered(f"no snapshot within {RECOVER_S:g} s")
@@ -60,18 +58,18 @@ class SoakJob:
         return self._file is not None and self._jobs.alive(self._file)
 
     def status(self) -> Status:
-        """Raises KeyshiftError, with how it ended, if it does not run any more; Unanswered."""
+        """Ask for its status. Raises KeyshiftError, with how it ended, if it does not run any more; Unanswered."""
         told = self._asked(lambda client: client.status())
         if told["state"] == "failed":
             raise KeyshiftError(f"the job has failed: {told['why']}")
         return told
 
     def plan(self, strategy: str, slots: int) -> None:
-        """Raises BadInput, or KeyshiftError if a service is away."""
+        """Ask for a migration. Raises BadInput, or KeyshiftError if a service is away."""
         self._asked(lambda client: client.do(Plan(strategy=strategy, target=slots)))
 
     def fault(self, fault: str) -> None:
-        """As ``plan``."""
+        """Ask for a fault. Raises as ``plan``."""
         self._asked(lambda client: client.do(InjectFault(fault=fault)))
 
     def _asked(self, ask: Callable[[Client], Status]) -> Status:
@@ -93,7 +91,7 @@ class SoakJob:
         self._begun(*background.resume(NAME, lambda line: None))
 
     def settle(self, lasts_s: float) -> Status:
-        """Its status when it has got over what happened, and lasts so long: it runs, has results, moves nothing.
+        """Wait until it has got over what happened, which lasts so long, and runs, has results and moves nothing.
 
         Raises Unanswered.
         """
@@ -123,32 +121,24 @@ class SoakJob:
         return None
 
     def stop(self, within_s: float, say: Say) -> Status:
-        """Its last status, with the verdict, when its process is gone. Raises Unanswered if that takes too long."""
+        """Stop the job; returns its last status, with the verdict, when its process is gone. Raises Unanswered if that
+        takes too long.
+        """
         assert self._file is not None
-        answer: Future[Status] = Future()
-        client = Client(self._file)
-
-        def stop() -> None:
-            try:
-                answer.set_result(background.stopped(client, say))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        Thread(target=stop, name="keyshift-soak-stop", daemon=True).start()
         try:
-            told = answer.result(within_s)
+            told = stopped(Client(self._file), say, within_s)
         except TimeoutError:
             raise Unanswered(f"the stop was not answered within {within_s:g} s") from None
-        background.await_end(self._file)
+        await_end(self._file)
         return told
 
     def end(self) -> None:
-        """Whatever it does, its process ends. What it could go on from stays."""
+        """End its process, whatever it does. What it could go on from stays."""
         if self._file is None or not self.alive:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._file.pid, signal.SIGTERM)
         with contextlib.suppress(ServiceUnavailable):
-            return background.await_end(self._file)
+            return await_end(self._file)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._file.pid, signal.SIGKILL)

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from keyshift.cli.options import Json, Settings, Where, print_rows
+from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
 from keyshift.model.errors import KeyshiftError
 
 
 def run(
-    workload: Annotated[str, typer.Option(help="A name from `keyshift workloads`.")] = "keycount",
-    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    workload: Workload = WORKLOAD,
+    strategy: Strategy = STRATEGY,
     settings: Settings = [],  # noqa: B006 - typer wants a list
     profile: Where = None,
 ) -> None:
@@ -87,9 +87,8 @@ def batch(
     from keyshift.services.stack import Stack
     from keyshift.studies import batch as batches
 
-    folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
     use_profile(profile)
-    prepared = batches.prepare(file, folder)
+    prepared = batches.prepare(file, _notebooks())
     require_java()
     with open_services(profile, tell) as endpoints:
         runs, records = ResultStore(endpoints), Files(endpoints, batches.PREFIX)
@@ -114,10 +113,9 @@ def lab(
 
     use_profile(profile)
     require_java()
-    folder = next((place for place in (Path.cwd() / "notebooks", Path.cwd()) if place.is_dir()), Path.cwd())
     with open_services(profile, tell):
         command = [sys.executable, "-m", "jupyter", "lab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]
-        command += [f"--ServerApp.root_dir={folder}"] + ([] if browser else ["--no-browser"])
+        command += [f"--ServerApp.root_dir={_notebooks()}"] + ([] if browser else ["--no-browser"])
         # Nothing here asks the internet for news.
         command += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
         if os.geteuid() == 0:
@@ -128,3 +126,9 @@ def lab(
         finally:
             jupyter.terminate()
             jupyter.wait()
+
+
+def _notebooks() -> Path:
+    """The folder of notebooks where the user is, or where the user is if there is none."""
+    folder = Path.cwd() / "notebooks"
+    return folder if folder.is_dir() else Path.cwd()

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keyshift.cli.options import Json, Settings, Where, print_rows
+from keyshift.cli.options import STRATEGY, WORKLOAD, Json, Settings, Strategy, Where, Workload, print_rows
 
 if TYPE_CHECKING:
     from keyshift.experiment.commands import Command
 
+Port = Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")]
 Name = Annotated[str | None, typer.Argument(help="Of the job; may be left out where one runs.", show_default=False)]
 
 
@@ -25,11 +26,11 @@ OF_A_MIGRATION = ("stage", "number", "slots", "planned_moves", "took_s", "outcom
 
 
 def start(
-    workload: Annotated[str, typer.Option(help="A name from `keyshift workloads`.")] = "keycount",
-    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    workload: Workload = WORKLOAD,
+    strategy: Strategy = STRATEGY,
     settings: Settings = [],  # noqa: B006 - typer wants a list
     name: Annotated[str, typer.Option(help="Of the job; made of the workload's without.", show_default=False)] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")] = 0,
+    port: Port = 0,
     profile: Where = None,
     as_json: Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def start(
 
 def resume(
     run: Annotated[str, typer.Argument(help="The name of a job, or the first characters of its run's id.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback, for its HTTP; 0: any.")] = 0,
+    port: Port = 0,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Even if its process lives, or somebody writes its events: it ends.")
     ] = False,
@@ -61,7 +62,7 @@ def resume(
 
 def list_jobs(as_json: Json = False) -> None:
     """The jobs of this state folder: those that run; how others ended, what remains of them, and how to go on."""
-    from keyshift.control.background import Client
+    from keyshift.control.client import Client
     from keyshift.control.files import Jobs
     from keyshift.model.errors import ServiceUnavailable
 
@@ -107,7 +108,7 @@ def verb_of(kind: "type[Command]") -> Callable[..., None]:
     """
 
     def do(name: str | None = None, wait: bool = True, **values: Any) -> None:
-        from keyshift.control.background import moved
+        from keyshift.control.client import moved
         from keyshift.experiment.commands import command
         from keyshift.progress import tell
 
@@ -135,7 +136,7 @@ def verb_of(kind: "type[Command]") -> Callable[..., None]:
 
 def stop(name: Name = None) -> None:
     """End the load of a job, wait for its last results, and print its summary as one line of JSON (the last line)."""
-    from keyshift.control.background import Client, await_end, stopped
+    from keyshift.control.client import Client, await_end, stopped
     from keyshift.control.files import NOTHING, Jobs
     from keyshift.model.errors import BadInput, KeyshiftError
     from keyshift.progress import tell
@@ -177,7 +178,7 @@ def _print_columns(rows: Iterable[dict[str, Any]], columns: tuple[str, ...]) -> 
 
 def _client(name: str | None) -> Any:
     """Of a job that runs. Raises KeyshiftError, with how it ended, if it does not any more."""
-    from keyshift.control.background import Client
+    from keyshift.control.client import Client
     from keyshift.control.files import Jobs
     from keyshift.model.errors import BadInput
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keyshift.cli.options import Json, print_rows
+from keyshift.cli.options import STRATEGY, Json, Strategy, print_rows
 
 
 def strategies(as_json: Json = False) -> None:
@@ -24,7 +24,7 @@ def strategies(as_json: Json = False) -> None:
 
 
 def plan(
-    strategy: Annotated[str, typer.Option(help="A name from `keyshift strategies`.")] = "fluid",
+    strategy: Strategy = STRATEGY,
     groups: Annotated[int, typer.Option(min=1, max=1 << 15, help="Number of key groups.")] = 128,
     before: Annotated[int, typer.Option("--from", metavar="SLOTS", help="Slots before.")] = 2,
     after: Annotated[int, typer.Option("--to", metavar="SLOTS", help="Slots after.")] = 4,

@@ -5,6 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
+WORKLOAD, STRATEGY = "keycount", "fluid"  # as ``experiment.spec.DEFAULTS``, which a help text does not load
+
+Workload = Annotated[str, typer.Option(help="A name from `keyshift workloads`.")]
+Strategy = Annotated[str, typer.Option(help="A name from `keyshift strategies`.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")]
 Where = Annotated[
     str | None,

@@ -39,11 +39,10 @@ def list_results(
     as_json: Json = False,
 ) -> None:
     """Stored runs, newest first."""
-    from keyshift.lab.connect import open_services
-    from keyshift.results.store import ResultStore
+    from keyshift.studies.stored_runs import open_store
 
-    with open_services(profile) as endpoints:
-        rows = ResultStore(endpoints).list_runs(limit=limit, workload=workload, strategy=strategy)
+    with open_store(profile) as store:
+        rows = store.list_runs(limit=limit, workload=workload, strategy=strategy)
         if not as_json:
             rows = rows[list(LIST_COLUMNS)].rename(columns=LIST_COLUMNS)
         print_rows(json.loads(rows.to_json(orient="records", date_format="iso")), as_json)
@@ -55,11 +54,10 @@ def show_result(
     run_id: Annotated[str, typer.Argument(help="A run id, or its first characters.")], profile: Where = None
 ) -> None:
     """The manifest of one run, as JSON."""
-    from keyshift.lab.connect import open_services
-    from keyshift.results.store import ResultStore
+    from keyshift.studies.stored_runs import open_store
 
-    with open_services(profile) as endpoints:
-        typer.echo(ResultStore(endpoints).get_manifest(run_id).model_dump_json(indent=2))
+    with open_store(profile) as store:
+        typer.echo(store.get_manifest(run_id).model_dump_json(indent=2))
 
 
 def compare_results(
@@ -70,11 +68,9 @@ def compare_results(
 ) -> None:
     """What changed between two runs: parameters, versions, machine, figures."""
     from keyshift.analysis.changes import changes
-    from keyshift.lab.connect import open_services
-    from keyshift.results.store import ResultStore
+    from keyshift.studies.stored_runs import open_store
 
-    with open_services(profile) as endpoints:
-        store = ResultStore(endpoints)
+    with open_store(profile) as store:
         first, second = (store.get_manifest(run_id) for run_id in (one, other))
     found = changes(first.model_dump(mode="json"), second.model_dump(mode="json"))
     if not as_json:
@@ -91,15 +87,14 @@ def share_results(
     profile: Where = None,
 ) -> None:
     """One HTML file of these runs that opens anywhere: figures, tables, parameters, verdicts, versions."""
-    from keyshift.lab.connect import open_services
     from keyshift.model.errors import BadInput
     from keyshift.results.report import report
-    from keyshift.results.store import ResultStore
+    from keyshift.studies.stored_runs import open_store
 
     if output.is_dir() or not output.absolute().parent.is_dir():
         raise BadInput(f"--output {str(output)!r}: not a file in a folder that is there")
-    with open_services(profile) as endpoints:
-        output.write_text(report(ResultStore(endpoints), run_ids), encoding="utf-8")
+    with open_store(profile) as store:
+        output.write_text(report(store, run_ids), encoding="utf-8")
     typer.echo(f"{output}: {output.stat().st_size / 2**20:.1f} MiB; no credentials, names of machines or paths in it")
 
 
@@ -111,14 +106,13 @@ def export_results(
 ) -> None:
     """Tidy tables of these runs for other tools, with a dictionary of all columns."""
     from keyshift.experiment.spec import known_parameters
-    from keyshift.lab.connect import open_services
     from keyshift.results.exchange import export_runs, require_new
-    from keyshift.results.store import ResultStore
+    from keyshift.studies.stored_runs import open_store
 
     require_new(output)
     meanings = {name: field.description or "" for _, name, field in known_parameters()}
-    with open_services(profile) as endpoints:
-        exported = export_runs(ResultStore(endpoints), run_ids, output, kind.value, meanings)
+    with open_store(profile) as store:
+        exported = export_runs(store, run_ids, output, kind.value, meanings)
     typer.echo(f"{output}: {len(exported)} runs; dictionary.csv has the meaning of every column")
 
 
@@ -126,13 +120,12 @@ def import_results(
     folder: Annotated[Path, typer.Argument(help="What `keyshift results export` has written.")], profile: Where = None
 ) -> None:
     """Put exported runs into the store. All or, if anything is wrong, nothing."""
-    from keyshift.lab.connect import open_services
     from keyshift.results.exchange import import_runs, read_export
-    from keyshift.results.store import ResultStore
+    from keyshift.studies.stored_runs import open_store
 
     exported = read_export(folder)
-    with open_services(profile) as endpoints:
-        stored, there = import_runs(ResultStore(endpoints), exported)
+    with open_store(profile) as store:
+        stored, there = import_runs(store, exported)
     for run_id in stored:
         typer.echo(run_id)
     typer.echo(f"{len(stored)} runs stored, {len(there)} were there already", err=True)

@@ -2,7 +2,7 @@
 
 ``POST /verb`` for each of ``commands.COMMANDS``, with its values in the query or in a JSON body. Answers are JSON. A
 request that is refused has ``detail``, the reason in one line, and has changed nothing: 401 without the token, 408 or
-413 if it is too slow or too large (``guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed.
+413 if it is too slow or too large (``Guard``), 400 if it is wrong, 409 if the job is not running, 503 if it has failed.
 """
 
 import json
@@ -12,8 +12,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from keyshift.control.guard import Guard
 from keyshift.control.metrics import CONTENT_TYPE, Metrics
+from keyshift.control.server import Guard
 from keyshift.experiment.commands import COMMANDS, command
 from keyshift.lab.live.inbox import NotRunning
 from keyshift.lab.live.job import LiveJob

@@ -1,4 +1,4 @@
-"""Jobs in the background, from outside: started, asked, and stopped over HTTP."""
+"""Starts jobs in the background, and resumes them, each in a process of its own (``control.process``)."""
 
 import contextlib
 import json
@@ -7,67 +7,40 @@ import secrets
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
-import psutil
+from pydantic import BaseModel, ConfigDict, Field
 
+from keyshift.control.client import LOOK_S, Client
 from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
-from keyshift.experiment.commands import UNDER_WAY, Command
 from keyshift.experiment.live_spec import live_spec
 from keyshift.experiment.own import Parcels, define_own, own_parcels
-from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
+from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say
 from keyshift.services.jars import require_java
 
-LOOK_S = 0.3
-ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
-END_S = 120.0  # for its process to stop what it has started
-RELEASE = b"release\n"
+RELEASE = b"release\n"  # what the process is told when whoever has started it knows that the job is ready
 TOKEN = "KEYSHIFT_CONTROL_TOKEN"  # of all jobs, for who reads it from a Secret; without it each job draws its own
 
 
-class Client:
-    """Asks one job. Raises BadInput for what the job refuses, ServiceUnavailable if it does not answer."""
+class Order(BaseModel):
+    """What the process of a job is told first, as a line of JSON on its standard input."""
 
-    def __init__(self, job: JobFile) -> None:
-        self._job = job
-        self._http = httpx.Client(
-            base_url=job.url,
-            headers={"Authorization": f"Bearer {job.token}"},
-            timeout=ANSWER_S,
-            trust_env=False,  # a proxy has no business between us and this machine
-        )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    def status(self) -> dict[str, Any]:
-        """See ``LiveJob.status``."""
-        return self._asked("GET", "/status")
-
-    def stop(self) -> dict[str, Any]:
-        """Its status with the verdict, however long that takes."""
-        return self._asked("POST", "/stop", timeout=None)
-
-    def do(self, command: Command) -> dict[str, Any]:
-        """See ``LiveJob.do``."""
-        return self._asked("POST", f"/{command.verb}", json=command.model_dump(mode="json", exclude_defaults=True))
-
-    def _asked(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        try:
-            answer = self._http.request(method, path, **more)
-            told = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise ServiceUnavailable(f"job {self._job.name} at {self._job.url} does not answer: {error}") from error
-        if answer.is_success:
-            return told  # type: ignore[no-any-return]
-        reason = f"job {self._job.name}: {told.get('detail', answer.reason_phrase)}"
-        raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
+    name: str
+    values: dict[str, Any]  # of the spec
+    profile: str | None
+    own: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.own``
+    resume: bool = False  # go on with the job of this name
+    take_over: bool = False  # ... even if its process seems to live
+    token: str = Field(default="", repr=False)
+    socket: int = -1  # an inherited file descriptor that listens
 
 
 def start(
@@ -78,7 +51,7 @@ def start(
     Raises BadInput before anything is started if the job is not possible, and what it says if it dies meanwhile. It
     ends, too, if this is interrupted.
     """
-    return _begun(Jobs(), values, say, name, port, profile, own=None)
+    return _begun(Jobs(), Order(name=name, values=dict(values), profile=profile), say, port)
 
 
 def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
@@ -90,29 +63,21 @@ def resume(run: str, say: Say, port: int = 0, take_over: bool = False) -> tuple[
     """
     jobs = Jobs()
     job, journal = jobs.resumable(run, take_over)  # and once more when nobody else can resume it
-    given = journal["values"], say, job.name, port, journal["profile"], journal.get("own", {})
-    return _begun(jobs, *given, take_over)
+    given = {name: journal[name] for name in ("values", "profile", "own") if name in journal}
+    return _begun(jobs, Order(name=job.name, **given, resume=True, take_over=take_over), say, port)
 
 
-def _begun(
-    jobs: Jobs,
-    values: Mapping[str, Any],
-    say: Say,
-    name: str,
-    port: int,
-    profile: str | None,
-    own: Parcels | None,
-    take_over: bool = False,
-) -> tuple[JobFile, dict[str, Any]]:
-    """``own``: what a job that goes on was given of a notebook's cells; None: the job is new."""
-    resume = own is not None
-    define_own(own or {})
-    spec, place = live_spec(values), load_profile(profile)
-    own = own if resume else own_parcels(spec)
+def _begun(jobs: Jobs, order: Order, say: Say, port: int) -> tuple[JobFile, dict[str, Any]]:
+    define_own(order.own)
+    spec, place = live_spec(order.values), load_profile(order.profile)
+    own = order.own if order.resume else own_parcels(spec)
     place.require_cores(spec.cores)
     require_java()
     with listen(port or place.control.port, place.control.listen) as listener, jobs.naming():
-        name = jobs.resumable(name, take_over)[0].name if resume else jobs.free_name(name, spec.workload.name)
+        if order.resume:
+            name = jobs.resumable(order.name, order.take_over)[0].name
+        else:
+            name = jobs.free_name(order.name, spec.workload.name)
         log = jobs.home / "logs" / f"job-{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         process = _launched(listener, log)
@@ -126,11 +91,10 @@ def _begun(
             strategy=spec.strategy.name,
             log=str(log),
         )
-        config: dict[str, Any] = {"name": name, "values": dict(values), "profile": profile, "own": own}
-        config |= {"token": job.token, "resume": resume, "take_over": take_over}
+        known = {"name": name, "own": own, "token": job.token, "socket": listener.fileno()}
         with _ended_otherwise(jobs, job, process, say):
             jobs.write(job)
-            _tell(process, json.dumps(config | {"socket": listener.fileno()}).encode() + b"\n")
+            _tell(process, json.dumps(order.model_dump() | known).encode() + b"\n")
     with _ended_otherwise(jobs, job, process, say):
         told = _await_ready(job, process, log, say)
         _tell(process, RELEASE)
@@ -205,56 +169,3 @@ class _Shown:
         for line in whole.decode(errors="replace").splitlines():
             if not line.startswith("keyshift: "):  # that is said at the end
                 self._say(line)
-
-
-def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """The migration that ``do`` has answered with, as it is when it is over. Raises MigrationFailed if not all of the
-    state came where it should.
-    """
-    which = migration["stage"], migration["number"]
-
-    def now(told: dict[str, Any]) -> dict[str, Any]:
-        return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
-
-    ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))
-    if ended["outcome"] != "complete":
-        raise MigrationFailed(f"the migration of {ended['stage']} to {ended['slots']} slots is {ended['outcome']}")
-    return ended
-
-
-def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -> dict[str, Any]:
-    """The status when it is ``over``; each phase until then is said once."""
-    phase = None
-    while True:
-        told = client.status()
-        if told.get("phase") != phase:
-            phase = told.get("phase")
-            say(f"  {phase}")
-        if over(told):
-            return told
-        time.sleep(LOOK_S)
-
-
-def stopped(client: Client, say: Say) -> dict[str, Any]:
-    """Stop the job; its status with the verdict. The job goes on to stop if this is interrupted."""
-    answer: Future[dict[str, Any]] = Future()
-
-    def stop() -> None:
-        try:
-            answer.set_result(client.stop())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=stop, name="keyshift-stop", daemon=True).start()  # nobody waits for it on Ctrl-C
-    with contextlib.suppress(ServiceUnavailable):  # it has ended between two looks
-        followed(client, lambda told: answer.done() or told["state"] not in ("running", "stopping"), say)
-    return answer.result()
-
-
-def await_end(job: JobFile) -> None:
-    """Until its process is gone. Raises ServiceUnavailable if that takes too long."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        try:
-            psutil.Process(job.pid).wait(END_S)
-        except psutil.TimeoutExpired:
-            raise ServiceUnavailable(f"process {job.pid} of job {job.name} did not end; its log is {job.log}") from None

@@ -22,7 +22,7 @@ from keyshift.workloads import workloads
 
 
 class Explorer:
-    """What is seen and pressed. ``values``: of the job that is started, where nothing else was chosen.
+    """The page with buttons and a picture. ``values``: of the job that is started, where nothing else was chosen.
 
     Shows the job of this name at once if it runs, else how it ended.
     """
@@ -52,7 +52,7 @@ class Explorer:
         )
 
     def show(self) -> None:
-        """In the output of the cell."""
+        """Show the page in the output of the cell."""
         self.say(self.job.how())
         self._enable()
         display(self._page)
@@ -60,7 +60,7 @@ class Explorer:
             self._watch()
 
     def say(self, line: str) -> None:
-        """One line below the buttons."""
+        """Show one line below the buttons."""
         self._said.value = escape(line)
 
     def _button(self, name: str, style: str, act: Callable[[], None]) -> widgets.Button:

@@ -1,7 +1,9 @@
-"""The jobs in the background of a state folder: a private file for each, with where it is and how to reach it.
+"""The jobs in the background of a state folder, as private files: three for each job.
 
-Beside it is what the job could go on from, as long as it could (its journal), or else what it may have left in the
-services that nothing can go on from. It has the secret that is needed to delete that.
+- ``NAME.json``: where the job is and how to reach it (``JobFile``);
+- ``NAME.journal``: what the job could go on from, as long as it could;
+- ``NAME.leftovers``, once nothing can go on with the job: what it may have left in the services, and the secret that is
+  needed to delete that.
 """
 
 import contextlib
@@ -55,7 +57,7 @@ ALL, LEFTOVERS, NOTHING = REMAINS = "all that it goes on from", "leftovers", "no
 
 
 class Jobs:
-    """Those of one state folder."""
+    """The jobs in the background of one state folder."""
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = state_folder(home)
@@ -63,12 +65,15 @@ class Jobs:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Inside, nobody else gives a job its name."""
+        """Hold the lock under which jobs get their names: inside, no other process names one."""
         with locked(self._folder / ".lock", "keyshift job start", silent, LOCK_S):
             yield
 
     def free_name(self, wanted: str, workload: str) -> str:
-        """``wanted``, or one made of the workload's. Raises BadInput if it is none, or belongs to a job that runs."""
+        """Return ``wanted``, or a name made of the workload's.
+
+        Raises BadInput if ``wanted`` is no name, or belongs to a job that runs or of which something is left.
+        """
         if not wanted:
             numbers = (f"{workload}-{number}" for number in range(1, 1_000_000))
             return next(name for name in numbers if not self._path(name).exists())
@@ -81,77 +86,34 @@ class Jobs:
         return wanted
 
     def write(self, job: JobFile) -> None:
-        """Keep it, readable for its owner alone."""
+        """Write the file of a job, readable for its owner alone."""
         write_whole(self._path(job.name), job.model_dump_json())
 
     def read(self, name: str) -> JobFile | None:
-        """The job of this name, None if there is none."""
+        """Return the job of this name; None if there is none, or its file is damaged."""
         try:
             return JobFile.model_validate_json(self._path(name).read_text())
         except (OSError, ValidationError):
             return None
 
     def remove(self, name: str) -> None:
-        """Of a job of which nothing is left; safe to call twice."""
-        self.drop(name)
+        """Forget a job of which nothing is left; safe to call twice."""
+        self.journal(name).drop()
         self._path(name).unlink(missing_ok=True)
 
-    def expect(self, name: str, known: dict[str, Any]) -> None:
-        """Something of the job is made from now on, and nothing can go on with it yet; to be called by its process.
-
-        ``known``: what is needed to find and delete it.
-        """
-        write_whole(self._leftovers(name), json.dumps({"format": FORMAT} | known))
-
-    def keep_journal(self, name: str, journal: dict[str, Any]) -> None:
-        """What another process needs to go on with the job, readable for its owner alone."""
-        write_whole(self._journal(name), json.dumps({"format": FORMAT} | journal))
-        self._leftovers(name).unlink(missing_ok=True)
-
-    def close(self, name: str) -> None:
-        """Nothing goes on with the job from now on: what is left of it is to be deleted. Needs no room on the disk."""
-        with contextlib.suppress(FileNotFoundError):
-            self._journal(name).replace(self._leftovers(name))
-
-    def drop(self, name: str) -> None:
-        """Nothing is left of the job; safe to call twice."""
-        for path in (self._journal(name), self._leftovers(name)):
-            path.unlink(missing_ok=True)
-
-    def journal(self, name: str) -> dict[str, Any] | None:
-        """The one that was kept last; None if there is none, or it cannot be read."""
-        return _read(self._journal(name))
-
-    def left(self, name: str) -> dict[str, Any] | None:
-        """What is known of what the job may have left: its journal, or what ``expect`` was told. None if it is nothing.
-
-        Raises BadInput if that cannot be read.
-        """
-        for path in (self._journal(name), self._leftovers(name)):
-            if path.exists():
-                if (found := _read(path)) is None:
-                    raise BadInput(
-                        f"job {name}: {path} is damaged, so nobody knows what the job has left; its topics in Kafka, "
-                        "its nodes in ZooKeeper and its savepoints in MinIO have the id of its run in their names"
-                    )
-                return found
-        return None
-
-    def require_journal(self, name: str) -> dict[str, Any]:
-        """The one that was kept last. Raises BadInput if there is none, or it cannot be read."""
-        if (journal := self.journal(name)) is None:
-            raise BadInput(f"job {name}: {self._journal(name)} is not there any more, so nothing can go on with it")
-        return journal
+    def journal(self, name: str) -> "JournalFile":
+        """Return the files that say what can be continued, or is to be deleted, of the job of this name."""
+        return JournalFile(self._folder, name)
 
     def resumable(self, run: str, take_over: bool = False) -> tuple[JobFile, dict[str, Any]]:
-        """The job of this name, or whose run's id begins so, and its journal. Raises BadInput if nothing can go on.
+        """Find the job of this name, or whose run's id begins so, and its journal. Raises BadInput if it cannot go on.
 
         ``take_over``: even if its process lives.
         """
-        if (named := self.read(run)) and not self.journal(run):
+        if (named := self.read(run)) and not self.journal(run).read():
             self.require_gone(named)
             raise BadInput(f"job {run}: nothing can go on with it; {self.ended(named)}")
-        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name))}
+        kept = {job.name: (job, journal) for job in self.all() if (journal := self.journal(job.name).read())}
         found = [each for name, each in kept.items() if name == run or each[1]["run_id"].startswith(run)]
         if not run or len(found) != 1:
             known = [journal["run_id"] for _, journal in kept.values()]
@@ -174,32 +136,22 @@ class Jobs:
             raise BadInput(f"job {job.name} runs, process {job.pid}: {what}; {stop}{remedy}")
 
     def all(self) -> list[JobFile]:
-        """In the order of their names, those that have ended without being stopped, too."""
+        """All jobs in the order of their names, also those that have ended without being stopped."""
         names = sorted(path.stem for path in self._folder.glob("*.json"))
         return [job for name in names if (job := self.read(name))]
 
     def running(self) -> list[JobFile]:
-        """Whose processes live."""
+        """The jobs whose processes live."""
         return [job for job in self.all() if self.alive(job)]
 
     def alive(self, job: JobFile) -> bool:
-        """Whether its process lives."""
+        """Whether the process of the job lives."""
         return processes.find(self._path(job.name)) is not None
 
     def ended(self, job: JobFile) -> Ended:
-        """Of one whose process is gone."""
-        name = job.name
+        """How a job ended whose process is gone."""
         why = job.why or f"its process {job.pid} was killed; the end of its log: {last_line(Path(job.log))}"
-        forget = f"`keyshift job forget {name}` deletes"
-        if self.journal(name):
-            return Ended(why, ALL, f"`keyshift resume {name}` goes on with it, {forget} it")
-        if self._journal(name).exists():
-            return Ended(
-                why, LEFTOVERS, f"{self._journal(name)} is damaged: repair it, or delete by hand what it named"
-            )
-        if self._leftovers(name).exists():
-            return Ended(why, LEFTOVERS, f"{forget} what is left of it")
-        return Ended(why, NOTHING, "nothing is left of it")
+        return Ended(why, *self.journal(job.name).remains())
 
     def choose(self, name: str | None) -> JobFile:
         """The job of this name, or the only one that runs. Raises BadInput naming those there are."""
@@ -214,14 +166,77 @@ class Jobs:
             raise BadInput(f"{len(running)} jobs run here, name one: {', '.join(job.name for job in running)}")
         return running[0]
 
-    def _journal(self, name: str) -> Path:
-        return self._folder / f"{name}.journal"
-
-    def _leftovers(self, name: str) -> Path:
-        return self._folder / f"{name}.leftovers"
-
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+
+class JournalFile:
+    """What the job ``name`` can be continued from, or what is known of what it may have left: the files beside its
+    ``JobFile`` in ``folder``.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._name = name
+        self._path, self._leftovers = folder / f"{name}.journal", folder / f"{name}.leftovers"
+
+    def expect(self, known: dict[str, Any]) -> None:
+        """Write down what is ``known`` of what the job makes from now on, to find and delete that.
+
+        Nothing can go on with the job yet. Its own process calls this.
+        """
+        write_whole(self._leftovers, json.dumps({"format": FORMAT} | known))
+
+    def keep(self, journal: dict[str, Any]) -> None:
+        """Write what another process needs to go on with the job, readable for its owner alone."""
+        write_whole(self._path, json.dumps({"format": FORMAT} | journal))
+        self._leftovers.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let nothing go on with the job from now on: what is left is to be deleted. Needs no room on the disk."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.replace(self._leftovers)
+
+    def drop(self) -> None:
+        """Forget what was known: nothing is left of the job. Safe to call twice."""
+        for path in (self._path, self._leftovers):
+            path.unlink(missing_ok=True)
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what was kept last; None if nothing was, or it cannot be read."""
+        return _read(self._path)
+
+    def require(self) -> dict[str, Any]:
+        """Return what was kept last. Raises BadInput if nothing was, or it cannot be read."""
+        if (journal := self.read()) is None:
+            raise BadInput(f"job {self._name}: {self._path} is not there any more, so nothing can go on with it")
+        return journal
+
+    def left(self) -> dict[str, Any] | None:
+        """Return what is known of what the job may have left: what was kept, or what was expected; None for nothing.
+
+        Raises BadInput if that cannot be read.
+        """
+        for path in (self._path, self._leftovers):
+            if path.exists():
+                if (found := _read(path)) is None:
+                    raise BadInput(
+                        f"job {self._name}: {path} is damaged, so nobody knows what the job has left; its topics in "
+                        "Kafka, its nodes in ZooKeeper and its savepoints in MinIO have the id of its run in their "
+                        "names"
+                    )
+                return found
+        return None
+
+    def remains(self) -> tuple[str, str]:
+        """Say what remains of the job when its process is gone, one of ``REMAINS``, and how to go on."""
+        forget = f"`keyshift job forget {self._name}` deletes"
+        if self.read():
+            return ALL, f"`keyshift resume {self._name}` goes on with it, {forget} it"
+        if self._path.exists():
+            return LEFTOVERS, f"{self._path} is damaged: repair it, or delete by hand what it named"
+        if self._leftovers.exists():
+            return LEFTOVERS, f"{forget} what is left of it"
+        return NOTHING, "nothing is left of it"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

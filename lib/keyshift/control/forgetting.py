@@ -21,7 +21,7 @@ from keyshift.wire.savepoint import SavepointStore
 
 
 def forget(name: str, say: Say) -> list[str]:
-    """What was deleted of the job ``name``.
+    """Delete all that is left of the job ``name``; returns what was deleted, in words.
 
     Raises BadInput, with nothing changed, if there is no such job or it runs. Else nothing goes on with it from then
     on. Raises ServiceUnavailable if something could not be deleted: that is tried when this is called once more.
@@ -33,7 +33,7 @@ def forget(name: str, say: Say) -> list[str]:
             _require_silence(endpoints, left)
             with jobs.naming():
                 _left(jobs, name)
-                jobs.close(name)
+                jobs.journal(name).close()
             deleted = _all_deleted(jobs, name, _parts(endpoints, left), say)
     jobs.remove(name)
     return [*deleted, f"the entry of job {name}"]
@@ -41,7 +41,7 @@ def forget(name: str, say: Say) -> list[str]:
 
 def _left(jobs: Jobs, name: str) -> dict[str, Any] | None:
     jobs.require_gone(jobs.choose(name))
-    return jobs.left(name)
+    return jobs.journal(name).left()
 
 
 def _require_silence(endpoints: Endpoints, left: dict[str, Any]) -> None:

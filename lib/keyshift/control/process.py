@@ -1,11 +1,8 @@
 """The process of a job in the background: ``python -m keyshift.control.process``, started by ``control.background``.
 
-Reads one line of JSON from standard input: ``name``, ``values`` of the spec, ``profile``, ``token``, ``socket``, an
-inherited file descriptor that listens, ``resume``, whether to go on with the job of this name, ``take_over``, even if
-its process seems to live, and ``own``, what the notebook that starts it has defined (``experiment.own``). The end of
-standard input before the line ``release`` means that whoever has started it is gone before the job was ready: then it
-ends.
-Progress and the last word go to standard error.
+Reads one line of JSON from standard input, an ``Order``. The end of standard input before the line ``RELEASE`` means
+that whoever has started the process is gone before the job was ready: then the process ends. Progress and the last word
+go to standard error.
 """
 
 import contextlib
@@ -18,6 +15,7 @@ import threading
 from typing import IO, Any
 
 from keyshift.control.api import make_app
+from keyshift.control.background import RELEASE, Order
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server
 from keyshift.experiment.live_spec import anywhere, live_spec
@@ -34,27 +32,32 @@ from keyshift.progress import tell
 from keyshift.results.manifest import Manifest
 from keyshift.results.store import ResultStore
 
-RELEASE = b"release"
-
 
 def run() -> None:
     """The process, until the job has ended. Raises KeyshiftError if it dies."""
     # Unbuffered: the interpreter could not take the lock of a buffered reader away from the thread when it exits.
     starter = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - as long as the process
-    told, alone = json.loads(starter.readline()), threading.Event()
+    order, alone = Order.model_validate(json.loads(starter.readline())), threading.Event()
     threading.Thread(target=_obey, args=(starter, alone), name="keyshift-starter", daemon=True).start()
-    define_own(told["own"])
-    entry, labs = _Entry(told, live_spec(told["values"]), alone), list[Lab]()
+    define_own(order.own)
+    entry, labs = _Entry(order, live_spec(order.values), alone), list[Lab]()
 
     def record(*arguments: Any) -> Manifest:
         return labs[0].record(*arguments)
 
-    resumed, take_over = entry.resumed, told["take_over"]
-    given = {"keep": entry.keep, "resumed": resumed, "take_over": take_over, "begun": entry.expect, "end": entry.end}
-    job = LiveJob(record, entry.spec, **given)
-    server = Server(make_app(job, told["token"]), socket.socket(fileno=told["socket"]))
+    resumed = entry.resumed
+    job = LiveJob(
+        record,
+        entry.spec,
+        keep=entry.keep,
+        resumed=resumed,
+        take_over=order.take_over,
+        begun=entry.expect,
+        end=entry.end,
+    )
+    server = Server(make_app(job, order.token), socket.socket(fileno=order.socket))
     try:
-        with open_job_lab(job.spec, told["profile"], tell) as lab:
+        with open_job_lab(job.spec, order.profile, tell) as lab:
             if resumed:
                 entry.require_not_stored(lab.store, job.run_id)
                 lab.require_snapshots(job.spec, job.run_id, [one.name for one in resumed().past.snapshots])
@@ -74,26 +77,27 @@ class _Entry:
     it was gone before it was told that the job is ready, so that nobody was promised anything.
     """
 
-    def __init__(self, told: dict[str, Any], spec: RunSpec, alone: threading.Event) -> None:
-        self._jobs, self._name, self.spec, self._alone = Jobs(), told["name"], spec, alone
-        self._given = {"values": anywhere(told["values"], spec), "profile": told["profile"], "own": told["own"]}
-        self._given |= {"routers": spec.job.routers}
-        self.resumed = self._journal if told["resume"] else None
-        gone = self.resumed and not told["take_over"]
-        self._before = self._jobs.require_journal(self._name)["work"] if gone else ""  # of a process that is gone
+    def __init__(self, order: Order, spec: RunSpec, alone: threading.Event) -> None:
+        self._jobs, self._name, self.spec, self._alone = Jobs(), order.name, spec, alone
+        self._file = self._jobs.journal(self._name)
+        self._given: dict[str, Any] = {"values": anywhere(order.values, spec), "profile": order.profile}
+        self._given |= {"own": order.own, "routers": spec.job.routers}
+        self.resumed = self._journal if order.resume else None
+        # Temporary files of a process that is gone.
+        self._before = self._file.require()["work"] if order.resume and not order.take_over else ""
         self.work = ""  # the folder of temporary files
         self._run = self.resumed().run_id if self.resumed else ""  # its id, as soon as it is known
         self._kept = False
         self.end = End(self._resumable, self._decided)
 
     def _journal(self) -> Journal:
-        return journal_from_json(self._jobs.require_journal(self._name))
+        return journal_from_json(self._file.require())
 
     def expect(self, run_id: str, token: str) -> None:
         """Of a new job, before anything is made. Raises ServiceUnavailable if that cannot be written down."""
         self._run, known = run_id, {"run_id": run_id, "token": token}
         with service_errors(OSError, lambda error: f"cannot write into {self._jobs.home}: {error}"):
-            self._jobs.expect(self._name, self._known(known))
+            self._file.expect(self._known(known))
 
     def keep(self, journal: Journal) -> None:
         """The journal. The first one of a job that goes on says that nobody else has it: what was temporary goes.
@@ -102,7 +106,7 @@ class _Entry:
         """
         if not self._ours:
             raise BadInput(f"job {self._name} was forgotten, and another one has its name: nobody would find it again")
-        self._jobs.keep_journal(self._name, self._known(journal_to_json(journal)))
+        self._file.keep(self._known(journal_to_json(journal)))
         if self._before and not self._kept:
             shutil.rmtree(self._before, ignore_errors=True)
         self._kept = True
@@ -110,14 +114,14 @@ class _Entry:
     def require_not_stored(self, store: ResultStore, run: str) -> None:
         """Of a job that is to go on. Raises BadInput if it has its verdict: its process died before it could say so."""
         if store.holds(run):
-            self._jobs.close(self._name)
+            self._file.close()
             raise BadInput(f"its verdict was stored before it died: `keyshift results show {run}`")
 
     @property
     def _ours(self) -> bool:
         """Whether the entry is this job's: if it was forgotten from another machine, another one may have its name."""
         with contextlib.suppress(BadInput):  # it is damaged
-            left = self._jobs.left(self._name)
+            left = self._file.left()
             return left is None or left["run_id"] == self._run
         return True
 
@@ -129,14 +133,14 @@ class _Entry:
 
     def _decided(self, ending: Ending) -> None:
         if ending.deletes and self._ours:
-            self._jobs.close(self._name)
+            self._file.close()
 
     def ended(self, job: LiveJob) -> None:
         """How, for ``keyshift job list``. Only a job of which nothing is left, and that was stopped, has no entry."""
         if isinstance(job.error, Deposed) or not self._ours:
             return
         if self.end.deleted:
-            self._jobs.drop(self._name)
+            self._file.drop()
         if self.end.ending is Ending.STOPPED and self.end.deleted:
             self._jobs.remove(self._name)
         elif file := self._jobs.read(self._name):
@@ -156,7 +160,7 @@ def _last_word(job: LiveJob) -> str:
 
 def _obey(starter: IO[bytes], alone: threading.Event) -> None:
     """Until it lets go."""
-    if starter.readline().strip() != RELEASE:
+    if starter.readline().strip() != RELEASE.strip():
         alone.set()
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -1,12 +1,18 @@
-"""The HTTP server of a job, in a thread beside it."""
+"""The HTTP server of a job, in a thread beside it, and what stands before its answers: nobody gets in without the job's
+token, and nobody brings too much or stays for nothing.
+"""
 
 import asyncio
+import secrets
 import socket
 import threading
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keyshift.model.errors import BadInput
@@ -15,6 +21,8 @@ LOOPBACK = "127.0.0.1"
 GOODBYE_S = 10  # for answers under way when the server ends
 HEAD_S = 10.0  # in which the head of a request has to arrive, from the connection or the last answer on
 MOST_CONNECTIONS = 64
+MOST_BYTES = 1 << 20  # of a request's body
+BODY_S = 10.0  # in which it has to arrive
 
 
 def listen(port: int = 0, host: str = LOOPBACK) -> socket.socket:
@@ -27,13 +35,13 @@ def listen(port: int = 0, host: str = LOOPBACK) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a server on it can be reached."""
+    """The address at which a server on ``listener`` can be reached."""
     host, port = listener.getsockname()[:2]
     return f"http://{host}:{port}"
 
 
 class _Connection(H11Protocol):
-    """One that is closed if there are too many, or if nothing is asked: uvicorn has no deadline for a slow head.
+    """A connection that is closed if there are too many, or if nothing is asked: uvicorn has no deadline for that.
 
     (Its ``limit_concurrency`` counts only whoever has asked.)
     """
@@ -64,7 +72,7 @@ class _Connection(H11Protocol):
 
 
 class Server:
-    """From its making to ``stop``."""
+    """Serves ``app`` on ``listener`` in a thread of its own, until ``stop``."""
 
     def __init__(self, app: FastAPI, listener: socket.socket) -> None:
         config = uvicorn.Config(
@@ -83,6 +91,54 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
-        """When the answers under way are given."""
+        """End the server when the answers under way are given."""
         self._server.should_exit = True
         self._thread.join()
+
+
+class Guard:
+    """Middleware: 401 without the token, before anything of the body is read and whatever the path; 413 for a body of
+    more than ``MOST_BYTES``, also if it does not say so; 408 for one that does not arrive in ``BODY_S``.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let ``app`` answer, which gets the body as a whole."""
+        kind, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not secrets.compare_digest(credentials.strip().encode(), self._token):
+            reason = "the job's token is needed: Authorization: Bearer TOKEN"
+            await _refused(401, reason, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await _body(receive)
+        except TimeoutError:
+            await _refused(408, f"the body did not arrive within {BODY_S:g} s")(scope, receive, send)
+            return
+        if body is None:
+            await _refused(413, f"the body has more than {MOST_BYTES} bytes")(scope, receive, send)
+            return
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, again, send)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """All of it; None if it is too much, or if whoever sends it is gone, who hears no answer."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > MOST_BYTES or message["type"] == "http.disconnect":
+            return None
+    return body
+
+
+def _refused(status: int, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"detail": reason}, status, headers)

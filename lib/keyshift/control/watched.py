@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keyshift.analysis.plots.live import History
-from keyshift.control.background import Client, await_end, start, stopped
+from keyshift.control.background import start
+from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
 from keyshift.experiment.commands import LONGEST_S, Command, script_of
 from keyshift.experiment.live_spec import live_spec
@@ -59,14 +60,14 @@ class WatchedJob:
         self.history, self.manifest = history, None
 
     def look(self) -> dict[str, Any]:
-        """Its status now, which goes into the history. Raises ServiceUnavailable if it does not answer."""
+        """Return its status now, which goes into the history. Raises ServiceUnavailable if it does not answer."""
         status = self._client().status()
         if status["stages"]:
             self.history.add(status)
         return status
 
     def do(self, command: Command) -> None:
-        """Raises BadInput if the job refuses it."""
+        """Have the job carry out ``command``. Raises BadInput if the job refuses it."""
         client = self._client()
         self.history.mark(str(command))
         client.do(command)

@@ -43,7 +43,7 @@ class FlinkClient:
         return dict(answer.json())
 
     def version(self) -> str:
-        """Of Flink."""
+        """The version of Flink."""
         return str(self._ask("GET", f"{self._rest}/overview")["flink-version"])
 
     def ready(self, slots: int) -> bool:
@@ -55,11 +55,11 @@ class FlinkClient:
             return False
 
     def open_session(self) -> None:
-        """Another session, without tables."""
+        """Open another session, which has no tables."""
         self._session = self._ask("POST", f"{self._gateway}/sessions", {})["sessionHandle"]
 
     def execute(self, statement: str, **settings: str) -> str:
-        """Have ``statement`` carried out under ``settings``, by Flink's names. The job's id, "" if it makes none."""
+        """Have ``statement`` carried out under ``settings``, by Flink's names; returns the job's id, or ""."""
         place = f"{self._gateway}/sessions/{self._session}"
         body = {"statement": statement, "executionConfig": settings}
         asked = f"{place}/operations/{self._ask('POST', f'{place}/statements', body)['operationHandle']}/result/0"
@@ -74,7 +74,7 @@ class FlinkClient:
         return str(found.get("jobID") or "")
 
     def state(self, job: str) -> str:
-        """Of a job: RUNNING, FINISHED, FAILED, and others of Flink."""
+        """The state of a job: RUNNING, FINISHED, FAILED, and others of Flink."""
         return str(self._ask("GET", f"{self._rest}/jobs/{job}/status")["status"])
 
     def require_alive(self, job: str) -> None:
@@ -85,7 +85,7 @@ class FlinkClient:
             raise ServiceUnavailable(f"Flink's job is {state}: {cause(words) if words else 'it gives no reason'}")
 
     def await_running(self, job: str, within_s: float) -> None:
-        """Until each task of the job has its state and runs."""
+        """Wait until each task of the job has its state and runs."""
 
         def runs() -> bool:
             self.require_alive(job)
@@ -96,7 +96,7 @@ class FlinkClient:
             raise ServiceUnavailable(f"Flink's job did not run within {within_s:g} s")
 
     def stop(self, job: str) -> tuple[str, float]:
-        """Stop with a savepoint: its address, and when it was complete (seconds since the epoch); the job has ended."""
+        """End the job with a savepoint; returns its address, and when it was complete (seconds since the epoch)."""
         place = f"{self._rest}/jobs/{job}"
         wanted = {"drain": False, "targetDirectory": self._savepoints.as_uri()}
         trigger = self._ask("POST", f"{place}/stop", wanted)["request-id"]
@@ -117,7 +117,7 @@ class FlinkClient:
             self._ask("PATCH", f"{self._rest}/jobs/{job}?mode=cancel")
 
     def size(self, savepoint: str) -> int:
-        """Bytes of a savepoint."""
+        """The size of a savepoint in bytes."""
         folder = self._savepoints / savepoint.rstrip("/").rpartition("/")[2]
         return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 

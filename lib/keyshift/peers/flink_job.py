@@ -115,7 +115,7 @@ class FlinkJob:
         self.notes: list[str] = []
 
     def start(self) -> None:
-        """Until the state of every key is there."""
+        """Start the job and wait until the state of every key is there."""
         keys = self._workload.keys
         self._client.open_session()
         for statement in tables(self._endpoints.kafka, self._events.name, self._results.name):
@@ -139,7 +139,7 @@ class FlinkJob:
         self._assignments.append(Assignment.contiguous(groups, slots, version))
 
     def check(self) -> None:
-        """A restart that was requested is made here."""
+        """Make the restart that was requested, and see that the job is alive."""
         if self._requests:
             self._restart(self._requests[0].slots)
             self._requests.pop(0)
@@ -168,22 +168,22 @@ class FlinkJob:
         """Nothing can be done ahead."""
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
-        """Raises BadInput for what is no number of slots."""
+        """Have the next ``check`` restart the job. Raises BadInput for what is no number of slots."""
         if not isinstance(change, Scale):
             raise BadInput(f"trigger: Flink gives its slots ranges of groups, so only scale is possible, not {change}")
         self._requests.append(change)
 
     def cancel(self) -> None:
-        """What has not begun."""
+        """Forget the requests that have not begun."""
         self._requests.clear()
 
     def measure(self) -> dict[str, dict[int, Measured]]:
-        """Flink's slots are not asked."""
+        """Nothing: Flink's slots are not asked."""
         return {self._stage: {}}
 
     @property
     def owners(self) -> dict[str, Collection[int]]:
-        """By the parallelism."""
+        """The slots that own state, by the parallelism."""
         return {self._stage: set(self._assignments[-1].owner)}
 
     @property
@@ -196,11 +196,11 @@ class FlinkJob:
         raise BadInput(f"fault = {fault}: Flink's processes are not hit")
 
     def note(self, line: str) -> None:
-        """For the notes of the run."""
+        """Keep a line for the notes of the run."""
         self.notes.append(line)
 
     def stop(self) -> None:
-        """With a last savepoint: its size is that of the state."""
+        """End the job with a last savepoint: its size is that of the state."""
         savepoint, _ = self._client.stop(self._job)
         self._savepoint_bytes, self._job = self._client.size(savepoint), ""
 
@@ -210,7 +210,10 @@ class FlinkJob:
             self._client.cancel(self._job)
 
     def final_state(self) -> FinalState:
-        """Without the state itself. Who owned what is Flink's affair: for the verdict one slot answers for all."""
+        """Describe the end of the job, without the state itself.
+
+        Who owned what is Flink's affair: for the verdict one slot answers for all.
+        """
         groups = self._workload.key_groups
         course = Course([Assignment.contiguous(groups, 1, each.version) for each in self._assignments])
         return FinalState(

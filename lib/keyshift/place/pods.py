@@ -91,7 +91,7 @@ class Pods:
             )
 
     def await_executors(self, application: str, registered: Callable[[], int], say: Say) -> None:
-        """Until as many executors as the profile says have ``registered`` with the driver.
+        """Wait until as many executors as the profile says have ``registered`` with the driver.
 
         Raises ServiceUnavailable with the pod's own words if one cannot start, or after ``START_S`` seconds.
         """

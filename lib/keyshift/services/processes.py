@@ -14,6 +14,7 @@ import psutil
 
 from keyshift.folders import Cancelled, write_whole
 
+TELL_S = 15.0  # between two lines of progress
 # Children that still run while this process does. Kept to collect them when they die, or they would stay as zombies.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -25,11 +26,10 @@ def run_to_end(
     cwd: Path | None = None,
     cancel: threading.Event | None = None,
     progress: Callable[[float], None] | None = None,
-    every_s: float = 15.0,
 ) -> int:
     """Run a tool, all it prints going to ``output``; returns its exit code.
 
-    ``progress`` is called with the seconds passed, every ``every_s``. If ``cancel`` is set (Cancelled is raised) or
+    ``progress`` is called with the seconds passed, every ``TELL_S``. If ``cancel`` is set (Cancelled is raised) or
     this thread is interrupted, the tool and all its children are ended first.
     """
     with open(output, "wb") as sink:
@@ -47,7 +47,7 @@ def run_to_end(
                 if cancel is not None and cancel.is_set():
                     raise Cancelled
                 passed = time.monotonic() - started
-                if progress is not None and passed - told >= every_s:
+                if progress is not None and passed - told >= TELL_S:
                     told = passed
                     progress(passed)
         finally:
@@ -77,11 +77,15 @@ def launch(command: Sequence[str | Path], env: Mapping[str, str], cwd: Path, log
         )
     _children[child.pid] = child
     try:
-        created = psutil.Process(child.pid).create_time()
-        write_whole(pid_file, json.dumps({"pid": child.pid, "created": created}))
+        write_pid_file(pid_file, child.pid)
     except BaseException:  # without a pid file nobody would ever find it again
         child.kill()
         raise
+
+
+def write_pid_file(pid_file: Path, pid: int) -> None:
+    """Write which process ``find`` is to find."""
+    write_whole(pid_file, json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}))
 
 
 def find(pid_file: Path) -> psutil.Process | None:

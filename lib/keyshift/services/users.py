@@ -4,13 +4,10 @@ A folder with a pid file for each command that uses them, and the file ``up`` if
 written under the lock of the stack.
 """
 
-import json
 import os
 import secrets
 import shutil
 from pathlib import Path
-
-import psutil
 
 from keyshift.folders import write_whole
 from keyshift.services import processes
@@ -19,24 +16,24 @@ STAY = "up"
 
 
 class Users:
-    """Of the stack whose state folder is ``home``."""
+    """Who uses the stack whose state folder is ``home``."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "users"
 
     def add(self) -> Path:
-        """Make this process one of them, until ``remove`` is called with what this gives, or it dies."""
+        """Count this process among them until ``remove`` is called with what this returns, or the process dies."""
         pid = os.getpid()
         entry = self._folder / f"{pid}-{secrets.token_hex(4)}"
-        write_whole(entry, json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}))
+        processes.write_pid_file(entry, pid)
         return entry
 
     def remove(self, entry: Path) -> None:
-        """Safe to call twice."""
+        """End one use of the services; safe to call twice."""
         entry.unlink(missing_ok=True)
 
     def keep(self) -> None:
-        """The services stay when nobody uses them."""
+        """Let the services stay when nobody uses them."""
         write_whole(self._folder / STAY, "")
 
     def wanted(self) -> bool:
@@ -52,5 +49,5 @@ class Users:
         return sorted({pid for pid in alive if pid != os.getpid()})
 
     def forget(self) -> None:
-        """Nobody uses them, and they do not stay."""
+        """Forget all of them, and that the services are to stay."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -29,7 +29,7 @@ C = TypeVar("C", bound="TrafficConfig")
 
 
 class TrafficConfig(BaseModel):
-    """What generator and collector are told first."""
+    """What a generator or a collector is told first."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -75,7 +75,7 @@ def delete_topic(kafka: str, topic: str, sign_in: SignIn = OPEN) -> None:
 
 
 def await_silence(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> None:
-    """Until nobody has written into ``topic`` for ``SILENCE_S``. Raises RunsElsewhere if somebody goes on."""
+    """Wait until nobody has written into ``topic`` for ``SILENCE_S``. Raises RunsElsewhere if somebody goes on."""
     with _looking(kafka, topic, partitions, sign_in) as (consumer, assigned):
         ends, since, begin = None, time.monotonic(), time.monotonic()
         while time.monotonic() - since < SILENCE_S:
@@ -114,10 +114,24 @@ def begins(kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN) -> d
 def _looking(
     kafka: str, topic: str, partitions: int, sign_in: SignIn
 ) -> Iterator[tuple[KafkaConsumer, list[TopicPartition]]]:
-    with broker_errors(kafka, f"looking at topic {topic!r}"):
-        consumer = KafkaConsumer(bootstrap_servers=kafka, bootstrap_timeout_ms=ANSWER_MS, **sign_in.client())
+    with _consumer(kafka, sign_in, f"looking at topic {topic!r}") as consumer:
+        yield consumer, [TopicPartition(topic, partition) for partition in range(partitions)]
+
+
+@contextmanager
+def _consumer(kafka: str, sign_in: SignIn, doing: str, **more: Any) -> Iterator[KafkaConsumer]:
+    with broker_errors(kafka, doing):
+        consumer = KafkaConsumer(
+            bootstrap_servers=kafka,
+            bootstrap_timeout_ms=ANSWER_MS,
+            request_timeout_ms=ANSWER_MS,
+            enable_auto_commit=False,
+            metrics_enabled=False,
+            **more,
+            **sign_in.client(),
+        )
         try:
-            yield consumer, [TopicPartition(topic, partition) for partition in range(partitions)]
+            yield consumer
         finally:
             consumer.close()
 
@@ -125,42 +139,31 @@ def _looking(
 def records(
     kafka: str, topic: str, partitions: int, sign_in: SignIn = OPEN, since: float | None = None
 ) -> Iterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-    """What is in ``topic`` at the time of the call, those of a partition in their order. ``since``: what was written
-    then or later, in seconds since the epoch.
+    """Read what is in ``topic`` at the time of the call, records of a partition in their order.
+
+    ``since``: only what was written then or later, in seconds since the epoch.
 
     Raises ServiceUnavailable if the broker does not answer.
     """
     assigned = [TopicPartition(topic, partition) for partition in range(partitions)]
-    with broker_errors(kafka, f"reading topic {topic!r}"):
-        consumer = KafkaConsumer(
-            bootstrap_servers=kafka,
-            bootstrap_timeout_ms=ANSWER_MS,
-            request_timeout_ms=ANSWER_MS,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            max_partition_fetch_bytes=_READ_BYTES,
-            metrics_enabled=False,
-            **sign_in.client(),
-        )
-        try:
-            consumer.assign(assigned)
-            ends = consumer.end_offsets(assigned)
-            consumer.seek_to_beginning(*assigned)
-            if since is not None:
-                found = consumer.offsets_for_times(dict.fromkeys(assigned, math.floor(since * 1000)))
-                for partition, first in found.items():
-                    consumer.seek(partition, first.offset if first else ends[partition])
-            while any(consumer.position(p) < end for p, end in ends.items()):
-                fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
-                if not fetched:
-                    raise ServiceUnavailable(
-                        f"Kafka at {kafka}: no record of topic {topic!r} within {ANSWER_MS / 1000:g} s; see its log"
-                    )
-                for partition, some in fetched.items():
-                    if kept := [record for record in some if record.offset < ends[partition]]:
-                        yield partition, kept
-        finally:
-            consumer.close()
+    most = {"auto_offset_reset": "earliest", "max_partition_fetch_bytes": _READ_BYTES}
+    with _consumer(kafka, sign_in, f"reading topic {topic!r}", **most) as consumer:
+        consumer.assign(assigned)
+        ends = consumer.end_offsets(assigned)
+        consumer.seek_to_beginning(*assigned)
+        if since is not None:
+            found = consumer.offsets_for_times(dict.fromkeys(assigned, math.floor(since * 1000)))
+            for partition, first in found.items():
+                consumer.seek(partition, first.offset if first else ends[partition])
+        while any(consumer.position(p) < end for p, end in ends.items()):
+            fetched = consumer.poll(timeout_ms=ANSWER_MS, max_records=10_000)
+            if not fetched:
+                raise ServiceUnavailable(
+                    f"Kafka at {kafka}: no record of topic {topic!r} within {ANSWER_MS / 1000:g} s; see its log"
+                )
+            for partition, some in fetched.items():
+                if kept := [record for record in some if record.offset < ends[partition]]:
+                    yield partition, kept
 
 
 def result_times(kafka: str, topic: str, partitions: int, since: float, sign_in: SignIn = OPEN) -> list[int]:
@@ -177,21 +180,11 @@ def read_facts(
     kafka: str, where: TopicPartition, offset: int, schema: pa.Schema, sign_in: SignIn = OPEN
 ) -> dict[str, Any]:
     """The metadata of the frame of ``schema`` that is at ``offset``. Raises ServiceUnavailable if there is none."""
-    with broker_errors(kafka, f"reading topic {where.topic!r}"):
-        consumer = KafkaConsumer(
-            bootstrap_servers=kafka,
-            bootstrap_timeout_ms=ANSWER_MS,
-            enable_auto_commit=False,
-            metrics_enabled=False,
-            **sign_in.client(),
-        )
-        try:
-            consumer.assign([where])
-            consumer.seek(where, offset)
-            for some in consumer.poll(timeout_ms=ANSWER_MS, max_records=1).values():
-                return frames.decode(some[0].value, schema)[1]
-        finally:
-            consumer.close()
+    with _consumer(kafka, sign_in, f"reading topic {where.topic!r}") as consumer:
+        consumer.assign([where])
+        consumer.seek(where, offset)
+        for some in consumer.poll(timeout_ms=ANSWER_MS, max_records=1).values():
+            return frames.decode(some[0].value, schema)[1]
     raise ServiceUnavailable(f"Kafka at {kafka}: no record {offset} of topic {where.topic!r} within {ANSWER_MS} ms")
 
 
@@ -204,7 +197,7 @@ def read_topic(
     sign_in: SignIn = OPEN,
     stage: KeyedStage | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The events and the frames in ``topic`` at the time of the call.
+    """Read the events and the frames that are in ``topic`` at the time of the call.
 
     What is stale (see ``keyshift.model.frames``) is left out. Events: columns router, offset, position and those of
     ``schema``, or what routers make of them for ``stage``; with ``before`` only those before that offset of each
@@ -214,21 +207,15 @@ def read_topic(
     """
     tables = [(schema if stage is None else stage.events).empty_table()]
     seen = [np.empty((0, 6), np.int64)]
-    newest = [frames.FIRST_EPOCH] * partitions
-    for partition, some in records(kafka, topic, partitions, sign_in):
+    for router, some in _valid_frames(kafka, topic, schema, partitions, sign_in):
         batches: list[pa.RecordBatch] = []
         rows_seen: list[tuple[int, int, int, int, int, int]] = []
-        router = partition.partition
-        for record in some:
-            batch, meta = frames.decode(record.value, schema)
-            epoch, rows = frames.epoch_of(meta), -1
-            if epoch < newest[router]:
-                continue
-            newest[router] = epoch
-            if before is None or record.offset < before[router]:
+        for offset, epoch, batch, meta in some:
+            rows = -1
+            if before is None or offset < before[router]:
                 batches.append((batch if stage is None else stage.mapped(batch)).replace_schema_metadata(None))
                 rows = batches[-1].num_rows
-            rows_seen.append((router, record.offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
+            rows_seen.append((router, offset, meta.get("watermark", 0), batch.num_rows, epoch, rows))
         # Copied: a small frame would otherwise keep its record in memory, which is a hundred times as large.
         tables.append(pa.Table.from_batches(batches, tables[0].schema).combine_chunks())
         seen.append(np.array(rows_seen, np.int64).reshape(-1, 6))
@@ -243,28 +230,37 @@ def read_topic(
     return events, all_frames
 
 
+def _valid_frames(
+    kafka: str, topic: str, schema: pa.Schema, partitions: int, sign_in: SignIn
+) -> Iterator[tuple[int, list[tuple[int, int, pa.RecordBatch, dict[str, Any]]]]]:
+    """Frames that are not stale, some of one router at a time: offset, epoch, events and metadata of each."""
+    newest = [frames.FIRST_EPOCH] * partitions
+    for partition, some in records(kafka, topic, partitions, sign_in):
+        router, valid = partition.partition, []
+        for record in some:
+            batch, meta = frames.decode(record.value, schema)
+            if (epoch := frames.epoch_of(meta)) >= newest[router]:
+                newest[router] = epoch
+                valid.append((record.offset, epoch, batch, meta))
+        yield router, valid
+
+
 def count(
     kafka: str, topic: str, schema: pa.Schema, partitions: int, stages: Sequence[KeyedStage], sign_in: SignIn = OPEN
 ) -> Offered:
-    """What is in ``topic`` of a source now, but for what is stale (see ``keyshift.model.frames``).
+    """Count what is in ``topic`` of a source now, but for what is stale (see ``keyshift.model.frames``).
 
     In little memory, however long the topic is. Raises as ``read_topic``.
     """
     events, due = [0] * partitions, 0
     begins: list[list[tuple[int, int]]] = [[] for _ in range(partitions)]
-    for partition, some in records(kafka, topic, partitions, sign_in):
-        known, batches = begins[partition.partition], []
-        for record in some:
-            batch, meta = frames.decode(record.value, schema)
-            epoch = frames.epoch_of(meta)
-            newest = known[-1][1] if known else 0
-            if epoch > newest:
-                known.append((record.offset, epoch))
-            if epoch >= newest:
-                batches.append(batch.replace_schema_metadata(None))
-        [batch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches() or [None]
-        if batch is not None:
-            events[partition.partition] += batch.num_rows
+    for router, some in _valid_frames(kafka, topic, schema, partitions, sign_in):
+        for offset, epoch, *_ in some:
+            if not begins[router] or epoch > begins[router][-1][1]:
+                begins[router].append((offset, epoch))
+        batches = [batch.replace_schema_metadata(None) for *_, batch, _ in some]
+        for batch in pa.Table.from_batches(batches, schema).combine_chunks().to_batches():
+            events[router] += batch.num_rows
             due += results_due(stages, batch)
     return Offered(events, due, tuple(map(tuple, begins)))
 

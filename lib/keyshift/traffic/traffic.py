@@ -83,7 +83,7 @@ class Feed(JsonProcess):
             self.progress.append(Progress(time.time(), report["sent_events"], report["due"]))
 
     def skip(self, events: Sequence[int]) -> None:
-        """So many events of each router were offered before, by another process; before ``begin``."""
+        """Leave out so many events of each router, which another process has offered; to be called before ``begin``."""
         self.tell({"skip": list(events)})
 
     def begin(self, start: float, seconds: float | None) -> None:
@@ -91,11 +91,11 @@ class Feed(JsonProcess):
         self.tell({"start_at_us": int(start * SECOND_US), "seconds": seconds})
 
     def change_rate(self, rate: float) -> None:
-        """Another rate from now on, in events per second, above 0. The load must be one without an end."""
+        """Offer another rate from now on, in events per second, above 0. The load must be one without an end."""
         self.tell({"rate": rate})
 
     def end_load(self) -> None:
-        """The load, which had no end, is over now."""
+        """End now a load that has no end."""
         self.tell({"end": True})
 
     @property
@@ -119,7 +119,7 @@ class Feed(JsonProcess):
         return float(self._said["done"]["took_s"]) + self.before.took_s
 
     def await_state(self, state: str) -> None:
-        """Until it is ``ready``, or ``done`` with the load. Raises ServiceUnavailable if it dies, or is not in time."""
+        """Wait until it is ``ready``, or ``done`` with the load. Raises ServiceUnavailable if it dies or is late."""
 
         def said() -> bool:
             self.check()
@@ -173,7 +173,7 @@ class Traffic:
         self.for_ever = False  # whether Kafka keeps what is in the topics until they are deleted
 
     def open(self, again: bool = False) -> None:
-        """Make the topics, start the collector. ``again``: they are there."""
+        """Make the topics, and start the collector. ``again``: the topics are there."""
         kafka, sign_in = self._endpoints.kafka, self._endpoints.sign_in
         if not again:
             retention_ms = topics.FOR_EVER_MS if self.for_ever else topics.RETENTION_MS
@@ -183,7 +183,7 @@ class Traffic:
         self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
 
     def await_silence(self) -> None:
-        """Until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
+        """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
         topics.await_silence(self._endpoints.kafka, self._events.name, self._events.partitions, self._endpoints.sign_in)
 
     def feed(
@@ -204,7 +204,7 @@ class Traffic:
         return feed
 
     def end(self, feed: Feed) -> None:
-        """No tick comes from it any more, and it is not missed."""
+        """End a feed: no tick comes from it any more, and ``check`` does not miss it."""
         feed.kill()
         self._processes.remove(feed)
 
@@ -219,7 +219,7 @@ class Traffic:
             process.check()
 
     def stop(self) -> None:
-        """The collector first, when all results are out, so that it writes them; then whatever feeds."""
+        """Stop the collector first, when all results are out, so that it writes them; then whatever feeds."""
         for process in self._processes:
             process.stop()
 
@@ -259,7 +259,7 @@ class Traffic:
         return sum(count for version, count in self._by_version.copy().items() if version not in self._revoked)
 
     def revoke(self, versions: Collection[int]) -> None:
-        """What came out under ``versions`` counts for nothing: it comes once more."""
+        """Count for nothing what came out under ``versions``: it comes once more."""
         self._revoked |= set(versions)
 
     def require_input(self, offsets: Mapping[int, int]) -> None:
@@ -278,7 +278,7 @@ class Traffic:
         return {slot for (slot, *_), said in list(self._markers.items()) if what in list(said)}
 
     def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
-        """Until this marker has come from each slot.
+        """Wait until this marker has come from each slot.
 
         Raises ServiceUnavailable, naming who is missing, if ``SAY_S`` pass without a marker or a result, and what
         ``check`` raises.
@@ -297,13 +297,13 @@ class Traffic:
             raise ServiceUnavailable(f"slots {sorted(missing())} did not say {what}")
 
     def await_results(self, over: Callable[[], bool], quiet_s: float) -> None:
-        """Until it is ``over``, or no result has come for ``quiet_s`` seconds."""
+        """Wait until it is ``over``, or no result has come for ``quiet_s`` seconds."""
         wait_until(over, quiet_s, progress=lambda: self.received)
 
     # -- what it was --------------------------------------------------------------------------------------------------
 
     def offered(self, before: Mapping[int, int] | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Events and frames; see ``topics.read_topic``."""
+        """Read back events and frames; see ``topics.read_topic``."""
         endpoints, events = self._endpoints, self._events
         [source], [stage, *_] = self._workload.sources, self._workload.stages
         if self._as_lines:
@@ -313,7 +313,7 @@ class Traffic:
         )
 
     def count_offered(self) -> topics.Offered:
-        """In little memory; see ``topics.count``."""
+        """Count what was offered, in little memory; see ``topics.count``."""
         endpoints, events, [source] = self._endpoints, self._events, self._workload.sources
         stages = self._workload.stages
         return topics.count(endpoints.kafka, events.name, source.schema, events.partitions, stages, endpoints.sign_in)

@@ -4,37 +4,25 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from unittest import mock
 
-import psutil
 import pytest
+from small_jobs import file_of
 from small_live import live_job
 
 from keyshift.control import background
+from keyshift.control import client as client_module
 from keyshift.control.api import make_app
-from keyshift.control.background import Client, await_end, followed, start, stopped
-from keyshift.control.files import FORMAT, JobFile, Jobs, last_line
+from keyshift.control.background import start
+from keyshift.control.client import Client, await_end, followed, stopped
+from keyshift.control.files import FORMAT, Jobs, last_line
 from keyshift.control.server import LOOPBACK, Server, listen, url_of
 from keyshift.experiment.commands import Scale
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 
 SMALL = {"key_groups": 16, "slots": 2, "strategy": "fluid"}
-
-
-def file_of(name, pid=None, **more):
-    """That of this process, or of one that is gone."""
-    pid = pid or os.getpid()
-    created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 1.0
-    known = {"url": "http://127.0.0.1:9", "token": "t", "workload": "keycount", "strategy": "fluid", "log": "nowhere"}
-    return JobFile(name=name, pid=pid, created=created, **(known | more))
-
-
-@pytest.fixture
-def gone():
-    """The number of a process that has ended."""
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
 
 
 @pytest.fixture
@@ -101,7 +89,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
         jobs.resumable("one")
     for name, pid in (("one", gone), ("two", gone), ("three", os.getpid())):
         jobs.write(file_of(name, pid))
-        jobs.keep_journal(name, {"run_id": f"2026-{name}", "token": "secret"})
+        jobs.journal(name).keep({"run_id": f"2026-{name}", "token": "secret"})
     (path, *_) = (jobs.home / "jobs").glob("one.journal")
     assert path.stat().st_mode & 0o777 == 0o600
     assert jobs.resumable("one")[1] == jobs.resumable("2026-o")[1]
@@ -115,7 +103,7 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
             jobs.resumable(unclear)
     with pytest.raises(BadInput, match=r"name = one: a job of this name has ended, .* `keyshift resume one` goes on"):
         jobs.free_name("one", "keycount")
-    jobs.keep_journal("one", {"run_id": "2026-one", "format": 1})
+    jobs.journal("one").keep({"run_id": "2026-one", "format": 1})
     with pytest.raises(
         BadInput, match=f"job one: its journal has format = 1, and this keyshift reads {FORMAT}; resume it with"
     ):
@@ -124,9 +112,9 @@ def test_only_a_job_that_has_begun_and_whose_process_is_gone_is_resumed(jobs, go
     with pytest.raises(BadInput, match=r"job one: nothing can go on with it; .*one\.journal is damaged"):
         jobs.resumable("one")
     jobs.remove("one")
-    assert jobs.journal("one") is None
+    assert jobs.journal("one").read() is None
     with pytest.raises(BadInput, match=r"job one: .*one\.journal is not there any more"):
-        jobs.require_journal("one")
+        jobs.journal("one").require()
     assert jobs.free_name("one", "keycount") == "one"
 
 
@@ -144,7 +132,7 @@ def test_a_client_asks_a_job_over_http(monkeypatch):
     with live_job(monkeypatch, live_spec(SMALL)) as job:
         listener = listen()
         server = Server(make_app(job, "secret"), listener)
-        known = file_of("one", url=url_of(listener), token="secret")
+        known = file_of("one", url=url_of(listener))
         client = Client(known)
         with pytest.raises(BadInput, match="job one: the job's token is needed"):
             Client(known.model_copy(update={"token": "other"})).status()
@@ -204,10 +192,7 @@ def test_a_start_that_is_interrupted_ends_the_job(jobs, monkeypatch):
 @pytest.mark.parametrize(
     ("values", "more", "words"),
     [
-        ({"strategy": "fluit"}, {}, "did you mean 'fluid'"),
         ({"fault": "kill:slot@3"}, {}, "fault is of a run with a scenario"),
-        ({"slots_max": 500}, {}, "slots_max = 500: more slots than key groups"),
-        ({}, {"profile": "locall"}, "did you mean 'local'"),
         ({}, {"name": "A b"}, "name = 'A b'"),
     ],
 )
@@ -227,8 +212,20 @@ def test_a_second_job_on_the_same_port_is_refused_and_changes_nothing(jobs, monk
     assert not started and jobs.all() == []
 
 
-def test_the_end_of_a_process_is_waited_for(gone):
+def test_the_end_of_a_process_is_waited_for(gone, monkeypatch):
     await_end(file_of("one", gone))
+    monkeypatch.setattr(client_module, "END_S", 0.0)
+    with pytest.raises(ServiceUnavailable, match=f"process {os.getpid()} of job one did not end; its log is nowhere"):
+        await_end(file_of("one"))
+
+
+def test_a_stop_without_a_verdict_is_not_waited_for_longer_than_is_said(monkeypatch):
+    never = threading.Event()
+    job = mock.Mock(**{"status.return_value": {"state": "stopping"}, "stop.side_effect": lambda: never.wait(60)})
+    monkeypatch.setattr(client_module, "LOOK_S", 0.01)
+    with pytest.raises(TimeoutError):
+        stopped(job, print, within_s=0.1)
+    never.set()
 
 
 def test_a_start_that_fails_leaves_the_entry_to_the_job_that_has_its_name_now(jobs, gone):

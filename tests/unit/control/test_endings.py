@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from keyshift.cli import app
 from keyshift.control import background, process
+from keyshift.control.client import Client
 from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
 from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate
 from keyshift.experiment.live_spec import live_spec
@@ -312,7 +313,7 @@ def test_wiping_the_services_deletes_all_jobs(world):
     sent(signal.SIGKILL)
     said = []
     Stack(Jobs().home).down(wipe=True, say=said.append)
-    assert Jobs().all() == [] and Jobs().left(NAME) is None
+    assert Jobs().all() == [] and Jobs().journal(NAME).left() is None
     assert "deleted the data" in said[-1]
 
 
@@ -326,7 +327,7 @@ def test_a_process_whose_job_another_one_has_taken_over_ends_and_leaves_everythi
     new = Jobs().read(NAME)
     assert "this one ends and leaves everything to it" in Path(f"{old.log}.1").read_text()
     assert (client().status()["state"], new.why, world.made) == ("running", "", PARTS)
-    assert new.pid != old.pid and Jobs().journal(NAME) is not None
+    assert new.pid != old.pid and Jobs().journal(NAME).read() is not None
     assert '"verdict": "ok"' in command("job", "stop", NAME)
 
 
@@ -372,7 +373,7 @@ def notes(client, words):
 
 
 def client():
-    return background.Client(Jobs().read(NAME))
+    return Client(Jobs().read(NAME))
 
 
 @brings_about("the query dies", SURVIVALS)
@@ -383,14 +384,14 @@ def _(world, monkeypatch):
 
 @brings_about("the disk is full when the journal is written", SURVIVALS)
 def _(world, monkeypatch):
-    before = Jobs().journal(NAME)
+    before = Jobs().journal(NAME).read()
     world.set("disk full")
     client().do(Rate(rate=300))
     said = notes(client(), "the journal cannot be written")
-    assert Jobs().journal(NAME) == before
+    assert Jobs().journal(NAME).read() == before
     world.unset("disk full")
     notes(client(), "and is written again")
-    assert wait_until(lambda: Jobs().journal(NAME)["rate"] == 300, WAIT_S)
+    assert wait_until(lambda: Jobs().journal(NAME).read()["rate"] == 300, WAIT_S)
     return said
 
 
@@ -557,7 +558,7 @@ def test_to_stop_a_job_that_has_ended_deletes_nothing(world):
     started()
     sent(signal.SIGTERM)
     assert f"`keyshift resume {NAME}` goes on with it" in command("job", "stop", NAME)
-    assert Jobs().journal(NAME) is not None and world.made == PARTS
+    assert Jobs().journal(NAME).read() is not None and world.made == PARTS
 
 
 def test_a_stop_that_comes_while_a_job_starts_is_not_lost(world):

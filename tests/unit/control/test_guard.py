@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from fastapi import FastAPI, Request
 
-from keyshift.control import guard
-from keyshift.control.guard import MOST_BYTES, Guard
+from keyshift.control import server
+from keyshift.control.server import MOST_BYTES, Guard
 
 TOKEN = "the-token"
 BEARER = [(b"authorization", f"Bearer {TOKEN}".encode())]
@@ -62,7 +62,7 @@ def test_a_body_comes_whole_up_to_the_limit_and_no_further():
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(guard, "BODY_S", 0.05)
+    monkeypatch.setattr(server, "BODY_S", 0.05)
     assert ask(BEARER, [b"the first half"], [{"type": "http.request", "body": b"", "more_body": True}]) == (408, 2, [])
 
 

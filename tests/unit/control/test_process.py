@@ -4,9 +4,11 @@ import threading
 from unittest import mock
 
 import pytest
+from small_jobs import file_of
 
 from keyshift.control import process
-from keyshift.control.files import JobFile, Jobs
+from keyshift.control.background import Order
+from keyshift.control.files import Jobs
 from keyshift.driver.job import Past
 from keyshift.experiment.live_spec import live_spec
 from keyshift.lab.ending import Ending
@@ -14,8 +16,6 @@ from keyshift.lab.live.journal import Journal
 from keyshift.model.errors import BadInput
 
 NAME, VALUES = "one", {"workload": "keycount"}
-TOLD = {"name": NAME, "values": VALUES, "profile": None, "own": {}, "token": "t", "resume": False, "take_over": False}
-FILE = {"url": "http://here:1", "token": "t", "pid": 1, "created": 0.0, "workload": "keycount", "strategy": "fluid"}
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def home(monkeypatch, tmp_path):
 
 
 def entry(run):
-    found = process._Entry(TOLD, live_spec(VALUES), threading.Event())
+    found = process._Entry(Order(name=NAME, values=VALUES, profile=None), live_spec(VALUES), threading.Event())
     found.expect(run, "secret")
     return found
 
@@ -37,9 +37,9 @@ def journal(run):
 def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
     jobs = Jobs()
     before = entry("first")  # it stands still in its start, on a machine that nobody here sees
-    jobs.drop(NAME)
+    jobs.journal(NAME).drop()
     after = entry("second")
-    jobs.write(JobFile(name=NAME, log="/dev/null", **FILE))
+    jobs.write(file_of(NAME))
     after.keep(journal("second"))
     with pytest.raises(BadInput, match="another one has its name"):
         before.keep(journal("first"))
@@ -48,7 +48,7 @@ def test_who_was_forgotten_leaves_the_entry_to_the_job_that_has_its_name_now():
         before._decided(ending)
         before.end.ending = ending
         before.ended(mock.Mock(error=None, run_id="first", why="it died", end=before.end))
-    assert jobs.journal(NAME)["run_id"] == "second"
+    assert jobs.journal(NAME).read()["run_id"] == "second"
     assert jobs.read(NAME).why == ""
     after._decided(Ending.STOPPED)
-    assert jobs.journal(NAME) is None
+    assert jobs.journal(NAME).read() is None

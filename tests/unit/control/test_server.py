@@ -8,8 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from keyshift.control import server as servers
-from keyshift.control.guard import Guard
-from keyshift.control.server import Server, listen
+from keyshift.control.server import Guard, Server, listen
 from keyshift.waiting import wait_until
 
 ASKED = b"GET /here HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer the-token\r\n\r\n"

@@ -1,18 +1,17 @@
 """A job as a notebook sees it: found, asked, watched and stopped over HTTP; its system is a stand-in."""
 
 import contextlib
-import os
 
 import ipywidgets
-import psutil
 import pytest
+from small_jobs import file_of
 from small_live import live_job
 
 from keyshift.control import explorer as explorer_module
 from keyshift.control import watched
 from keyshift.control.api import make_app
 from keyshift.control.explorer import Explorer, line_of, live_picture
-from keyshift.control.files import JobFile, Jobs
+from keyshift.control.files import Jobs
 from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import WatchedJob, play
 from keyshift.experiment.commands import Asked, Cancel, Double, InjectFault, Plan, Rate, Scale, script_of
@@ -43,9 +42,7 @@ def job(home, monkeypatch):
             listener = listen()
             server = Server(make_app(live, "secret"), listener)
             stack.callback(server.stop)
-            created = psutil.Process().create_time()
-            known = {"url": url_of(listener), "token": "secret", "pid": os.getpid(), "created": created, "log": ""}
-            Jobs().write(JobFile(name=name, workload="keycount", strategy="fluid", **known))
+            Jobs().write(file_of(name, url=url_of(listener)))
             job.live = live
 
         monkeypatch.setattr(watched, "start", start)
@@ -79,17 +76,14 @@ def test_a_line_of_a_script_that_is_not_right_is_named(line, words):
         script_of([line])
 
 
-def test_without_a_job_it_says_so_and_nothing_can_be_asked(job, home):
+def test_without_a_job_it_says_so_and_nothing_can_be_asked(job, home, gone):
     assert not job.runs
     assert job.how().startswith("no job explore runs")
     for act in (job.look, job.stop, lambda: job.do(Cancel())):
         with pytest.raises(BadInput, match="no job explore runs"):
             act()
-    process = psutil.Popen(["true"])
-    process.wait()
     (home / "log").write_text("keyshift: Kafka is away\n")
-    gone = {"url": "", "token": "", "pid": process.pid, "created": 1.0, "log": str(home / "log")}
-    Jobs().write(JobFile(name="explore", workload="keycount", strategy="fluid", **gone))
+    Jobs().write(file_of("explore", gone, log=str(home / "log")))
     assert "its process" in job.how() and "Kafka is away" in job.how()
 
 

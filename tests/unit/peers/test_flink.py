@@ -16,7 +16,7 @@ from keyshift.peers import flink
 PORTS = {"rpc": 1001, "rest": 1002, "gateway": 1003}
 
 
-def test_every_address_is_one_of_loopback_and_every_port_is_given() -> None:
+def test_every_address_is_one_of_loopback_and_every_port_is_given():
     told = flink.configuration(Path("/somewhere"), 4, PORTS)
     hosts = {name: value for name, value in told.items() if re.search(r"(address|host)$", name)}
     assert len(hosts) >= 7 and set(hosts.values()) == {"127.0.0.1"}
@@ -26,13 +26,13 @@ def test_every_address_is_one_of_loopback_and_every_port_is_given() -> None:
     assert yaml.safe_load(yaml.safe_dump(told)) == told
 
 
-def test_what_computes_gets_both_compilers_and_what_controls_it_one() -> None:
+def test_what_computes_gets_both_compilers_and_what_controls_it_one():
     one = {role for role, (options, _) in flink.ROLES.items() if "-XX:TieredStopAtLevel=1" in options}
     assert one == {"jobmanager", "gateway"}
 
 
 @pytest.fixture
-def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def no_java(tmp_path, monkeypatch):
     """A Java that says a word and ends, for the job manager; for the others it stays."""
     java = tmp_path / "java"
     java.write_text('#!/bin/sh\ncase "$*" in *Standalone*) echo no room left; exit 1;; *) exec sleep 60;; esac\n')
@@ -42,7 +42,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return java
 
 
-def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays(tmp_path: Path, no_java: Path) -> None:
+def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays(tmp_path, no_java):
     home = tmp_path / "home"
     home.mkdir()
     said = r"(?s)Flink's jobmanager did not start.*no room left"
@@ -54,7 +54,7 @@ def test_a_process_that_does_not_start_is_named_with_its_words_and_nothing_stays
         assert time.monotonic() < deadline, sleeping
 
 
-def test_without_its_jars_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_jars_nothing_is_started(tmp_path, monkeypatch):
     def refuse(conf: str, say: object) -> list[Path]:
         assert conf == "flink"
         raise ServiceUnavailable("jars could not be downloaded")
@@ -66,7 +66,7 @@ def test_without_its_jars_nothing_is_started(tmp_path: Path, monkeypatch: pytest
     assert not list(tmp_path.iterdir())
 
 
-def test_ports_are_free_and_differ() -> None:
+def test_ports_are_free_and_differ():
     ports = flink._free_ports(3)
     assert len(set(ports)) == 3
     for port in ports:

@@ -1,7 +1,6 @@
 """What is asked of a Flink cluster, and what is made of its answers; without one."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import pytest
@@ -16,7 +15,7 @@ Answers = Callable[[str, str], object]
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Callable[..., FlinkClient]]:
+def client(tmp_path):
     """A client of a cluster that gives these answers: ``(method, path)`` → several, one for each time; the last stays.
     ``asked``: what it was asked, with the bodies.
     """
@@ -46,7 +45,7 @@ STATEMENT = {("POST", "/v3/sessions/s/statements"): [{"operationHandle": "o"}]}
 RESULT = ("GET", "/v3/sessions/s/operations/o/result/0")
 
 
-def test_a_statement_is_carried_out_under_its_settings_and_waited_for(client) -> None:
+def test_a_statement_is_carried_out_under_its_settings_and_waited_for(client):
     asked: list = []
     ready = {"resultType": "PAYLOAD", "jobID": "j", "results": {"data": []}}
     flink = client(SESSION | STATEMENT | {RESULT: [{"resultType": "NOT_READY"}, ready]}, asked)
@@ -56,13 +55,13 @@ def test_a_statement_is_carried_out_under_its_settings_and_waited_for(client) ->
     assert b'"executionConfig":{"parallelism.default":"4"}' in asked[1][2] and b"INSERT INTO a" in asked[1][2]
 
 
-def test_a_statement_that_makes_no_job_has_no_id(client) -> None:
+def test_a_statement_that_makes_no_job_has_no_id(client):
     flink = client(SESSION | STATEMENT | {RESULT: [{"resultType": "PAYLOAD", "results": {"data": []}}]}, [])
     flink.open_session()
     assert flink.execute("CREATE TABLE a") == ""
 
 
-def test_what_flink_refuses_is_one_line_with_the_last_cause(client) -> None:
+def test_what_flink_refuses_is_one_line_with_the_last_cause(client):
     refused = httpx.Response(500, json={"errors": ["Internal server error.", TRACE]})
     flink = client(SESSION | {("POST", "/v3/sessions/s/statements"): [refused]}, [])
     flink.open_session()
@@ -70,7 +69,7 @@ def test_what_flink_refuses_is_one_line_with_the_last_cause(client) -> None:
         flink.execute("SELECT")
 
 
-def test_a_cluster_is_ready_when_both_answer_and_its_slots_are_free(client) -> None:
+def test_a_cluster_is_ready_when_both_answer_and_its_slots_are_free(client):
     overview = ("GET", "/overview")
     info = {("GET", "/v3/info"): [{}]}
     few = {"slots-available": 1, "flink-version": "2.2.0"}
@@ -83,7 +82,7 @@ def vertex(running: int) -> dict[str, object]:
     return {"parallelism": 2, "tasks": {"RUNNING": running, "INITIALIZING": 2 - running}}
 
 
-def test_a_job_runs_when_all_tasks_of_all_vertices_do(client) -> None:
+def test_a_job_runs_when_all_tasks_of_all_vertices_do(client):
     asked: list = []
     some, both = {"vertices": [vertex(2), vertex(1)]}, {"vertices": [vertex(2), vertex(2)]}
     flink = client({("GET", "/jobs/j/status"): [{"status": "RUNNING"}], ("GET", "/jobs/j"): [some, both]}, asked)
@@ -91,7 +90,7 @@ def test_a_job_runs_when_all_tasks_of_all_vertices_do(client) -> None:
     assert [path for _, path, _ in asked].count("/jobs/j") == 2
 
 
-def test_a_job_that_has_failed_says_why(client) -> None:
+def test_a_job_that_has_failed_says_why(client):
     history = {"exceptionHistory": {"entries": [{"stacktrace": TRACE}]}}
     answers = {("GET", "/jobs/j/status"): [{"status": "FAILED"}], ("GET", "/jobs/j/exceptions"): [history]}
     with pytest.raises(ServiceUnavailable, match=r"^Flink's job is FAILED: java\.lang\.G: inner$"):
@@ -105,7 +104,7 @@ STOP = {("POST", "/jobs/j/stop"): [{"request-id": "t"}]}
 MADE = ("GET", "/jobs/j/savepoints/t")
 
 
-def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path: Path) -> None:
+def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path):
     asked: list = []
     (tmp_path / "savepoint-j-1").mkdir()
     (tmp_path / "savepoint-j-1" / "_metadata").write_bytes(b"x" * 300)
@@ -117,13 +116,13 @@ def test_a_stop_waits_for_its_savepoint_and_knows_its_size(client, tmp_path: Pat
     assert len(asked) == 4 and b'"drain":false' in asked[0][2] and tmp_path.as_uri().encode() in asked[0][2]
 
 
-def test_a_savepoint_that_fails_says_why(client) -> None:
+def test_a_savepoint_that_fails_says_why(client):
     failed = {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"stack-trace": TRACE}}}
     with pytest.raises(ServiceUnavailable, match=r"stopped with a savepoint: java\.lang\.G: inner"):
         client(STOP | {MADE: [failed]}, []).stop("j")
 
 
-def test_a_job_is_cancelled_even_if_flink_is_gone(client) -> None:
+def test_a_job_is_cancelled_even_if_flink_is_gone(client):
     asked: list = []
     flink = client({("PATCH", "/jobs/j"): [httpx.Response(202, json={}), httpx.ConnectError("gone")]}, asked)
     flink.cancel("j")
@@ -140,5 +139,5 @@ def test_a_job_is_cancelled_even_if_flink_is_gone(client) -> None:
         ("", "nothing"),
     ],
 )
-def test_of_a_stack_trace_the_last_cause_is_told(text: str, said: str) -> None:
+def test_of_a_stack_trace_the_last_cause_is_told(text, said):
     assert cause(text) == said

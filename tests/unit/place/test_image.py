@@ -64,14 +64,14 @@ def entrypoint(tmp_path: Path, *arguments: str, **env: str) -> subprocess.Comple
 # --- the tag
 
 
-def test_the_tag_is_the_version_and_the_lock() -> None:
+def test_the_tag_is_the_version_and_the_lock():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     digest = hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest()
     assert image_tag(ROOT) == f"{version}-{digest[:12]}"
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", image_tag(ROOT))
 
 
-def test_another_lock_or_version_is_another_tag(tmp_path: Path) -> None:
+def test_another_lock_or_version_is_another_tag(tmp_path):
     for name in ("pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, tmp_path)
     assert image_tag(tmp_path) == image_tag(ROOT)
@@ -80,7 +80,7 @@ def test_another_lock_or_version_is_another_tag(tmp_path: Path) -> None:
     assert image_tag(tmp_path) != image_tag(ROOT)
 
 
-def test_the_tag_is_told_before_anything_is_installed() -> None:
+def test_the_tag_is_told_before_anything_is_installed():
     # -S: no site-packages, as with `make image` in a fresh clone.
     asked = subprocess.run(
         [sys.executable, "-S", "-m", "keyshift.place.image", str(ROOT)],
@@ -95,7 +95,7 @@ def test_the_tag_is_told_before_anything_is_installed() -> None:
 # --- what is in it
 
 
-def test_tools_are_taken_out_and_what_keyshift_needs_stays() -> None:
+def test_tools_are_taken_out_and_what_keyshift_needs_stays():
     extra = set(not_needed())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
@@ -103,7 +103,7 @@ def test_tools_are_taken_out_and_what_keyshift_needs_stays() -> None:
     assert {"pytest", "mypy", "ruff", "hypothesis", "hatchling"} <= extra
 
 
-def test_the_dockerfile_and_the_other_builder_make_the_same_container() -> None:
+def test_the_dockerfile_and_the_other_builder_make_the_same_container():
     stage = dict(pair for pair in final_stage() if pair[0] not in ("ENV", "COPY", "RUN"))
     env = [text for word, text in final_stage() if word == "ENV"]
     assert dict(re.findall(r"(\w+)=(\S+)", " ".join(env))) == ENV
@@ -113,7 +113,7 @@ def test_the_dockerfile_and_the_other_builder_make_the_same_container() -> None:
     assert json.loads(stage["CMD"]) == CONFIG["Cmd"]
 
 
-def test_every_stage_begins_with_a_pinned_base() -> None:
+def test_every_stage_begins_with_a_pinned_base():
     froms = [text.split() for word, text in instructions() if word == "FROM"]
     stages = {words[2] for words in froms if len(words) == 3}
     args = dict(text.partition("=")[::2] for word, text in instructions() if word == "ARG")
@@ -123,7 +123,7 @@ def test_every_stage_begins_with_a_pinned_base() -> None:
         assert re.fullmatch(r"\S+:\d\S*|\S+@sha256:[0-9a-f]{64}", base), f"{base} may be another one tomorrow"
 
 
-def test_the_final_stage_runs_no_installation_and_copies_from_the_stage_that_does() -> None:
+def test_the_final_stage_runs_no_installation_and_copies_from_the_stage_that_does():
     built = [text for word, text in instructions() if word == "RUN" and "cluster/install.sh" in text]
     assert len(built) == 1
     copied = {text.split()[-1] for word, text in final_stage() if word == "COPY"}
@@ -131,7 +131,7 @@ def test_the_final_stage_runs_no_installation_and_copies_from_the_stage_that_doe
     assert not [text for word, text in final_stage() if word == "COPY" and "--from" not in text]
 
 
-def test_the_context_of_the_build_leaves_out_what_git_does() -> None:
+def test_the_context_of_the_build_leaves_out_what_git_does():
     ignored = set((ROOT / ".dockerignore").read_text().splitlines())
     for line in (ROOT / ".gitignore").read_text().split():
         assert {line.rstrip("/"), f"**/{line.rstrip('/')}"} & ignored, line
@@ -139,14 +139,14 @@ def test_the_context_of_the_build_leaves_out_what_git_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["install.sh", "entrypoint.sh"])
-def test_a_script_can_be_read_by_its_shell(name: str) -> None:
+def test_a_script_can_be_read_by_its_shell(name):
     path = CLUSTER / name
     shell = path.read_text().splitlines()[0].removeprefix("#!").split()[-1].rpartition("/")[2]
     subprocess.run([shell, "-n", str(path)], check=True)
     assert os.access(path, os.X_OK)
 
 
-def test_the_manifests_for_kind_and_the_operator_name_this_image() -> None:
+def test_the_manifests_for_kind_and_the_operator_name_this_image():
     kind = yaml.safe_load((CLUSTER / "kind.yaml").read_text())
     assert (kind["kind"], kind["apiVersion"]) == ("Cluster", "kind.x-k8s.io/v1alpha4")
     application = yaml.safe_load((CLUSTER / "sparkapplication.yaml").read_text())
@@ -160,13 +160,13 @@ def test_the_manifests_for_kind_and_the_operator_name_this_image() -> None:
 # --- the entry point
 
 
-def test_a_service_is_served_by_the_library(tmp_path: Path) -> None:
+def test_a_service_is_served_by_the_library(tmp_path):
     asked = entrypoint(tmp_path, "kafka", "--advertise", "here:1", "--data", "/data")
     assert asked.returncode == 2
     assert asked.stderr.startswith("keyshift: --advertise 'here:1' is not a host")
 
 
-def test_anything_else_is_run_as_it_is(tmp_path: Path) -> None:
+def test_anything_else_is_run_as_it_is(tmp_path):
     asked = entrypoint(tmp_path, "printf", "%s|", "two words", "$HOME")
     assert (asked.returncode, asked.stdout) == (0, "two words|$HOME|")
     nothing = entrypoint(tmp_path)
@@ -174,7 +174,7 @@ def test_anything_else_is_run_as_it_is(tmp_path: Path) -> None:
     assert "say what to be" in nothing.stderr
 
 
-def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_environment(tmp_path: Path) -> None:
+def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_environment(tmp_path):
     options = {f"SPARK_JAVA_OPT_{n}": f"-Dnumber={n}" for n in range(12)} | {"SPARK_JAVA_OPT_3": "-Dtext=a b; $(c) *"}
     env = {
         "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078",
@@ -208,7 +208,7 @@ def test_an_executor_gets_its_options_in_order_and_its_arguments_from_the_enviro
     }
 
 
-def test_an_executor_started_by_hand_says_who_starts_executors(tmp_path: Path) -> None:
+def test_an_executor_started_by_hand_says_who_starts_executors(tmp_path):
     asked = entrypoint(tmp_path, "executor")
     assert asked.returncode != 0
     assert "SPARK_DRIVER_URL" in asked.stderr

@@ -11,7 +11,8 @@ from typing import NoReturn
 
 import pytest
 import urllib3
-from minio.error import S3Error
+from small_bucket import Bucket as Client
+from small_bucket import s3_error
 from typer.testing import CliRunner
 
 from keyshift.endpoints import Endpoints
@@ -21,7 +22,7 @@ from keyshift.services import serve
 from keyshift.services.kafka import Kafka
 from keyshift.services.minio import MinIO
 from keyshift.services.processes import tail
-from keyshift.services.service import Binding, Service
+from keyshift.services.service import Binding
 from keyshift.services.zookeeper import ZooKeeper
 
 DEADLINE_S = 60.0
@@ -32,7 +33,7 @@ class Became(Exception):
 
 
 @pytest.fixture(autouse=True)
-def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def container(tmp_path, monkeypatch):
     """A state folder of its own, programs that need not be there, and nothing that takes this process away."""
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "home"))
     for name in [name for name in os.environ if name.startswith(("MINIO_", "KEYSHIFT_MINIO", "KEYSHIFT_BUCKET"))]:
@@ -65,9 +66,7 @@ def settings(file: Path) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in file.read_text().splitlines())
 
 
-def test_kafka_serves_everybody_under_the_name_it_is_told_and_keeps_its_controller_to_itself(
-    container: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kafka_serves_everybody_under_the_name_it_is_told_and_keeps_its_controller_to_itself(container, monkeypatch):
     data = container / "volume"
     command, _ = become("kafka", "--advertise", "broker.lab.svc", "--data", str(data), monkeypatch=monkeypatch)
     assert command[-1] == "conf/kafka.properties"
@@ -80,9 +79,7 @@ def test_kafka_serves_everybody_under_the_name_it_is_told_and_keeps_its_controll
     assert (data / "kafka").is_dir()
 
 
-def test_zookeeper_serves_everybody_from_the_folder_it_is_given(
-    container: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zookeeper_serves_everybody_from_the_folder_it_is_given(container, monkeypatch):
     data = container / "volume"
     command, _ = become("zookeeper", "--port", "2182", "--data", str(data), monkeypatch=monkeypatch)
     assert command[-1] == "conf/zoo.cfg"
@@ -91,9 +88,7 @@ def test_zookeeper_serves_everybody_from_the_folder_it_is_given(
     assert found["dataDir"] == str(data / "zookeeper")
 
 
-def test_minio_takes_its_credentials_and_settings_from_the_environment_and_shows_no_secret(
-    container: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minio_takes_its_credentials_and_settings_from_the_environment_and_shows_no_secret(container, monkeypatch):
     monkeypatch.setenv("MINIO_ROOT_USER", "somebody")
     monkeypatch.setenv("MINIO_ROOT_PASSWORD", "a-long-secret")
     monkeypatch.setenv("MINIO_PROMETHEUS_AUTH_TYPE", "public")
@@ -107,9 +102,7 @@ def test_minio_takes_its_credentials_and_settings_from_the_environment_and_shows
 
 
 @pytest.mark.parametrize("service", [Kafka, ZooKeeper, MinIO])
-def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder(
-    container: Path, service: type[Service], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder(container, service, monkeypatch):
     monkeypatch.setenv("MINIO_PROMETHEUS_AUTH_TYPE", "public")  # of another MinIO
     home = container / "home"
     ports = dict(service.default_ports)
@@ -137,15 +130,13 @@ def test_without_a_place_a_service_keeps_to_this_machine_and_to_its_state_folder
         (["bucket"], "KEYSHIFT_MINIO is not set in the environment"),
     ],
 )
-def test_a_wrong_argument_is_named_before_anything_is_written(
-    container: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_argument_is_named_before_anything_is_written(container, arguments, message, monkeypatch):
     with pytest.raises(BadInput, match=re.escape(message)):
         become(*arguments, monkeypatch=monkeypatch)
     assert list(container.iterdir()) == []
 
 
-def test_credentials_too_short_for_minio_are_counted_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_too_short_for_minio_are_counted_and_not_shown(monkeypatch):
     monkeypatch.setenv("MINIO_ROOT_USER", "somebody")
     monkeypatch.setenv("MINIO_ROOT_PASSWORD", "s3cret")
     with pytest.raises(BadInput, match=r"MINIO_ROOT_PASSWORD has 6 characters; MinIO wants at least 8") as refused:
@@ -153,52 +144,32 @@ def test_credentials_too_short_for_minio_are_counted_and_not_shown(monkeypatch: 
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_data_folder_that_cannot_be_made_is_named(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_folder_that_cannot_be_made_is_named(container, monkeypatch):
     (container / "file").write_text("not a folder")
     with pytest.raises(ServiceUnavailable, match=r"cannot write to .*/file/zookeeper: .*--data"):
         become("zookeeper", "--data", str(container / "file"), monkeypatch=monkeypatch)
 
 
-class FakeMinio:
-    """Fails as it is told, then has buckets."""
-
-    def __init__(self, *failures: Exception) -> None:
-        self.failures = list(failures)
-        self.buckets: set[str] = set()
-
-    def bucket_exists(self, name: str) -> bool:
-        if self.failures:
-            raise self.failures.pop(0)
-        return name in self.buckets
-
-    def make_bucket(self, name: str) -> None:
-        self.buckets.add(name)
-
-
-def results_of(client: FakeMinio) -> Bucket:
+def results_of(client: Client) -> Bucket:
     made = Bucket(Endpoints("", "", "store:9000", "somebody", "a-secret", bucket="results"))
     made._client = client  # type: ignore[assignment]
     return made
 
 
-def s3_error(code: str) -> S3Error:
-    return S3Error(response=None, code=code, message=code, resource=None, request_id=None, host_id=None)  # type: ignore[arg-type]
-
-
-def test_the_bucket_is_made_once_the_server_answers_and_then_left_alone() -> None:
-    client = FakeMinio(urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized"))
+def test_the_bucket_is_made_once_the_server_answers_and_then_left_alone():
+    client = Client(failures=[urllib3.exceptions.ProtocolError("refused"), s3_error("XMinioServerNotInitialized")])
     assert serve.await_bucket(results_of(client), DEADLINE_S) is True
     assert client.buckets == {"results"}
     assert serve.await_bucket(results_of(client), DEADLINE_S) is False
 
 
-def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadline() -> None:
-    refusing = FakeMinio(s3_error("SignatureDoesNotMatch"))
+def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadline():
+    refusing = Client(failures=[s3_error("SignatureDoesNotMatch")])
     with pytest.raises(
         ServiceUnavailable, match=r"'results' .*store:9000 refused the credentials \(SignatureDoesNotMatch\): check"
     ):
         serve.await_bucket(results_of(refusing), DEADLINE_S)
-    silent = FakeMinio(*[urllib3.exceptions.ProtocolError("no route")] * 9)
+    silent = Client(failures=[urllib3.exceptions.ProtocolError("no route")] * 9)
     with pytest.raises(
         ServiceUnavailable, match=r"'results' .*store:9000 does not answer \(ProtocolError\).*\(tried for 0 s\)"
     ):
@@ -206,9 +177,7 @@ def test_wrong_credentials_are_told_at_once_and_a_silent_server_after_the_deadli
     assert len(silent.failures) == 8
 
 
-def test_a_bucket_with_an_impossible_name_and_an_address_that_is_none_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_bucket_with_an_impossible_name_and_an_address_that_is_none_are_refused(monkeypatch):
     for name in ("KEYSHIFT_ACCESS_KEY", "KEYSHIFT_SECRET_KEY"):
         monkeypatch.setenv(name, "somebody")
     monkeypatch.setenv("KEYSHIFT_MINIO", "store:9000")
@@ -220,7 +189,7 @@ def test_a_bucket_with_an_impossible_name_and_an_address_that_is_none_are_refuse
         become("bucket", monkeypatch=monkeypatch)
 
 
-def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path: Path) -> None:
+def test_zookeeper_started_this_way_answers_and_ends_on_the_signal(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     log = tmp_path / "zookeeper.log"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +25,7 @@ from keyshift import folders
 from keyshift.folders import Cancelled, silent
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.services import go_programs, jars, processes
+from keyshift.services.embedded import EmbeddedService, Ports
 from keyshift.services.go_programs import go_program
 from keyshift.services.minio import PROGRAM
 from keyshift.services.service import HOST, Command, Env, Service
@@ -49,7 +50,7 @@ def program(path: Path, script: str) -> Path:
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tools(tmp_path, monkeypatch):
     """The only folder on PATH that may hold java, go or minio."""
     folder = tmp_path / "tools"
     folder.mkdir()
@@ -62,7 +63,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KEYSHIFT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -70,9 +71,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Folders
 
 
-def test_the_state_folder_is_the_argument_then_the_variable_then_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_folder_is_the_argument_then_the_variable_then_the_users(tmp_path, monkeypatch):
     monkeypatch.setenv("KEYSHIFT_HOME", str(tmp_path / "variable"))
     assert folders.state_folder(tmp_path / "argument") == (tmp_path / "argument").resolve()
     assert folders.state_folder() == (tmp_path / "variable").resolve()
@@ -80,15 +79,13 @@ def test_the_state_folder_is_the_argument_then_the_variable_then_the_users(
     assert folders.state_folder().name == "keyshift"
 
 
-def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_named_with_what_is_free_and_what_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
     with pytest.raises(ServiceUnavailable, match=rf"{re.escape(str(tmp_path))}.* 5 MiB .*free, 7 MiB needed.*move it"):
         folders.require_room(tmp_path, 7 * folders.MIB, "move it")
 
 
-def test_a_full_disk_stops_up_before_anything_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_up_before_anything_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * folders.MIB))
     stack = Stack(tmp_path)
     with pytest.raises(ServiceUnavailable, match=r"too full.*KEYSHIFT_HOME"):
@@ -97,22 +94,13 @@ def test_a_full_disk_stops_up_before_anything_is_started(tmp_path: Path, monkeyp
     assert {entry.name for entry in tmp_path.iterdir()} == {"lock"}
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ServiceUnavailable, match=r"cannot write to .*file/home"):
         Stack(tmp_path / "file" / "home").up()
 
 
-def test_a_private_file_is_replaced_whole_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    file = tmp_path / "secret.json"
-    for text in ("first", "second"):
-        folders.write_whole(file, text)
-        assert file.read_text() == text
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path):
     said: list[str] = []
     with folders.locked(tmp_path / "lock", "the build", silent, deadline_s=1):
         with (
@@ -134,7 +122,7 @@ def test_who_waits_for_a_lock_in_vain_is_told_who_holds_it(tmp_path: Path) -> No
 # Processes
 
 
-def test_a_pid_file_finds_its_process_but_not_another_with_the_same_number(tmp_path: Path) -> None:
+def test_a_pid_file_finds_its_process_but_not_another_with_the_same_number(tmp_path):
     own, file = psutil.Process(), tmp_path / "service.json"
     file.write_text(json.dumps({"pid": own.pid, "created": own.create_time()}))
     found = processes.find(file)
@@ -147,13 +135,13 @@ def test_a_pid_file_finds_its_process_but_not_another_with_the_same_number(tmp_p
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x", "created": 1}', '{"pid": -5, "created": 1}']
 )
-def test_a_damaged_pid_file_finds_nothing(tmp_path: Path, content: str) -> None:
+def test_a_damaged_pid_file_finds_nothing(tmp_path, content):
     (tmp_path / "service.json").write_text(content)
     assert processes.find(tmp_path / "service.json") is None
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Callable[[str], psutil.Process]]:
+def launched(tmp_path):
     """Start a shell script as a service."""
     file = tmp_path / "pids" / "service.json"
 
@@ -168,9 +156,7 @@ def launched(tmp_path: Path) -> Iterator[Callable[[str], psutil.Process]]:
         left.kill()
 
 
-def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(
-    tmp_path: Path, launched: Callable[[str], psutil.Process]
-) -> None:
+def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(tmp_path, launched):
     os.mkfifo(tmp_path / "go")
     process = launched("read line < go; exit 3")
     (tmp_path / "go").write_text("now\n")
@@ -178,16 +164,14 @@ def test_a_service_that_ended_by_itself_is_not_found_and_leaves_no_zombie(
     until(lambda: processes.find(pid_file) is None and not psutil.pid_exists(process.pid))
 
 
-def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(
-    tmp_path: Path, launched: Callable[[str], psutil.Process]
-) -> None:
+def test_a_service_that_ignores_the_polite_signal_is_ended_by_force(tmp_path, launched):
     process = launched("trap '' TERM; echo ready; while :; do sleep 1; done")
     until(lambda: "ready" in (tmp_path / "service.log").read_text())
     processes.stop([process], deadline_s=0.5)
     assert processes.find(tmp_path / "pids" / "service.json") is None
 
 
-def test_the_log_of_the_start_before_is_kept(tmp_path: Path, launched: Callable[[str], psutil.Process]) -> None:
+def test_the_log_of_the_start_before_is_kept(tmp_path, launched):
     log = tmp_path / "service.log"
     for word in ("first", "second"):
         process = launched(f"echo {word}; exec sleep 600")
@@ -196,7 +180,7 @@ def test_the_log_of_the_start_before_is_kept(tmp_path: Path, launched: Callable[
     assert (tmp_path / "service.log.1").read_text() == "first\n"
 
 
-def test_listening_is_seen_of_the_right_process_and_port_only() -> None:
+def test_listening_is_seen_of_the_right_process_and_port_only():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert processes.listens(psutil.Process(), port)
@@ -206,7 +190,7 @@ def test_listening_is_seen_of_the_right_process_and_port_only() -> None:
     assert not processes.listens(psutil.Process(), port)
 
 
-def test_a_tool_that_is_cancelled_takes_its_children_along(tmp_path: Path) -> None:
+def test_a_tool_that_is_cancelled_takes_its_children_along(tmp_path):
     cancel, pid_file = threading.Event(), tmp_path / "grandchild"
     script = f"sleep 600 & echo $! > {pid_file}; wait"
     with ThreadPoolExecutor() as pool:
@@ -225,12 +209,12 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_a_tool_tells_its_exit_code_and_all_it_printed(tmp_path: Path) -> None:
+def test_a_tool_tells_its_exit_code_and_all_it_printed(tmp_path):
     assert processes.run_to_end(["sh", "-c", "echo out; echo err >&2; exit 7"], tmp_path / "log") == 7
     assert (tmp_path / "log").read_text() == "out\nerr\n"
 
 
-def test_the_tail_of_a_log_shows_causes_and_no_stack_frames(tmp_path: Path) -> None:
+def test_the_tail_of_a_log_shows_causes_and_no_stack_frames(tmp_path):
     log = tmp_path / "log"
     frames = "\tat a.B.c(B.java:1)\n" * 30
     log.write_text(f"start\nRuntimeException: no\n{frames}Caused by: BindException: in use\n{frames}\t... 6 more\n\n")
@@ -254,29 +238,25 @@ def java(path: Path, version: str, module: str = "jdk.incubator.vector") -> Path
 
 
 @pytest.mark.parametrize("version", ["17", "21"])
-def test_a_java_that_spark_supports_is_taken(tools: Path, version: str) -> None:
+def test_a_java_that_spark_supports_is_taken(tools, version):
     java(tools / "java", version)
     assert jars.require_java() == str(tools / "java")
 
 
-def test_java_home_comes_before_path_as_it_does_for_spark(
-    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_home_comes_before_path_as_it_does_for_spark(tools, tmp_path, monkeypatch):
     java(tools / "java", "11")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     fit = java(tmp_path / "jdk" / "bin" / "java", "17")
     assert jars.require_java() == str(fit)
 
 
-def test_behind_a_wrapper_the_real_java_is_named(tools: Path, tmp_path: Path) -> None:
+def test_behind_a_wrapper_the_real_java_is_named(tools, tmp_path):
     real = java(tmp_path / "jdk" / "bin" / "java", "17")
     program(tools / "java", f'exec {real} "$@"')
     assert jars.require_java() == str(real)
 
 
-def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(
-    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(tools, tmp_path, monkeypatch):
     with pytest.raises(ServiceUnavailable, match=r"no java on PATH.*Java 17 or 21"):
         jars.require_java()
     java(tools / "java", "11")
@@ -294,7 +274,7 @@ def test_a_missing_or_unfit_java_is_named_with_the_versions_that_fit(
         jars.require_java()
 
 
-def test_an_unfit_java_stops_up_before_anything_is_started(tools: Path, tmp_path: Path) -> None:
+def test_an_unfit_java_stops_up_before_anything_is_started(tools, tmp_path):
     java(tools / "java", "1.8")
     stack = Stack(tmp_path / "home")
     with pytest.raises(ServiceUnavailable, match=r"Java 1\.8; install Java 17 or 21"):
@@ -305,7 +285,7 @@ def test_an_unfit_java_stops_up_before_anything_is_started(tools: Path, tmp_path
 # Jars
 
 
-def test_every_jar_has_a_checksum_and_all_configurations_are_listed() -> None:
+def test_every_jar_has_a_checksum_and_all_configurations_are_listed():
     lines = jars.resource("jars.sha256").read_text().splitlines()
     assert all(re.fullmatch(r"[0-9a-f]{64}  (spark|broker|flink)/[\w.-]+\.jar", line) for line in lines)
     names = {line.split()[1] for line in lines}
@@ -315,13 +295,13 @@ def test_every_jar_has_a_checksum_and_all_configurations_are_listed() -> None:
         assert any(name.startswith(needed) for name in names)
 
 
-def test_an_unknown_jar_configuration_names_the_known_ones() -> None:
+def test_an_unknown_jar_configuration_names_the_known_ones():
     with pytest.raises(BadInput, match=r"brocker.*did you mean 'broker'.*spark, broker, flink"):
         jars.jars("brocker")
 
 
 @pytest.fixture
-def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def ivy(cache, tmp_path, monkeypatch):
     """Three jars to resolve, and an Ivy that hands out ``contents``; ``runs``: of which configurations, each time."""
     contents = {"spark/a-1.jar": b"a", "broker/b-1.jar": b"b", "flink/c-1.jar": b"c"}
     repository = SimpleNamespace(contents=contents, runs=[])
@@ -340,28 +320,28 @@ def ivy(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleN
     return repository
 
 
-def test_jars_are_fetched_once_and_taken_from_the_cache_afterwards(ivy: SimpleNamespace, cache: Path) -> None:
+def test_jars_are_fetched_once_and_taken_from_the_cache_afterwards(ivy, cache):
     assert jars.jars("spark") == [cache / "jars" / "spark" / "a-1.jar"]
     assert [jar.read_bytes() for jar in jars.jars("broker")] == [b"b"]
     assert ivy.runs == [["spark", "broker"]]
     assert sorted(entry.name for entry in cache.iterdir()) == ["jars", "jars.lock"]
 
 
-def test_a_damaged_jar_in_the_cache_is_fetched_again(ivy: SimpleNamespace) -> None:
+def test_a_damaged_jar_in_the_cache_is_fetched_again(ivy):
     jar = jars.jars("spark")[0]
     jar.write_bytes(b"damaged")
     assert jars.jars("spark")[0].read_bytes() == b"a"
     assert len(ivy.runs) == 2
 
 
-def test_flinks_jars_are_fetched_when_they_are_asked_for_and_alone(ivy: SimpleNamespace, cache: Path) -> None:
+def test_flinks_jars_are_fetched_when_they_are_asked_for_and_alone(ivy, cache):
     jars.jars("broker")
     assert not (cache / "jars" / "flink").exists()
     assert jars.jars("flink") == [cache / "jars" / "flink" / "c-1.jar"]
     assert ivy.runs == [["spark", "broker"], ["flink"]]
 
 
-def test_a_fetched_jar_with_another_checksum_is_refused_and_nothing_is_kept(ivy: SimpleNamespace, cache: Path) -> None:
+def test_a_fetched_jar_with_another_checksum_is_refused_and_nothing_is_kept(ivy, cache):
     ivy.contents["broker/b-1.jar"] = b"altered"
     with pytest.raises(ServiceUnavailable, match=r"1 downloaded jars differ .*broker/b-1\.jar"):
         jars.jars("spark")
@@ -381,7 +361,7 @@ BUILD = 'printf "#!/bin/sh\\n%s\\n" "echo minio version 1" > "$GOBIN/minio"; chm
 
 
 @pytest.fixture
-def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+def roomy(monkeypatch):
     monkeypatch.setattr(go_programs, "BUILD_BYTES", 0)
 
 
@@ -391,19 +371,19 @@ def fake_go(tools: Path, build: str, version: str = "1.99.0") -> Path:
     return runs
 
 
-def test_minio_on_the_path_is_used_and_nothing_is_built(tools: Path, cache: Path) -> None:
+def test_minio_on_the_path_is_used_and_nothing_is_built(tools, cache):
     minio = program(tools / "minio", MINIO)
     assert go_program(PROGRAM) == minio
     assert not cache.exists()
 
 
-def test_a_program_called_minio_that_is_another_is_passed_over(tools: Path, cache: Path, roomy: None) -> None:
+def test_a_program_called_minio_that_is_another_is_passed_over(tools, cache, roomy):
     program(tools / "minio", "echo something else")
     fake_go(tools, BUILD)
     assert cache in go_program(PROGRAM).parents
 
 
-def test_two_who_need_minio_at_once_build_it_once(tools: Path, cache: Path, roomy: None) -> None:
+def test_two_who_need_minio_at_once_build_it_once(tools, cache, roomy):
     runs = fake_go(tools, f"sleep 0.3; {BUILD}")
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: go_program(PROGRAM), range(2))
@@ -413,18 +393,14 @@ def test_two_who_need_minio_at_once_build_it_once(tools: Path, cache: Path, room
     assert not (cache / "minio-build").exists()
 
 
-def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_no_program(
-    tools: Path, cache: Path, roomy: None
-) -> None:
+def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_no_program(tools, cache, roomy):
     fake_go(tools, "echo 'dial tcp: no route'; exit 1")
     with pytest.raises(ServiceUnavailable, match=r"(?s)check the network.*put a `minio`.*dial tcp: no route"):
         go_program(PROGRAM)
     assert not (cache / "minio").exists()
 
 
-def test_a_build_that_is_cancelled_leaves_no_program_and_the_next_one_can_go_on(
-    tools: Path, cache: Path, roomy: None
-) -> None:
+def test_a_build_that_is_cancelled_leaves_no_program_and_the_next_one_can_go_on(tools, cache, roomy):
     runs = fake_go(tools, f"{BUILD}; sleep 600")
     cancel = threading.Event()
     with ThreadPoolExecutor() as pool:
@@ -438,9 +414,7 @@ def test_a_build_that_is_cancelled_leaves_no_program_and_the_next_one_can_go_on(
     assert go_program(PROGRAM).is_file()
 
 
-def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
-    tools: Path, cache: Path, roomy: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(tools, cache, roomy, monkeypatch):
     fake_go(tools, "exit 1", version="1.23.9")
     inner = tools / "inner"
     program(inner, GO.format(version="1.26.6", runs=tools / "runs", build=BUILD))
@@ -454,9 +428,7 @@ def test_too_old_a_go_is_passed_over_for_the_one_from_the_package_index(
     assert any("no Go 1.24 or newer on PATH" in line for line in said)
 
 
-def test_without_go_pip_and_uv_the_remedies_are_named(
-    tools: Path, cache: Path, roomy: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_go_pip_and_uv_the_remedies_are_named(tools, cache, roomy, monkeypatch):
     monkeypatch.setattr(go_programs, "_installer", INSTALLER)
     monkeypatch.setattr(go_programs, "find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match=r"no Go 1\.24 or newer.*neither pip nor uv.*put a `minio`"):
@@ -466,7 +438,7 @@ def test_without_go_pip_and_uv_the_remedies_are_named(
 # The stack before it was ever started
 
 
-def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing(tmp_path: Path) -> None:
+def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing(tmp_path):
     stack = Stack(tmp_path / "home", ports={"minio": 12345})
     states = {status.name: (status.state, status.pid, status.address) for status in stack.status()}
     assert states == {
@@ -483,7 +455,7 @@ def test_a_stack_that_never_ran_is_stopped_everywhere_and_asking_creates_nothing
     assert not stack.home.exists()
 
 
-def test_impossible_ports_and_unknown_names_are_refused(tmp_path: Path) -> None:
+def test_impossible_ports_and_unknown_names_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"kafak.*did you mean 'kafka'"):
         Stack(tmp_path, ports={"kafak": 1})
     for port in (0, -1, 65536):
@@ -492,9 +464,7 @@ def test_impossible_ports_and_unknown_names_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(
-    tools: Path, tmp_path: Path, cache: Path, number: signal.Signals
-) -> None:
+def test_a_start_that_is_interrupted_twice_leaves_nothing_behind(tools, tmp_path, cache, number):
     server = tmp_path / "server"
     answer = SETTINGS.format(home=tmp_path, version="17", module="jdk.incubator.vector")
     program(tools / "java", f'case "$1" in -XshowSettings*) {answer};; *) echo $$ > {server}; exec sleep 600;; esac')
@@ -539,18 +509,19 @@ class Listener(Service):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path: Path, times: int) -> None:
+def test_a_port_that_another_takes_while_a_service_starts_is_given_up(tmp_path, times):
     with ExitStack() as stack:
         rivals = [stack.enter_context(socket.socket()) for _ in range(times)]
         quicker, said = list(rivals), []
         embedded = Stack(tmp_path)
-        service = Listener(tmp_path, quicker)
-        stack.callback(embedded._stop, [service], silent)
-        embedded._start([service], said.append)
-        ours = int(embedded._address(service).split(":")[1])
+        embedded._services = [service] = [EmbeddedService(Listener(tmp_path, quicker), Ports(tmp_path, {}))]
+        stack.callback(embedded.down)
+        embedded.restart("listener", say=said.append)
+        ours = int(service.address.split(":")[1])
+        assert embedded.pid("listener") == service.process.pid
         assert not quicker
         assert ours not in {rival.getsockname()[1] for rival in rivals}
-        assert processes.listens(processes.find(service.pid_file), ours)
+        assert processes.listens(service.process, ours)
         assert sum("is taken" in line for line in said) == times
 
 
@@ -575,7 +546,7 @@ class Counted(Stack):
         return self.flag.exists()
 
 
-def test_the_last_command_that_uses_services_stops_them(tmp_path: Path) -> None:
+def test_the_last_command_that_uses_services_stops_them(tmp_path):
     first, second = Counted(tmp_path), Counted(tmp_path)
     with first.used() as endpoints:
         assert endpoints == "endpoints"
@@ -592,7 +563,7 @@ def test_the_last_command_that_uses_services_stops_them(tmp_path: Path) -> None:
     assert not (tmp_path / "users").exists()
 
 
-def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path: Path) -> None:
+def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path):
     stack = Counted(tmp_path)
     with stack.used():
         stack.up()
@@ -606,16 +577,14 @@ def test_services_that_were_started_to_stay_stay_until_they_are_stopped(tmp_path
     assert not stack.running()
 
 
-def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path: Path) -> None:
+def test_a_command_that_was_killed_does_not_keep_services_running(tmp_path, gone):
     stack = Counted(tmp_path)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
     with stack.used():
-        (tmp_path / "users" / f"{gone.pid}-dead").write_text(json.dumps({"pid": gone.pid, "created": 1.0}))
+        (tmp_path / "users" / f"{gone}-dead").write_text(json.dumps({"pid": gone, "created": 1.0}))
     assert not stack.running()
 
 
-def test_a_start_that_fails_leaves_no_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_fails_leaves_no_user(tmp_path, monkeypatch):
     stack = Counted(tmp_path)
 
     def fails(say: Callable[[str], None]) -> str:

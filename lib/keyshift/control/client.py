@@ -1,0 +1,117 @@
+"""Asks a job in the background over HTTP: its status, what it is to do, its end."""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import httpx
+import psutil
+
+from keyshift.control.files import JobFile
+from keyshift.experiment.commands import UNDER_WAY, Command
+from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, ServiceUnavailable
+from keyshift.progress import Say
+
+LOOK_S = 0.3
+ANSWER_S = 120.0  # a job that recovers or restarts answers when it has
+END_S = 120.0  # for its process to stop what it has started
+
+
+class Client:
+    """Asks one job. Raises BadInput for what the job refuses, ServiceUnavailable if it does not answer."""
+
+    def __init__(self, job: JobFile) -> None:
+        self._job = job
+        self._http = httpx.Client(
+            base_url=job.url,
+            headers={"Authorization": f"Bearer {job.token}"},
+            timeout=ANSWER_S,
+            trust_env=False,  # a proxy has no business between us and this machine
+        )
+
+    def status(self) -> dict[str, Any]:
+        """See ``LiveJob.status``."""
+        return self._asked("GET", "/status")
+
+    def stop(self) -> dict[str, Any]:
+        """Stop the job and return its status with the verdict, however long that takes."""
+        return self._asked("POST", "/stop", timeout=None)
+
+    def do(self, command: Command) -> dict[str, Any]:
+        """See ``LiveJob.do``."""
+        return self._asked("POST", f"/{command.verb}", json=command.model_dump(mode="json", exclude_defaults=True))
+
+    def _asked(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, **more)
+            told = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise ServiceUnavailable(f"job {self._job.name} at {self._job.url} does not answer: {error}") from error
+        if answer.is_success:
+            return told  # type: ignore[no-any-return]
+        reason = f"job {self._job.name}: {told.get('detail', answer.reason_phrase)}"
+        raise BadInput(reason) if answer.is_client_error else KeyshiftError(reason)
+
+
+def moved(client: Client, migration: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Wait until the migration that ``do`` has answered with is over, and return it. Raises MigrationFailed if not all
+    of the state came where it should.
+    """
+    which = migration["stage"], migration["number"]
+
+    def now(told: dict[str, Any]) -> dict[str, Any]:
+        return next(each for each in told["migrations"] if (each["stage"], each["number"]) == which)
+
+    ended = now(followed(client, lambda told: now(told)["outcome"] != UNDER_WAY or told["state"] != "running", say))
+    if ended["outcome"] != "complete":
+        raise MigrationFailed(f"the migration of {ended['stage']} to {ended['slots']} slots is {ended['outcome']}")
+    return ended
+
+
+def followed(client: Client, over: Callable[[dict[str, Any]], bool], say: Say) -> dict[str, Any]:
+    """Wait until the status is ``over``, and return it; each phase until then is said once."""
+    phase = None
+    while True:
+        told = client.status()
+        if told.get("phase") != phase:
+            phase = told.get("phase")
+            say(f"  {phase}")
+        if over(told):
+            return told
+        time.sleep(LOOK_S)
+
+
+def stopped(client: Client, say: Say, within_s: float | None = None) -> dict[str, Any]:
+    """Stop the job and return its status with the verdict. The job goes on to stop if this is interrupted.
+
+    Raises TimeoutError if there is no verdict after about ``within_s`` seconds; without it, this may take for ever.
+    """
+    answer: Future[dict[str, Any]] = Future()
+    deadline = math.inf if within_s is None else time.monotonic() + within_s
+
+    def over(told: dict[str, Any]) -> bool:
+        return answer.done() or told["state"] not in ("running", "stopping") or time.monotonic() >= deadline
+
+    def stop() -> None:
+        try:
+            answer.set_result(client.stop())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=stop, name="keyshift-stop", daemon=True).start()  # nobody waits for it on Ctrl-C
+    with contextlib.suppress(ServiceUnavailable):  # it has ended between two looks
+        followed(client, over, say)
+    return answer.result(None if within_s is None else max(0.0, deadline - time.monotonic()))
+
+
+def await_end(job: JobFile) -> None:
+    """Wait until the process of the job is gone. Raises ServiceUnavailable if that takes too long."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        try:
+            psutil.Process(job.pid).wait(END_S)
+        except psutil.TimeoutExpired:
+            raise ServiceUnavailable(f"process {job.pid} of job {job.name} did not end; its log is {job.log}") from None
