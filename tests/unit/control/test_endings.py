@@ -22,9 +22,9 @@ from keyshift.control.client import Client
 from keyshift.control.files import ALL, FORMAT, LEFTOVERS, NOTHING, Jobs
 from keyshift.experiment.commands import Cancel, InjectFault, Plan, Rate
 from keyshift.experiment.live_spec import live_spec
-from keyshift.lab import stage_plans
 from keyshift.lab.live import inbox
 from keyshift.lab.live import journal as live_journal
+from keyshift.lab.plans import stage_plans
 from keyshift.model.errors import BadInput, KeyshiftError, MigrationFailed, PlanRejected, ServiceUnavailable
 from keyshift.model.records import Measured
 from keyshift.services.stack import Stack

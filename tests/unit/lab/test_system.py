@@ -101,7 +101,7 @@ def test_copies_of_a_later_phase_are_handed_over_as_that_phase_says(handover, wh
 def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
     made = system_of(strategy="fluid")
     made.system.request(made.spec.changes[0])
-    migrations = made.system._plans["counter"]
+    migrations = made.system.plans._of["counter"]
     assert migrations.to_move is None, "nothing is planned before its turn"
     ((make_steps, replace),) = made.job.requests
     assert replace is False
@@ -111,7 +111,7 @@ def test_units_that_plans_want_elsewhere_are_those_that_were_to_move():
 
 def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_request_none_were():
     made = system_of(strategy="fluid", slots=2, to_slots=4)
-    plans = made.system._plans["counter"]
+    plans = made.system.plans._of["counter"]
     plans.wants_unplanned()
     assert plans.to_move is None
     made.system.request(Scale(3))
@@ -135,7 +135,7 @@ def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads()
 @pytest.mark.parametrize("replicas", ["periodic", "warm_up"])
 def test_the_copies_of_all_migrations_are_counted(replicas):
     made = system_of(strategy="replicated", replicas=replicas, slots=4, to_slots=1, then_slots="3")
-    assert made.system.copied()["bytes_copied"] is None
+    assert made.system.plans.copied()["bytes_copied"] is None
     for number, change in enumerate(made.spec.changes):
         made.system.announce(change)
         made.system.request(change)
@@ -143,9 +143,9 @@ def test_the_copies_of_all_migrations_are_counted(replicas):
         for step in make_steps(made.job.assignment):
             made.job.assignment = made.job.assignment.after(step)
     assert len(made.job.copied) == 2
-    assert made.system.copied()["bytes_copied"] == 2 * 10
-    made.system.end_copies()
-    assert made.system.copied()["bytes_copied"] is None, "those of the next lap count from the beginning"
+    assert made.system.plans.copied()["bytes_copied"] == 2 * 10
+    made.system.plans.end_copies()
+    assert made.system.plans.copied()["bytes_copied"] is None, "those of the next lap count from the beginning"
 
 
 def test_a_restart_is_made_by_the_controlling_thread_and_only_if_nobody_has_cancelled_it():
@@ -173,12 +173,12 @@ def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
     with pytest.raises(QueryDied):
         made.system.check()
     assert made.system.busy
-    before = list(made.system._plans["counter"].decisions)
+    before = list(made.system.plans._of["counter"].decisions)
     made.job.dies_in_restart = False
     made.system.check()
     ((target, _),) = made.job.restarted
     assert target.owner == made.spec.target(made.spec.start()).owner
-    assert made.system._plans["counter"].decisions == before and before
+    assert made.system.plans._of["counter"].decisions == before and before
     assert not made.system.busy
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from keyshift.lab.migrations import MigrationStatus
-from keyshift.lab.system import SystemJournal
+from keyshift.lab.live.succession import SystemJournal
+from keyshift.lab.plans.migrations import MigrationStatus
 from keyshift.model.errors import BadInput
 from keyshift.progress import Say
 from keyshift.refusals import refusal

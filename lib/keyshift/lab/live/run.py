@@ -9,12 +9,13 @@ from keyshift.lab.display import Display
 from keyshift.lab.execution import LEAD_S, LOOK_S, Execution, Script
 from keyshift.lab.live.inbox import Inbox
 from keyshift.lab.live.journal import Journal, JournalWriter
-from keyshift.lab.migrations import Migration, Migrations
-from keyshift.lab.stage_plans import Proposal
-from keyshift.lab.system import LiveSystem
+from keyshift.lab.plans.migrations import Migration, Migrations
+from keyshift.lab.plans.stage_plans import Proposal
+from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Doing, Phase
 from keyshift.model.records import Measured
+from keyshift.traffic.topics import Epochs
 from keyshift.traffic.traffic import Before, Feed, Traffic
 
 
@@ -22,7 +23,7 @@ class LiveRun:
     """``execution`` is for the controlling thread; ``inbox`` and ``stop`` are for any other one."""
 
     def __init__(
-        self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
+        self, spec: RunSpec, system: KeyshiftJob, traffic: Traffic, display: Display, ready: Callable[[], None]
     ) -> None:
         self.execution = run = Execution(spec, system, traffic, display, ready, self._serve)
         run.open = self._open
@@ -38,7 +39,7 @@ class LiveRun:
         self.take_over = False  # even if that one seems to live
         self.begun: Callable[[str, str], None] = lambda run_id, token: None  # see ``LiveJob``
         self.keep: Callable[[Journal], None] | None = None  # writes the journal down
-        self._journal = JournalWriter(self._write, system.kept, system.note)
+        self._journal = JournalWriter(self._write, system.succession.kept, system.note)
         self.on_ready: Callable[[], None] = lambda: None
 
     @property
@@ -76,7 +77,7 @@ class LiveRun:
 
     def _asked(self, change: Scale, stage: str) -> None:
         """By the autoscaler."""
-        self.migrate(self.system.propose(stage, change))
+        self.migrate(self.system.plans.propose(stage, change))
 
     def _measure(self) -> None:
         try:
@@ -100,7 +101,7 @@ class LiveRun:
     def _made(self) -> Journal:
         run, migrations = self.execution, self.migrations
         return Journal(
-            **vars(self.system.journal()),
+            **vars(self.system.succession.journal()),
             began_at=run.began_at,
             trigger=run.trigger,
             rate=run.rate,
@@ -116,7 +117,7 @@ class LiveRun:
 
     def _open(self) -> Feed:
         if self.resumed is None:
-            new = self.system.journal()
+            new = self.system.succession.journal()
             self.begun(new.run_id, new.token)
             self.traffic.for_ever = self.keep is not None
             feed = self.execution.open_new()
@@ -124,6 +125,10 @@ class LiveRun:
             feed = self._reopen(self.resumed)
         self.system.require_driver()
         return feed
+
+    def _resume(self, journal: Journal, epochs: Epochs) -> str:
+        self.system.succession.resume(journal, epochs)
+        return self.system.begun_from
 
     def _reopen(self, read_journal: Callable[[], Journal]) -> Feed:
         """In place of ``Execution.open_new``: topics and results are there, and the state is in snapshots.
@@ -134,7 +139,7 @@ class LiveRun:
         run = self.execution
         if not self.take_over:
             self.traffic.await_silence()
-        epoch = self.system.claim(read_journal())
+        epoch = self.system.succession.claim(read_journal())
         journal = read_journal()
         run.rate, run.trigger, run.began_at = journal.rate, journal.trigger, journal.began_at
         self.migrations.resume(journal.migrations, journal.targets)
@@ -146,7 +151,7 @@ class LiveRun:
         feed.before = Before(sum(offered.events), offered.due)
         begin = time.perf_counter()
         begun_from = run.surviving(
-            lambda: self.system.resume(journal, offered.epochs), lambda: "snapshot, the newest that could be read,"
+            lambda: self._resume(journal, offered.epochs), lambda: "snapshot, the newest that could be read,"
         )
         self.display.say("ready: every router and slot has put a first row through")
         self.system.note(

@@ -11,8 +11,8 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.controls import JobControls
 from keyshift.lab.display import Display
 from keyshift.lab.execution import LOOK_S, Execution, Script
-from keyshift.lab.migrations import Migrations
-from keyshift.lab.system import LiveSystem, SystemUnderTest
+from keyshift.lab.plans.migrations import Migrations
+from keyshift.lab.system import KeyshiftJob, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Doing, Phase
 from keyshift.traffic.traffic import Traffic
@@ -61,7 +61,7 @@ def _announce(system: SystemUnderTest, action: Migrate, before: float) -> Script
 
 
 def _controls(run: Execution) -> JobControls:
-    system = cast(LiveSystem, run.system)  # other engines have no script
+    system = cast(KeyshiftJob, run.system)  # other engines have no script
     return JobControls(run, system, Migrations(run, system).request, max(run.spec.tasks.values()))
 
 

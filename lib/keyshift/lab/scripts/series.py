@@ -19,7 +19,7 @@ from keyshift.experiment.spec import Choice, RunSpec
 from keyshift.lab.display import Display
 from keyshift.lab.execution import LOOK_S, Execution, Script, Step
 from keyshift.lab.judge.outcome import Ended, Outcome, Span, bytes_by_key
-from keyshift.lab.system import LiveSystem
+from keyshift.lab.system import KeyshiftJob
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.notes import Doing, Phase
 from keyshift.planner import Strategy
@@ -87,7 +87,7 @@ class Series:
         self._laps: list[Lap] = []
 
     def execution(
-        self, spec: RunSpec, system: LiveSystem, traffic: Traffic, display: Display, ready: Callable[[], None]
+        self, spec: RunSpec, system: KeyshiftJob, traffic: Traffic, display: Display, ready: Callable[[], None]
     ) -> Execution:
         """In the job of ``spec``. Raises KeyshiftError if that dies, or a migration hangs."""
         self._system, self._run = system, Execution(spec, system, traffic, display, ready, self._script)
@@ -127,17 +127,17 @@ class Series:
         span = Span(begin, begin, time.time(), trigger)
         restarted = system.status()["attempt"] != attempt  # slots count from the beginning of their attempt
         sent = bytes_by_key(system.measure().values()) - (0 if restarted else sent)
-        copied, notes = system.copied(), list(map(str, system.notes[told:]))
-        system.end_copies()
+        copied, notes = system.plans.copied(), list(map(str, system.notes[told:]))
+        system.plans.end_copies()
         yield from self._go_back()
         self._laps.append(Lap(spec, span, planned_s, numbers, copied, sent, notes))
 
     def _migrate(self, spec: RunSpec, point: Strategy) -> Generator[Step, None, tuple[float, dict[str, int]]]:
         """Until it is over. Seconds for the plans, and the numbers of the migrations."""
         system, begin = self._system, time.perf_counter()
-        proposals = [system.propose(stage, spec.changes[0], point) for stage in spec.moving]
+        proposals = [system.plans.propose(stage, spec.changes[0], point) for stage in spec.moving]
         planned_s = time.perf_counter() - begin
-        numbers = {each.stage: system.adopt(each) for each in proposals}
+        numbers = {each.stage: system.plans.adopt(each) for each in proposals}
         yield from self._await_end(numbers)
         return planned_s, numbers
 
@@ -146,13 +146,13 @@ class Series:
         spec = self._run.spec
         groups = spec.start().owner[:: spec.workload.bins]
         home = Map({group: int(slot) for group, slot in enumerate(groups)}, spec.job.slots)
-        back = [self._system.propose(stage, home, spec.point()) for stage in spec.moving]
-        yield from self._await_end({each.stage: self._system.adopt(each) for each in back})
+        back = [self._system.plans.propose(stage, home, spec.point()) for stage in spec.moving]
+        yield from self._await_end({each.stage: self._system.plans.adopt(each) for each in back})
 
     def _await_end(self, numbers: Mapping[str, int]) -> Script:
         within_s = self._run.spec.job.deadline_s + self._run.spec.run.catch_up_s
         end = time.time() + within_s
-        while any(self._system.ended(stage, number) is None for stage, number in numbers.items()):
+        while any(self._system.plans.ended(stage, number) is None for stage, number in numbers.items()):
             if time.time() > end:
                 raise MigrationFailed(f"a migration was not over within {within_s:g} s")
             yield time.time() + LOOK_S

@@ -9,8 +9,8 @@ from keyshift.driver.completed import Snapshot
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
-from keyshift.lab.migrations import MigrationStatus
-from keyshift.lab.stage_plans import PlansPast
+from keyshift.lab.plans.migrations import MigrationStatus
+from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Note

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from keyshift.experiment.commands import UNDER_WAY
 from keyshift.lab.execution import Execution
-from keyshift.lab.stage_plans import Proposal
-from keyshift.lab.system import LiveSystem
+from keyshift.lab.plans.stage_plans import Proposal
+from keyshift.lab.system import KeyshiftJob
 
 GONE = "incomplete: the job's process was gone, and the next one had only the steps of it that were planned"
 
@@ -60,7 +60,7 @@ class Migration:
 class Migrations:
     """Of all stages of ``system``; the first is the trigger of ``run``. Those of a process before are only told of."""
 
-    def __init__(self, run: Execution, system: LiveSystem) -> None:
+    def __init__(self, run: Execution, system: KeyshiftJob) -> None:
         self._run, self._system = run, system
         self._mine: list[Migration] = []
         self._before: list[MigrationStatus] = []
@@ -68,7 +68,7 @@ class Migrations:
 
     def request(self, proposal: Proposal) -> Migration:
         """Behind all else of its stage."""
-        migration = Migration(self._system.adopt(proposal), proposal, time.time())
+        migration = Migration(self._system.plans.adopt(proposal), proposal, time.time())
         self._mine.append(migration)
         self._run.trigger = self._run.trigger or migration.requested_at
         return migration
@@ -98,7 +98,7 @@ class Migrations:
                 left.took_s = round(time.time() - left.requested_at, 3)
         for migration in self._mine:
             stage, number = migration.proposal.stage, migration.number
-            if not migration.outcome and (reached := self._system.ended(stage, number)) is not None:
+            if not migration.outcome and (reached := self._system.plans.ended(stage, number)) is not None:
                 migration.outcome = "complete" if reached else f"incomplete: {self._why(stage)}"
                 migration.ended_at = time.time()
 

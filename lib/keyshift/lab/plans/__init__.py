@@ -1,0 +1,1 @@
+"""Plans for the migrations of a job, and what became of them."""
