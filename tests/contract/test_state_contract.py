@@ -206,8 +206,8 @@ class TellsTheFirst(Broken):
 
     def changes(self, who):
         found = super().changes(who)
-        for told in self._values.told.values():
-            told -= found
+        for untold in self._untold.values():
+            untold -= found
         return found
 
 
