@@ -49,7 +49,7 @@ class RedisTable(Table):
         self._unsent: list[tuple[Any, ...]] = []  # commands that go before the next call
         self._owned = Counter[str]()  # by how many states, by name: a unit may come twice
         self._written = Counter[str]()  # keys that are to be found there, by name
-        with self._errors():
+        with _errors():
             self._client.ping()
         self._remove_older_attempts(slot)
 
@@ -62,7 +62,7 @@ class RedisTable(Table):
     def renamed(self, place: Hash) -> tuple[Hash, int]:
         """A former owner's hash under the name of the next, and how many keys it has."""
         mine = Hash(f"{self._mine}:{place.origin}:{place.owners + 1}", place.origin, place.owners + 1)
-        with self._errors():
+        with _errors():
             pipeline = self._client.pipeline(transaction=False)
             pipeline.rename(place.name, mine.name)
             pipeline.hlen(mine.name)
@@ -129,7 +129,7 @@ class RedisTable(Table):
 
     def _call(self, commands: list[bytes], count: int) -> list[Any]:
         """The answers to ``count`` commands, in one round trip."""
-        with self._errors():
+        with _errors():
             pool = self._client.connection_pool
             connection = pool.get_connection()
             try:
@@ -147,7 +147,7 @@ class RedisTable(Table):
         with self.lock:
             unsent, self._unsent = self._unsent, []
             if unsent:
-                with self._errors():
+                with _errors():
                     pipeline = self._client.pipeline(transaction=False)
                     for command in unsent:
                         pipeline.execute_command(*command)
@@ -162,7 +162,7 @@ class RedisTable(Table):
 
     def scan_keys(self, place: Hash) -> list[int]:  # noqa: D102
         self.send()
-        with self._errors():
+        with _errors():
             return [_FIELD.unpack(field)[0] for field in self._client.hkeys(place.name)]
 
     def fill(self, place: Hash, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
@@ -211,17 +211,12 @@ class RedisTable(Table):
                         f"the store of state has lost keys: {found} are in {name}, where {written[name]} were written"
                     )
 
-    def _errors(self) -> AbstractContextManager[None]:
-        import redis
-
-        return service_errors((redis.RedisError, OSError), lambda error: f"the store of state: {error}")
-
     def _remove_older_attempts(self, slot: str) -> None:
         """What attempts of the job that have died left behind. ``slot`` is job/attempt/stage/number, or a name."""
         job, _, rest = slot.partition("/")
         attempt = rest.split("/")[0]
         if attempt.isdigit() and int(attempt):
-            with self._errors():
+            with _errors():
                 for name in self._client.scan_iter(f"keyshift:{job}/*", count=1000):
                     older = name.decode().split("/")[1]
                     if older.isdigit() and int(older) < int(attempt):
@@ -235,3 +230,9 @@ def _command(word: bytes, name: bytes, fields: list[bytes]) -> Iterator[bytes]:
         yield b"$%d\r\n" % len(field)
         yield field
         yield b"\r\n"
+
+
+def _errors() -> AbstractContextManager[None]:
+    import redis
+
+    return service_errors((redis.RedisError, OSError), lambda error: f"the store of state: {error}")
