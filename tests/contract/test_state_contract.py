@@ -10,10 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from keyshift.checks import check_backend
 from keyshift.checks.backend import SCHEMA, Watched, exported
-from keyshift.model.errors import ContractBroken, ServiceUnavailable
+from keyshift.model.errors import ContractBroken
 from keyshift.state import Backend, backends, rows
 from keyshift.state.memory import MemoryState, MemoryStore
-from keyshift.state.redis_server import connected
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 KEYS = st.integers(0, 12) | INT64
@@ -88,13 +87,6 @@ def machine(name):
     return States
 
 
-@pytest.fixture(params=backends.names())
-def make(request):
-    store = opened(request.param)
-    yield lambda: store.unit(0)
-    store.close()
-
-
 @pytest.mark.parametrize("name", backends.names())
 def test_it_passes_the_check_that_anybody_can_call(name):
     check_backend(backends.get(name))
@@ -116,61 +108,6 @@ def test_an_export_holds_every_key_once_whatever_the_size_of_its_parts(name, con
         state.values[key] = value
     assert exported(state, chunk_bytes) == content
     store.close()
-
-
-def filled(make, content):
-    state = make()
-    for key, value in content.items():
-        state.values[key] = value
-    return state
-
-
-def test_keys_that_arrived_are_known_before_anybody_touches_them(make):
-    state = make()
-    state.values[1] = (1, b"old")
-    state.install(filled(make, {1: (2, b"new"), 5: (3, b"")}).export(1000))
-    assert sorted(state.keys()) == [1, 5]
-    state.values[5]
-    state.delete(1)
-    assert state.keys() == [5]
-
-
-def test_changes_are_the_keys_put_or_deleted_since_they_are_tracked_and_told_once(make):
-    state = filled(make, {1: (1, b"before"), 2: (1, b"before"), 3: (1, b"before")})
-    state.track("check")
-    assert state.changes("check") == set()
-    state.values[1] = (2, b"new")
-    state.values[1] = (3, b"newer")
-    state.values[9] = (1, b"more")
-    state.delete(2)
-    state.values[3]
-    assert state.changes("check") == {1, 2, 9}
-    assert state.changes("check") == set()
-    state.values[3] = (2, b"new")
-    assert state.changes("check") == {3}
-
-
-def test_what_arrives_is_no_change_and_what_is_done_to_it_is(make):
-    state = make()
-    state.track("check")
-    state.install(filled(make, {1: (1, b"a"), 2: (1, b"b")}).export(1000))
-    assert state.changes("check") == set()
-    state.values[1] = (2, b"a")
-    state.delete(2)
-    assert state.changes("check") == {1, 2}
-
-
-@pytest.mark.parametrize("name", [name for name, each in backends.items() if "redis" in each.settings.model_fields])
-def test_a_store_whose_server_has_lost_its_content_says_so(name):
-    with contextlib.closing(opened(name)) as store, contextlib.closing(connected(SETTINGS[name])) as client:
-        state = store.unit(0)
-        state.install(filled(lambda: MemoryState(SCHEMA), {1: (2, b"new"), 5: (3, b"")}).export(1000))
-        store.checkpoint()
-        client.flushall()
-        with pytest.raises(ServiceUnavailable, match="lost"):
-            store.checkpoint()
-        with pytest.raises(ServiceUnavailable, match="lost"):
-            exported(state, 1000)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=20))
@@ -206,8 +143,8 @@ class TellsTheFirst(Broken):
 
     def changes(self, who):
         found = super().changes(who)
-        for told in self._values.told.values():
-            told -= found
+        for untold in self._untold.values():
+            untold -= found
         return found
 
 

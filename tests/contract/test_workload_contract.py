@@ -1,7 +1,9 @@
 """Every registered workload keeps the promises of ``keyshift.workloads.contract``; a new one needs only PARAMETERS."""
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -11,10 +13,8 @@ from word_count import LINES, LONG, WordCount
 
 from keyshift.checks import check_workload
 from keyshift.checks.workload import answers
-from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.errors import ContractBroken
 from keyshift.model.keys import Assignment
-from keyshift.results.verdict import judge
 from keyshift.runtime.arrow import ArrowSplit
 from keyshift.state import backends
 from keyshift.state.timers import Timers
@@ -23,6 +23,7 @@ from keyshift.workloads import results_due, workloads
 from keyshift.workloads.keycount import KeyCount, KeyCountOperator
 from keyshift.workloads.windowcount import WindowCount
 from keyshift.workloads.windowcount.operator import WindowCountOperator
+from workload_runs import run, verdict
 
 # For workloads that have these parameters; one that needs others adds them here under its name.
 COMMON = {"key_groups": 8, "bins": 2, "keys": 40, "skew": 0.5, "state_bytes": 64, "seed": 11}
@@ -34,7 +35,6 @@ PARAMETERS: dict[str, dict] = {
     "stock": {"securities": 40, "open_orders": 30, "resting": 4},
     "nexmark": {"query": "q11", "gap_ms": 15, "delay_ms": 5, "session_bids": 3},
 }
-ASSIGNMENTS = [Assignment.contiguous(16, 2), Assignment.contiguous(16, 4, 2), Assignment.contiguous(16, 3, 3)]
 
 
 def make(name, of=None):
@@ -49,14 +49,7 @@ def workload(request):
 
 
 def offline(workload, **changes):
-    return run_sequentially(workload, ASSIGNMENTS, **({"frames": 12} | changes))
-
-
-def judged(workload, run, **changes):
-    """The verdict on a run, of which some tables may be others."""
-    names = ("events", "results", "final", "assignments", "times", "earlier")
-    given = {name: getattr(run, name) for name in names}
-    return judge(workload, **(given | changes))
+    return run(workload, (2, 4, 3), **({"frames": 12} | changes))
 
 
 def of_timers(results: pd.DataFrame) -> pd.Series:
@@ -91,6 +84,17 @@ FRAMES = st.lists(
 
 
 @pytest.mark.parametrize("name", workloads.names())
+@settings(max_examples=settings.default.max_examples // 4)
+@given(chunks=st.lists(st.integers(0, 120), min_size=1, max_size=8), router=st.integers(0, 5))
+def test_events_do_not_depend_on_how_many_are_taken_at_once(name, chunks, router):
+    [source] = make(name).sources
+    times, ends = np.arange(sum(chunks), dtype=np.int64), np.cumsum([0, *chunks])
+    whole, partition = source.partition(router).take(times), source.partition(router)
+    parts = [partition.take(times[begin:end]) for begin, end in pairwise(ends)]
+    assert pa.Table.from_batches(parts) == pa.Table.from_batches([whole])
+
+
+@pytest.mark.parametrize("name", workloads.names())
 @settings(max_examples=settings.default.max_examples // 8)
 @given(frames=FRAMES)
 def test_a_unit_whose_values_and_timers_move_gives_what_one_that_stays_gives(name, frames):
@@ -109,8 +113,8 @@ def test_the_timers_of_many_units_at_once_give_what_those_of_one_after_the_other
 @pytest.mark.parametrize("backend", backends.names())
 @pytest.mark.parametrize("routers", [1, 3])
 def test_a_run_whose_state_moves_twice_is_judged_ok(workload, backend, routers):
-    run = offline(workload, routers=routers, backend=backend)
-    found = judged(workload, run)
+    made = offline(workload, routers=routers, backend=backend)
+    found = verdict(workload, made)
     assert found.ok, found.examples
 
 
@@ -121,32 +125,32 @@ def test_timers_lost_in_a_move_make_the_verdict_bad(timed, monkeypatch):
         install(self, batch.filter(pa.array(batch["kind"].to_numpy() < 0)))
 
     monkeypatch.setattr(Timers, "install", only_how_far)
-    run = offline(timed)
-    found = judged(timed, run)
+    made = offline(timed)
+    found = verdict(timed, made)
     assert found.wrong > 0
     assert (found.lost, found.duplicated, found.reordered) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
 def test_a_timer_that_fires_twice_makes_the_verdict_bad(timed, which):
-    run = offline(timed)
-    again = run.results[of_timers(run.results)].iloc[[which]].assign(arrived_us=10**9, log_offset=10**6)
-    found = judged(timed, run, results=pd.concat([run.results, again]))
+    made = offline(timed)
+    again = made.results[of_timers(made.results)].iloc[[which]].assign(arrived_us=10**9, log_offset=10**6)
+    found = verdict(timed, made, results=pd.concat([made.results, again]))
     assert (found.lost, found.duplicated, found.reordered, found.wrong) == (0, 0, 0, 1)
 
 
 def test_a_timer_whose_result_is_missing_makes_the_verdict_bad(timed):
-    run = offline(timed)
-    dropped = run.results.drop(index=run.results.index[of_timers(run.results)][0])
-    found = judged(timed, run, results=dropped)
+    made = offline(timed)
+    dropped = made.results.drop(index=made.results.index[of_timers(made.results)][0])
+    found = verdict(timed, made, results=dropped)
     assert (found.lost, found.duplicated, found.reordered, found.wrong) == (0, 0, 0, 1)
 
 
 def test_a_timer_that_fires_in_a_slot_that_was_not_the_owner_is_foreign(timed):
-    run = offline(timed)
-    row = run.results.index[of_timers(run.results)][0]
-    run.results.loc[row, "slot"] += 1
-    found = judged(timed, run)
+    made = offline(timed)
+    row = made.results.index[of_timers(made.results)][0]
+    made.results.loc[row, "slot"] += 1
+    found = verdict(timed, made)
     assert (found.foreign, found.wrong) == (1, 0)
 
 
@@ -244,19 +248,19 @@ Even = with_stage(KeyCount, operator=CountsAllAnswersEven, due=even)
 
 def test_a_workload_may_answer_some_of_its_events():
     check_workload(make("keycount", Even))
-    run = offline(make("keycount", Even))
-    assert 0 < len(run.results) < len(run.events)
-    assert (run.results["key"] % 2 == 0).all()
+    made = offline(make("keycount", Even))
+    assert 0 < len(made.results) < len(made.events)
+    assert (made.results["key"] % 2 == 0).all()
 
 
 def test_a_result_that_is_due_is_lost_if_it_is_missing_and_one_that_is_not_due_is_unexpected():
     workload = make("keycount", Even)
-    run = offline(workload)
-    missing = judged(workload, run, results=run.results.drop(index=7))
+    made = offline(workload)
+    missing = verdict(workload, made, results=made.results.drop(index=7))
     assert (missing.lost, missing.unexpected) == (1, 0)
     every = offline(make("keycount"))
-    more = judged(workload, run, results=every.results)
-    assert more.unexpected == len(every.results) - len(run.results) > 0
+    more = verdict(workload, made, results=every.results)
+    assert more.unexpected == len(every.results) - len(made.results) > 0
     assert (more.lost, more.wrong, more.duplicated) == (0, 0, 0)
 
 
@@ -266,10 +270,10 @@ def test_a_result_that_is_due_is_lost_if_it_is_missing_and_one_that_is_not_due_i
 def test_routers_may_make_events_of_another_kind_than_the_sources_with_keys_of_any_type():
     workload = WordCount()
     check_workload(workload)
-    run = offline(workload)
-    per_frame = run.events.groupby(["router", "offset"]).size()
+    made = offline(workload)
+    per_frame = made.events.groupby(["router", "offset"]).size()
     assert per_frame.max() > 20, "more events than lines"
-    assert run.results["word"].str.len().min() >= LONG
+    assert made.results["word"].str.len().min() >= LONG
 
 
 def test_a_router_gives_slots_what_was_mapped():
@@ -281,6 +285,6 @@ def test_a_router_gives_slots_what_was_mapped():
     assert results_due([stage], lines) == 3
     assert results_due([stage], lines.slice(0, 0)) == 0
     split = ArrowSplit(slot_schema(stage), 2, 8, 2)
-    parts = split(events, ASSIGNMENTS[0])
+    parts = split(events, Assignment.contiguous(16, 2))
     rows = [row for part in parts.values() for row in pa.ipc.read_record_batch(part, slot_schema(stage)).to_pylist()]
     assert sorted((row["position"], row["word"]) for row in rows) == list(enumerate(events["word"].to_pylist()))

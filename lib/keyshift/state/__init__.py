@@ -15,15 +15,13 @@ import pyarrow as pa
 
 from keyshift.registry import Registry
 from keyshift.state import redis_server, rocksdb
-from keyshift.state.hybrid import HybridSettings, HybridStore
 from keyshift.state.memory import MemoryStore
 from keyshift.state.redis_server import RemoteSettings
-from keyshift.state.remote import RemoteStore
-from keyshift.state.rocksdb import RocksSettings, RocksStore
+from keyshift.state.remote import HybridSettings, RemoteStore
+from keyshift.state.rocksdb import RocksSettings
 from keyshift.state.settings import Settings
 from keyshift.state.timers import Timers
-
-Value = tuple[Any, ...]
+from keyshift.state.tracking import Value
 
 
 class Values(Protocol):
@@ -149,7 +147,7 @@ backends.register("memory", Backend(MemoryStore, "a dictionary in the Python wor
 backends.register(
     "rocksdb",
     Backend(
-        RocksStore,
+        rocksdb.open_store,
         "RocksDB on the slot's disk behind a cache in the Python worker: state may be larger than memory",
         RocksSettings,
         served=rocksdb.served,
@@ -169,7 +167,7 @@ backends.register(
 backends.register(
     "hybrid",
     Backend(
-        HybridStore,
+        RemoteStore,
         "remote, with what is in use kept in the Python worker: read from the server once, written through or back",
         HybridSettings,
         redis_server.require,

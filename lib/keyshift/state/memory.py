@@ -13,9 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.state.timers import Timers
-
-Value = tuple[Any, ...]
+from keyshift.state.tracking import Noting, TrackedState, Value, ValueDict
 
 _SAMPLE_ROWS = 64  # built to learn how large a row is
 _GROWTH = 64  # a chunk has at most so many times the rows of the one before: sizes are only known once it is built
@@ -44,99 +42,12 @@ class MemoryStore:
         pass
 
 
-class MemoryState:
-    """One dictionary per unit; see ``UnitState`` for the meaning of the methods.
-
-    The columns that arrived are let go when the last of their rows has been touched; until then a unit may take its
-    size twice.
-    """
-
-    shared = False
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
-        self._values = _Values(self._schema)
-        self.timers = Timers()
-
-    @property
-    def values(self) -> "_Values":  # noqa: D102
-        return self._values
-
-    def take(self, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
-        values = self._values
-        return [(key, value) for key in keys if (value := values[key]) is not None]
-
-    def delete(self, key: int) -> None:  # noqa: D102
-        self._values.pop(key, None)
-        self._values.untouched.pop(key, None)
-        if isinstance(self._values, _TrackedValues):
-            self._values.changed.add(key)
-
-    def hand_over(self) -> None:  # noqa: D102
-        return None
-
-    def copy(self) -> "MemoryState":  # noqa: D102
-        other = MemoryState(self._schema.remove(0))
-        other._values.update(self._values)
-        other._values.arrived, other._values.untouched = self._values.arrived, dict(self._values.untouched)
-        return other
-
-    def keys(self) -> list[int]:  # noqa: D102
-        return list(self._values.keys() | self._values.untouched.keys())
-
-    def track(self, who: str) -> None:  # noqa: D102
-        self._values.tell()
-        self._values.told[who] = set()
-        self._values.__class__ = _TrackedValues  # in place: whoever holds the values writes to these from now on
-
-    def changes(self, who: str) -> set[int]:  # noqa: D102
-        self._values.tell()
-        found, self._values.told[who] = self._values.told[who], set()
-        return found
-
-    def __len__(self) -> int:
-        return len(self._values.keys() | self._values.untouched.keys())
-
-    def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
-        for batch in self._values.arrived_rows().to_batches():
-            if batch.num_rows:
-                yield from _cut(batch, chunk_bytes)
-        if not self._values:
-            return
-        keys, values = iter(self._values), iter(self._values.values())
-        sample = self._build(list(islice(keys, _SAMPLE_ROWS)), list(islice(values, _SAMPLE_ROWS)))
-        yield from _cut(sample, chunk_bytes)
-        if sample.num_rows == len(self._values):
-            return
-        rows = _rows_for(chunk_bytes, sample, sample.num_rows)
-        while some := list(islice(keys, rows)):
-            batch = self._build(some, list(islice(values, rows)))
-            yield from _cut(batch, chunk_bytes)
-            rows = _rows_for(chunk_bytes, batch, rows)
-
-    def _build(self, keys: Sequence[int], values: Sequence[Value]) -> pa.RecordBatch:
-        # Column by column: zip(*values) would make an iterator per value, and with it the garbage collector's work.
-        columns = [keys, *(list(map(itemgetter(i), values)) for i in range(len(self._schema) - 1))]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def install(self, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: D102
-        values = self._values
-        arriving = pa.Table.from_batches(batches, self._schema)
-        kept = values.arrived_rows()
-        first = kept.num_rows
-        values.arrived = pa.concat_tables([kept, arriving]) if first else arriving  # an empty chunk makes rows dear
-        values.untouched = dict(zip(values.arrived["key"].to_pylist(), range(first + arriving.num_rows), strict=True))
-        for key in values.keys() & values.untouched.keys():
-            del values[key]  # the newcomer counts
-
-
 @cache
 def _nothing(schema: pa.Schema) -> pa.Table:
     return schema.empty_table()  # which takes longer than all the rest of an empty unit
 
 
-class _Values(dict[int, Value]):
+class _Values(ValueDict[Value]):
     """The values that were touched or set, and behind them the rows that were not touched since they arrived."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -144,14 +55,6 @@ class _Values(dict[int, Value]):
         self._nothing = _nothing(schema)
         self.arrived = self._nothing
         self.untouched: dict[int, int] = {}  # key -> row of ``arrived``; a key that was set meanwhile may still be here
-        self.changed: set[int] = set()
-        self.told: dict[str, set[int]] = {}  # what was changed before, by who has not asked for it yet
-
-    def tell(self) -> None:
-        """``changed`` to all who track it: noted once, however many these are."""
-        for told in self.told.values():
-            told |= self.changed
-        self.changed.clear()
 
     def __missing__(self, key: int) -> Value | None:
         row = self.untouched.pop(key, None)
@@ -171,12 +74,77 @@ class _Values(dict[int, Value]):
         return self.arrived if len(rows) == self.arrived.num_rows else self.arrived.take(rows)
 
 
-class _TrackedValues(_Values):
+class _NotingValues(Noting[Value], _Values):
     """The same, with a note of every key that is set."""
 
-    def __setitem__(self, key: int, value: Value) -> None:
-        super().__setitem__(key, value)
-        self.changed.add(key)
+
+class MemoryState(TrackedState[_Values]):
+    """One dictionary per unit; see ``UnitState`` for the meaning of the methods.
+
+    The columns that arrived are let go when the last of their rows has been touched; until then a unit may take its
+    size twice.
+    """
+
+    noting = _NotingValues
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = pa.schema([pa.field("key", pa.int64()), *schema])
+        super().__init__(_Values(self._schema))
+
+    def take(self, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
+        values = self.values
+        return [(key, value) for key in keys if (value := values[key]) is not None]
+
+    def delete(self, key: int) -> None:  # noqa: D102
+        self.values.pop(key, None)
+        self.values.untouched.pop(key, None)
+        if isinstance(self.values, Noting):
+            self.values.changed.add(key)
+
+    def copy(self) -> "MemoryState":  # noqa: D102
+        other = MemoryState(self._schema.remove(0))
+        other.values.update(self.values)
+        other.values.arrived, other.values.untouched = self.values.arrived, dict(self.values.untouched)
+        return other
+
+    def keys(self) -> list[int]:  # noqa: D102
+        return list(self.values.keys() | self.values.untouched.keys())
+
+    def __len__(self) -> int:
+        return len(self.values.keys() | self.values.untouched.keys())
+
+    def export(self, chunk_bytes: int) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        for batch in self.values.arrived_rows().to_batches():
+            if batch.num_rows:
+                yield from _cut(batch, chunk_bytes)
+        if not self.values:
+            return
+        keys, values = iter(self.values), iter(self.values.values())
+        sample = self._build(list(islice(keys, _SAMPLE_ROWS)), list(islice(values, _SAMPLE_ROWS)))
+        yield from _cut(sample, chunk_bytes)
+        if sample.num_rows == len(self.values):
+            return
+        rows = _rows_for(chunk_bytes, sample, sample.num_rows)
+        while some := list(islice(keys, rows)):
+            batch = self._build(some, list(islice(values, rows)))
+            yield from _cut(batch, chunk_bytes)
+            rows = _rows_for(chunk_bytes, batch, rows)
+
+    def _build(self, keys: Sequence[int], values: Sequence[Value]) -> pa.RecordBatch:
+        # Column by column: zip(*values) would make an iterator per value, and with it the garbage collector's work.
+        columns = [keys, *(list(map(itemgetter(i), values)) for i in range(len(self._schema) - 1))]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def install(self, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: D102
+        values = self.values
+        arriving = pa.Table.from_batches(batches, self._schema)
+        kept = values.arrived_rows()
+        first = kept.num_rows
+        values.arrived = pa.concat_tables([kept, arriving]) if first else arriving  # an empty chunk makes rows dear
+        values.untouched = dict(zip(values.arrived["key"].to_pylist(), range(first + arriving.num_rows), strict=True))
+        for key in values.keys() & values.untouched.keys():
+            del values[key]  # the newcomer counts
 
 
 def _rows_for(chunk_bytes: int, like: pa.RecordBatch, rows: int) -> int:

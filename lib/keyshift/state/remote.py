@@ -1,43 +1,35 @@
-"""State in a store that all slots reach, over the protocol of Redis: what moves is the ownership, not the state.
+"""State in a store that all slots reach: what moves is the ownership, not the state.
 
-A unit is a hash. A frame is one round trip: all that was set before and all that is wanted is sent at once, then all
-answers are read. The commands are put together here, as redis-py takes about as long for each as the server does. When
-a unit moves, only the name of its hash travels, and whoever takes it over renames it first: what a former owner still
-writes reaches nobody.
+When a unit moves, only the name of its hash travels, and whoever takes it over renames it first: what a former owner
+still writes reaches nobody.
 
-A server that has begun anew, or another one in its place, has less than was written, and would give no sign of it: a
-key that is not there looks like a new one. So each connection asks which server it is, and snapshots compare how many
-keys there are with how many were written. What has gone is ServiceUnavailable: the next attempt begins in other hashes,
-from a snapshot.
+``remote`` keeps no values here. ``hybrid`` keeps those in use: a key is fetched when it is first used, also after its
+unit has come from another slot. The strategies ``lazy`` and ``hybrid`` are the other kind of hybrid: there the former
+owner is what keys are fetched from, and each slot has a store of its own, of whatever backend.
 """
 
 import json
-import struct
-import uuid
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from itertools import count
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Literal
 
 import pyarrow as pa
+from pydantic import Field
 
-from keyshift.model.errors import ProtocolViolation, ServiceUnavailable, service_errors
-from keyshift.state.cached import CachedState, CachedStore, Cells, Changes, Value
-from keyshift.state.redis_server import RemoteSettings, connected, unsafe
-
-_CALL_BYTES = 4 << 20  # written before answers are read, about: the server keeps these meanwhile
-_SLICE_KEYS = 256
-_FIELD = struct.Struct(">q")
-_INFO = b"*1\r\n$4\r\nINFO\r\n"
+from keyshift.model.errors import ProtocolViolation, ServiceUnavailable
+from keyshift.state.cached import CachedState, CachedStore
+from keyshift.state.cells import Cells
+from keyshift.state.redis_server import RemoteSettings
+from keyshift.state.redis_table import Hash, RedisTable
+from keyshift.state.tracking import Value
 
 
-class _Hash(NamedTuple):
-    """Where a state is. ``origin``: of the name, the same under each owner; ``owners``: how many there were before."""
+class HybridSettings(RemoteSettings):
+    """Where the server is, and what is kept here."""
 
-    name: str
-    origin: str
-    owners: int = 0
+    state_cache_mib: int = Field(default=128, ge=1, le=1 << 20, description="MiB of values that a slot keeps in Python")
+    write: Literal["through", "back"] = Field(
+        default="through", description="changes go to the server with the next frame, or when they leave the slot"
+    )
 
 
 class HandedOver(Cells):
@@ -55,242 +47,56 @@ class RemoteState(CachedState):
 
     shared = True
 
-    def hand_over(self) -> str:  # noqa: D102
-        store: Any = self.cells.store
-        return str(store.hand_over(self.cells))
+    def __init__(self, cells: Cells, redis: RedisTable) -> None:
+        super().__init__(cells)
+        self._redis = redis
+
+    def take(self, keys: Iterable[int]) -> list[tuple[int, Value]]:
+        """See ``UnitState``. Raises ServiceUnavailable if the server has lost keys."""
+        keys = list(keys)
+        found = super().take(keys)
+        if len(found) < len(keys):  # deleted, or lost
+            self._redis.require([self.values.place.name])
+        return found
+
+    def hand_over(self) -> str:
+        """All is written; from now on nothing may be set. Gives what ``adopt`` takes, whenever it is called."""
+        cells = self.values
+        with self._redis.lock:
+            self._store.write(cells)
+            self._redis.send()
+            if not isinstance(cells, HandedOver):
+                keys = len(self)
+                cells.__class__ = HandedOver
+                cells.clear()
+                cells.old.clear()
+                cells.count = keys
+                self._redis.disown(cells.place)
+            return json.dumps([*cells.place, cells.count, self._redis.server])
 
 
 class RemoteStore(CachedStore):
     """See ``Store``; ``settings`` name an address. Raises ServiceUnavailable if it cannot be reached."""
 
-    def __init__(
-        self, slot: str, schema: pa.Schema, settings: RemoteSettings, keep_bytes: int = 0, through: bool = True
-    ) -> None:
-        super().__init__(schema, keep_bytes, through)
-        self._server = ""  # which one, by its run_id
-        self._client = connected(settings, begin=self._begin)
-        self._job, self._mine = slot, f"keyshift:{slot}:{uuid.uuid4().hex[:8]}"
-        self._numbers = count()
-        self._unsent: list[tuple[Any, ...]] = []  # commands that go before the next call
-        self._owned: dict[str, int] = {}  # names, and by how many states: a unit may come twice
-        self._written = Counter[str]()  # keys that are to be found there, by name
-        with self._errors():
-            self._client.ping()
-        self._remove_older_attempts()
+    def __init__(self, slot: str, schema: pa.Schema, settings: RemoteSettings) -> None:
+        self._redis = RedisTable(slot, settings)
+        if isinstance(settings, HybridSettings):
+            super().__init__(self._redis, schema, settings.state_cache_mib << 20, settings.write == "through")
+        else:
+            super().__init__(self._redis, schema, keep_bytes=0, through=True)
 
-    def unit(self, unit: int) -> RemoteState:  # noqa: D102
-        return self._state(self.place(unit))
+    def state_of(self, cells: Cells) -> RemoteState:  # noqa: D102
+        return RemoteState(cells, self._redis)
 
     def adopt(self, unit: int, reference: str) -> RemoteState:
         """See ``Store``. Raises ProtocolViolation if not all keys are there that its former owner had."""
         name, origin, owners, keys, server = json.loads(reference)
-        if server != self._server:
+        if server != self._redis.server:
             raise ServiceUnavailable(f"the store of state has begun anew since unit {unit} was written")
-        place = _Hash(f"{self._mine}:{origin}:{owners + 1}", origin, owners + 1)
-        with self._errors():
-            pipeline = self._client.pipeline(transaction=False)
-            pipeline.rename(name, place.name)
-            pipeline.hlen(place.name)
-            _, found = pipeline.execute(raise_on_error=False)  # a hash without keys cannot be renamed
+        place, found = self._redis.renamed(Hash(name, origin, owners))
         if found != keys:
             raise ProtocolViolation(f"unit {unit} was handed over with {keys} keys, {found} are in {place.name}")
-        state = self._state(place)
-        state.cells.count = self._written[place.name] = keys
+        self._redis.own(place, keys)
+        state = self.state_of(self.living_cells(place))
+        state.values.count = keys
         return state
-
-    def hand_over(self, cells: Cells) -> str:
-        """All is written; from now on nothing may be set. Gives what ``adopt`` takes, whenever it is called."""
-        with self.lock:
-            changes = [(cells, self._packed(cells))] if cells.dirty else []
-            self._exchange(changes, [])
-            self._send()
-            if not isinstance(cells, HandedOver):
-                keys = self.count(cells)
-                cells.__class__ = HandedOver
-                cells.clear()
-                cells.old.clear()
-                cells.count = keys
-                self._owned.pop(cells.place.name, None)
-                self._written.pop(cells.place.name, None)
-            return json.dumps([*cells.place, cells.count, self._server])
-
-    def checkpoint(self) -> None:
-        """See ``Store``. Raises ServiceUnavailable if not all is there that was written, or may not stay."""
-        self._require(list(self._written))
-        self._meet(*self._call([_INFO], 1))
-
-    def take(self, cells: Cells, keys: Iterable[int]) -> list[tuple[int, Value]]:  # noqa: D102
-        keys = list(keys)
-        found = super().take(cells, keys)
-        if len(found) < len(keys):  # deleted, or lost
-            self._require([cells.place.name])
-        return found
-
-    def close(self) -> None:  # noqa: D102
-        super().close()
-        self._client.close()
-
-    def _state(self, place: _Hash) -> RemoteState:
-        state = RemoteState(self._living(place))
-        with self.lock:
-            self._owned[place.name] = self._owned.get(place.name, 0) + 1
-        return state
-
-    # -- the table ----------------------------------------------------------------------------------------------------
-
-    def place(self, unit: int) -> _Hash:  # noqa: D102
-        origin = f"{unit}-{uuid.uuid4().hex[:8]}-{next(self._numbers)}"
-        return _Hash(f"{self._mine}:{origin}:0", origin)
-
-    def copied_place(self, place: _Hash) -> _Hash:  # noqa: D102
-        copy = self.place(-1)
-        self._unsent.append(("COPY", place.name, copy.name))
-        self._owned[copy.name] = 1
-        self._written[copy.name] = self._written[place.name]
-        return copy
-
-    def drop(self, places: list[_Hash]) -> None:  # noqa: D102
-        gone = []
-        for name in (place.name for place in places):
-            if name in self._owned:
-                self._owned[name] -= 1
-                if not self._owned[name]:
-                    del self._owned[name]
-                    self._written.pop(name, None)
-                    gone.append(name)
-        if gone:
-            self._unsent.append(("UNLINK", *gone))
-
-    def exchange(  # noqa: D102
-        self, written: list[tuple[_Hash, Changes]], wanted: list[tuple[_Hash, list[int]]]
-    ) -> list[Sequence[bytes | None]]:
-        self._send()
-        commands: list[bytes] = []
-        edits: list[tuple[str, int]] = []  # whose answer says how many keys more, or less, there are
-        size = 0
-        for place, changes in written:
-            name = place.name.encode()
-            kept = [part for key, value in changes.items() if value is not None for part in (_FIELD.pack(key), value)]
-            gone = [_FIELD.pack(key) for key, value in changes.items() if value is None]
-            for word, fields, sign in ((b"HSET", kept, 1), (b"HDEL", gone, -1)):
-                if fields:
-                    commands += _command(word, name, fields)
-                    edits.append((place.name, sign))
-            size += sum(map(len, kept))
-            if size > _CALL_BYTES:
-                self._edit(edits, commands)
-                commands, edits, size = [], [], 0
-        for place, keys in wanted:
-            commands += _command(b"HMGET", place.name.encode(), [_FIELD.pack(key) for key in keys])
-        return self._edit(edits, commands, len(wanted)) if commands else []
-
-    def _edit(self, edits: list[tuple[str, int]], commands: list[bytes], more: int = 0) -> list[Any]:
-        """The answers to what comes behind ``edits``."""
-        answers = self._call(commands, len(edits) + more)
-        for (name, sign), number in zip(edits, answers, strict=False):
-            self._written[name] += sign * number
-        return answers[len(edits) :]
-
-    def _call(self, commands: list[bytes], count: int) -> list[Any]:
-        """The answers to ``count`` commands, in one round trip."""
-        with self._errors():
-            pool = self._client.connection_pool
-            connection = pool.get_connection()
-            try:
-                connection.send_packed_command([b"".join(commands)])
-                answers = [connection.read_response() for _ in range(count)]
-            except BaseException:
-                connection.disconnect()  # other answers may be on their way
-                raise
-            finally:
-                pool.release(connection)
-            return answers
-
-    def _send(self) -> None:
-        """What has to go before anything else."""
-        with self.lock:
-            unsent, self._unsent = self._unsent, []
-            if unsent:
-                with self._errors():
-                    pipeline = self._client.pipeline(transaction=False)
-                    for command in unsent:
-                        pipeline.execute_command(*command)
-                    pipeline.execute()
-
-    def scan(self, place: _Hash) -> Iterator[tuple[int, bytes]]:  # noqa: D102
-        keys = self.scan_keys(place)
-        for begin in range(0, len(keys), _SLICE_KEYS):
-            some = keys[begin : begin + _SLICE_KEYS]
-            [values] = self.exchange([], [(place, some)])
-            yield from ((key, value) for key, value in zip(some, values, strict=True) if value is not None)
-        self._require([place.name])
-
-    def scan_keys(self, place: _Hash) -> list[int]:  # noqa: D102
-        self._send()
-        with self._errors():
-            return [_FIELD.unpack(field)[0] for field in self._client.hkeys(place.name)]
-
-    def fill(self, place: _Hash, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:  # noqa: D102
-        for keys, values in parts:
-            for begin in range(0, len(keys), _SLICE_KEYS):
-                some = slice(begin, begin + _SLICE_KEYS)
-                with self.lock:  # so that what was written and how much it is are never seen apart
-                    self.exchange([(place, dict(zip(keys[some], values[some], strict=True)))], [])
-
-    def _begin(self, connection: Any) -> None:
-        """A new connection, which may be one to another server, or to one that has begun anew."""
-        connection.on_connect()
-        connection.send_packed_command([_INFO])
-        try:
-            self._meet(connection.read_response())
-        except ServiceUnavailable:
-            connection.disconnect()  # or it would count as ready
-            raise
-
-    def _meet(self, answer: bytes) -> None:
-        """Which server it is, from what it tells about itself."""
-        about = dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
-        self._server = self._server or about.get("run_id", "")
-        if self._server != about.get("run_id"):
-            raise ServiceUnavailable(
-                "the store of state has begun anew, or another server is in its place: state is lost"
-            )
-        if trouble := unsafe(about):
-            raise ServiceUnavailable(f"the store of state: {trouble}")
-
-    def _require(self, names: Iterable[str]) -> None:
-        """Raise ServiceUnavailable unless all keys that were written are in the hashes of these names."""
-        with self.lock:
-            self._send()
-            written = {name: self._written[name] for name in names if name in self._written}
-            commands = [part for name in written for part in _command(b"HLEN", name.encode(), [])]
-            for name, found in zip(written, self._call(commands, len(written)) if written else [], strict=True):
-                if found != written[name]:
-                    raise ServiceUnavailable(
-                        f"the store of state has lost keys: {found} are in {name}, where {written[name]} were written"
-                    )
-
-    def _errors(self) -> AbstractContextManager[None]:
-        import redis
-
-        return service_errors((redis.RedisError, OSError), lambda error: f"the store of state: {error}")
-
-    def _remove_older_attempts(self) -> None:
-        """What attempts of the job that have died left behind. ``slot`` is job/attempt/stage/number, or a name."""
-        job, _, rest = self._job.partition("/")
-        attempt = rest.split("/")[0]
-        if attempt.isdigit() and int(attempt):
-            with self._errors():
-                for name in self._client.scan_iter(f"keyshift:{job}/*", count=1000):
-                    older = name.decode().split("/")[1]
-                    if older.isdigit() and int(older) < int(attempt):
-                        self._client.unlink(name)
-
-
-def _command(word: bytes, name: bytes, fields: list[bytes]) -> Iterator[bytes]:
-    """In the protocol of Redis (RESP): a number of pieces, each behind its length."""
-    yield b"*%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(fields) + 2, len(word), word, len(name), name)
-    for field in fields:
-        yield b"$%d\r\n" % len(field)
-        yield field
-        yield b"\r\n"

@@ -21,8 +21,9 @@ import pyarrow as pa
 from pydantic import Field
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.state.cached import CachedStore, Changes
+from keyshift.state.cached import CachedStore
 from keyshift.state.settings import Settings
+from keyshift.state.table import Changes, Table
 
 MIB = 1 << 20
 _FILE_BYTES = 1 << 20  # an arrival of more bytes than that comes as a sorted file
@@ -56,40 +57,41 @@ class _Range(NamedTuple):
     view: Any = None
 
 
-class RocksStore(CachedStore):
-    """See ``Store``. Raises ServiceUnavailable if the folder cannot be written to."""
+def open_store(slot: str, schema: pa.Schema, settings: RocksSettings) -> CachedStore:
+    """A store of ``rocksdb``. Raises ServiceUnavailable if the folder cannot be written to."""
+    return CachedStore(RocksTable(settings), schema, settings.state_cache_mib * MIB, through=False)
 
-    def __init__(self, slot: str, schema: pa.Schema, settings: RocksSettings) -> None:
+
+class RocksTable(Table):
+    """See ``Table``. Raises ServiceUnavailable if the folder cannot be written to."""
+
+    def __init__(self, settings: RocksSettings) -> None:
         import rocksdict  # not at the top: a library of ten megabytes that other backends do not need
 
-        super().__init__(schema, settings.state_cache_mib * MIB, through=False)
+        super().__init__()
         self._rocks = rocksdict
         self._options = _options(settings)
         self._folder, self._in_use = _new_folder(Path(settings.state_folder or tempfile.gettempdir()))
         try:
-            self._db = rocksdict.Rdict(str(self._folder / "db"), self._options)
+            self.db = rocksdict.Rdict(str(self._folder / "db"), self._options)
         except Exception as error:  # what rocksdict raises has no name of its own
             raise ServiceUnavailable(f"no database can be made in {self._folder}: {error}") from error
         unlogged: Any = rocksdict.WriteOptions()
         unlogged.disable_wal = True
-        self._db.set_write_options(unlogged)
+        self.db.set_write_options(unlogged)
         self._numbers, self._files = count(1), count()
 
     def close(self) -> None:  # noqa: D102
-        super().close()
         with self.lock, suppress(self._rocks.DbClosedError):
-            self._db.close()
+            self.db.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._in_use.close()
 
-    # -- the table ----------------------------------------------------------------------------------------------------
-
     def place(self, unit: int) -> _Range:  # noqa: D102
-        with self.lock:
-            return _Range(_PREFIX.pack(next(self._numbers)))
+        return _Range(_PREFIX.pack(next(self._numbers)))
 
     def copied_place(self, place: _Range) -> _Range:  # noqa: D102
-        return place._replace(view=self._db.iter())
+        return place._replace(view=self.db.iter())
 
     def exchange(  # noqa: D102
         self, written: list[tuple[_Range, Changes]], wanted: list[tuple[_Range, list[int]]]
@@ -102,12 +104,12 @@ class RocksStore(CachedStore):
                         batch.delete(_name(prefix, key))
                     else:
                         batch.put(_name(prefix, key), value)
-            self._db.write(batch)
+            self.db.write(batch)
         if len(wanted) == 1 and wanted[0][0].view is not None:
             [(place, keys)] = wanted
             found = {key: data for first in keys for key, data in islice(self._from(place, first), 1)}
             return [[found.get(key) for key in keys]]
-        together: Any = self._db.get([_name(place.prefix, key) for place, keys in wanted for key in keys])
+        together: Any = self.db.get([_name(place.prefix, key) for place, keys in wanted for key in keys])
         values = iter(together)
         return [[next(values) for _ in keys] for _, keys in wanted]
 
@@ -118,7 +120,7 @@ class RocksStore(CachedStore):
         return (key for key, _ in self._from(place, -_SIGN))
 
     def _from(self, place: _Range, key: int) -> Iterator[tuple[int, bytes]]:
-        found = place.view or self._db.iter()
+        found = place.view or self.db.iter()
         found.seek(_name(place.prefix, key))
         while found.valid() and (name := found.key()).startswith(place.prefix):
             yield _key(name), found.value()
@@ -137,7 +139,7 @@ class RocksStore(CachedStore):
             writer.finish()
             moved = self._rocks.IngestExternalFileOptions()
             moved.set_move_files(True)
-            self._db.ingest_external_file([path], moved)
+            self.db.ingest_external_file([path], moved)
 
     def drop(self, places: list[_Range]) -> None:  # noqa: D102
         # In a batch: the method of the database also deletes whole files, whoever has a snapshot of them.
@@ -146,7 +148,7 @@ class RocksStore(CachedStore):
             if place.view is None:
                 (number,) = _PREFIX.unpack(place.prefix)
                 batch.delete_range(place.prefix, _PREFIX.pack(number + 1))
-        self._db.write(batch)
+        self.db.write(batch)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ What a chain of stages costs, and whether each of its stages can move its state 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, partial
 from typing import ClassVar
 
@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 from pydantic import Field, field_validator
 
-from keyshift.state import UnitState
 from keyshift.workloads.contract import ORIGIN, KeyedStage, Source
 from keyshift.workloads.keycount import (
     EVENTS,
@@ -26,27 +25,11 @@ from keyshift.workloads.keycount import (
     wrong_results,
 )
 from keyshift.workloads.keyed import Keyed
-from keyshift.workloads.times import Times
-
-
-class MapOperator:
-    """Passes events on; see ``Operator``. Its units have no keys, so a migration moves nothing but ownership."""
-
-    uses_time = False
-    state_schema = pa.schema([])
-
-    def initial(self, unit: int, state: UnitState) -> None:
-        """There is no state."""
-
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
-        """One result per event."""
-        return events.select(["key", "t", "position"])
-
-    def advance(self, states: Iterable[UnitState]) -> None:
-        """Nothing waits for a time here."""
-
+from keyshift.workloads.operators import MapOperator
+from keyshift.workloads.times import Times, lines
 
 MOST = 4
+_ORIGIN = [field.name for field in ORIGIN]
 _STRIDE = 7919  # how far apart neighbouring keys of a stage are in the next one, about
 
 
@@ -108,53 +91,26 @@ class Chain(Keyed):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
-        return _wrong(self, self.kinds, self.key_at, events, results, final)
+        """See ``Workload.wrong``. The events tell what must come out, not the code of the operators.
 
-
-Keys = npt.NDArray[np.int64]
-_ORIGIN = ["router", "offset", "position"]
-
-
-# -- what must come out, told from the events: not by the code of the operators ----------------------------------------
-
-
-def _wrong(
-    workload: Keyed,
-    kinds: Sequence[str],
-    key_at: Callable[[int, Keys], Keys],
-    events: pd.DataFrame,
-    results: pd.DataFrame,
-    final: Iterator[pd.DataFrame],
-) -> Iterator[str]:
-    """See ``Workload.wrong``. ``kinds``: of the stages. ``key_at``: the key of events at a stage.
-
-    Each counter has seen each event once, so its counts are those of its keys among all events. Events of one key are
-    of one key at every stage, and keep the order of each router.
-    """
-    keys = events["key"].to_numpy()
-    counts = [np.bincount(key_at(stage, keys), minlength=workload.keys) for stage in range(len(kinds))]
-    last = len(kinds) - 1
-    yield from _wrong_keys(results, events, key_at(last, keys))
-    if kinds[last] == "counter":
-        yield from wrong_results(counts[last], results)
-    checks = {stage: StateCheck(workload, counts[stage]) for stage, kind in enumerate(kinds) if kind == "counter"}
-    for part in final:
-        for stage in np.unique(part["stage"].to_numpy()).tolist():
-            rows = part[part["stage"] == stage]
-            if stage in checks:
-                yield from (f"stage {stage + 1}: {line}" for line in checks[stage].wrong(rows))
-            else:
-                yield f"stage {stage + 1}: there are {len(rows)} keys in the final state of a stage without state"
-    for stage, check in checks.items():
-        yield from (f"stage {stage + 1}: {line}" for line in check.missing())
-
-
-def _wrong_keys(results: pd.DataFrame, events: pd.DataFrame, expected: Keys) -> Iterator[str]:
-    known = events[_ORIGIN].assign(expected=expected)
-    found = results[[*_ORIGIN, "key"]].merge(known, on=_ORIGIN)
-    for row in found[found["key"] != found["expected"]].itertuples():
-        yield (
-            f"result of router {row.router} offset {row.offset} position {row.position}: key {row.key}, expected"
-            f" {row.expected}"
-        )
+        Each counter has seen each event once, so its counts are those of its keys among all events. Events of one key
+        are of one key at every stage, and keep the order of each router.
+        """
+        kinds, keys = self.kinds, events["key"].to_numpy()
+        at_stage = [self.key_at(stage, keys) for stage in range(len(kinds))]
+        counts = [np.bincount(each, minlength=self.keys) for each in at_stage]
+        both = results[[*_ORIGIN, "key"]].merge(events[_ORIGIN].assign(expected=at_stage[-1]), on=_ORIGIN)
+        text = "result of router {router} offset {offset} position {position}: key {key}, expected {expected}"
+        yield from lines(both, both["key"] != both["expected"], text)
+        if kinds[-1] == "counter":
+            yield from wrong_results(counts[-1], results)
+        checks = {stage: StateCheck(self, counts[stage]) for stage, kind in enumerate(kinds) if kind == "counter"}
+        for part in final:
+            for stage in np.unique(part["stage"].to_numpy()).tolist():
+                rows = part[part["stage"] == stage]
+                if stage in checks:
+                    yield from (f"stage {stage + 1}: {line}" for line in checks[stage].wrong(rows))
+                else:
+                    yield f"stage {stage + 1}: there are {len(rows)} keys in the final state of a stage without state"
+        for stage, check in checks.items():
+            yield from (f"stage {stage + 1}: {line}" for line in check.missing())

@@ -27,10 +27,12 @@ class Operator(Protocol):
     """
 
     state_schema: pa.Schema  # fields of one key's value, without the key
-    uses_time: bool  # whether watermark, clock or timers matter: then records of a unit may not overtake each other
+    # Whether watermark, clock or timers matter: then records of a unit may not overtake each other.
+    uses_time: bool = False
 
     def initial(self, unit: int, state: UnitState) -> None:
-        """Fill the state that ``unit`` has before the first event (nothing, for most)."""
+        """Fill the state that ``unit`` has before the first event. By default there is none."""
+        return
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """Results of those of ``events`` that are due (``KeyedStage.due``), one each, in the order of the events.
@@ -44,8 +46,9 @@ class Operator(Protocol):
 
         Of all that are due by then, unit by unit; None if there are none. Repeating a call does nothing more.
         Columns as from ``process``, with ``position`` -1: the caller gives them router -1, offset -1 and the version
-        under which the slot owns the units.
+        under which the slot owns the units. By default nothing waits for a time.
         """
+        return None
 
 
 class Partition(Protocol):

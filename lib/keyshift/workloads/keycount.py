@@ -5,7 +5,7 @@ state that was stale, mixed up or half moved at the moment it was used, and the 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -17,7 +17,7 @@ from pydantic import Field
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
-from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.contract import KeyedStage, Operator, Source
 from keyshift.workloads.keyed import WORD, Keyed, key_draw
 from keyshift.workloads.times import Times
 
@@ -48,12 +48,11 @@ RESULT_FIELDS = (
 # -- what slots compute ------------------------------------------------------------------------------------------------
 
 
-class KeyCountOperator:
+class KeyCountOperator(Operator):
     """Counts, one event after the other; see ``Operator``. Events may have a column ``writes`` (bool): those that do
     not write read the count, and leave the state as it was.
     """
 
-    uses_time = False
     state_schema = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 
     def __init__(self, workload: Keyed, work_us: float = 0.0, spins: bool = False) -> None:
@@ -99,9 +98,6 @@ class KeyCountOperator:
     def _fresh(self, key: int) -> tuple[int, bytes]:
         return 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()
 
-    def advance(self, states: Iterable[UnitState]) -> None:
-        """Nothing waits for a time here."""
-
 
 # -- the workload ------------------------------------------------------------------------------------------------------
 
@@ -134,27 +130,17 @@ class KeyCount(Keyed):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
-        return _wrong(self, events, results, final)
+        """See ``Workload.wrong``. One line per wrong result, then one per wrong key of the final state.
+
+        Events of several routers have no single order, so any order of a key's events is right that keeps the order of
+        each router: the counts of a key are 1..n, each once, growing along each router's events.
+        """
+        counts = np.bincount(events["key"], minlength=self.keys)
+        yield from wrong_results(counts, results)
+        yield from StateCheck(self, counts).whole(final)
 
 
 # -- what must come out, told from the events: not by the code of the operator -----------------------------------------
-
-
-def _wrong(
-    workload: Keyed, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]
-) -> Iterator[str]:
-    """See ``Workload.wrong``. One line per wrong result, then one per wrong key of the final state.
-
-    Events of several routers have no single order, so any order of a key's events is right that keeps the order of
-    each router: the counts of a key are 1..n, each once, growing along each router's events.
-    """
-    counts = np.bincount(events["key"], minlength=workload.keys)
-    yield from wrong_results(counts, results)
-    check = StateCheck(workload, counts)
-    for part in final:
-        yield from check.wrong(part)
-    yield from check.missing()
 
 
 def wrong_results(counts: npt.NDArray[np.int64], results: pd.DataFrame) -> Iterator[str]:
@@ -200,6 +186,12 @@ class StateCheck:
                     f"final state of key {k} in unit {unit[row]}, slot {rows['slot'].iloc[row]}: count {count[row]}"
                     f" and payload {rows['payload'].iloc[row][:16].hex()}...; expected {expected}"
                 )
+
+    def whole(self, final: Iterator[pd.DataFrame]) -> Iterator[str]:
+        """One line for each key that is not as it must be, of all parts."""
+        for part in final:
+            yield from self.wrong(part)
+        yield from self.missing()
 
     def missing(self) -> Iterator[str]:
         """One line for each key that was not seen once, behind all parts."""

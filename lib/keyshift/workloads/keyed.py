@@ -28,6 +28,10 @@ class Grouped(BaseModel):
     seed: int = Field(default=1, ge=0, description="seed of the events")
     bins: int = Field(default=1, ge=1, description="bins per key group; a unit of migration is a bin")
 
+    def units_of(self, keys: npt.NDArray[np.int64] | pd.Series) -> npt.NDArray[np.int32]:
+        """The unit of each of ``keys``."""
+        return units_of(np.asarray(keys, np.int64), self.key_groups, self.bins)
+
 
 class Keyed(Grouped):
     """Parameters, and what follows from them."""
@@ -39,7 +43,7 @@ class Keyed(Grouped):
     @cached_property
     def units(self) -> npt.NDArray[np.int32]:
         """The unit of every key: shape (keys,)."""
-        return units_of(np.arange(self.keys), self.key_groups, self.bins)
+        return self.units_of(np.arange(self.keys))
 
     @cached_property
     def _by_unit(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

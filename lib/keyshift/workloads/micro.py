@@ -17,11 +17,12 @@ from pydantic import Field
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.model.keys import units_of
-from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.contract import ORIGIN, KeyedStage, Source
 from keyshift.workloads.keycount import RESULT_FIELDS, KeyCount, KeyCountOperator, StateCheck, wrong_results
-from keyshift.workloads.keyed import Keyed, key_draw
+from keyshift.workloads.keyed import key_draw
 from keyshift.workloads.times import Times, lines
 
+_ORIGIN = [field.name for field in ORIGIN]
 EVENTS = pa.schema([*EVENT_FIELDS, pa.field("writes", pa.bool_())])
 _SECOND_US = 1_000_000
 
@@ -89,46 +90,30 @@ class Micro(KeyCount):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
-        return _wrong(self, events, results, final)
+        """See ``Workload.wrong``. Records that write are counted as in ``keycount``.
 
+        One that reads has the count of writes that its payload has, too, at most as many as there are; and for the
+        events of a router and key the count never shrinks, and grows with each write.
+        """
+        counts = np.bincount(events.loc[events["writes"], "key"], minlength=self.keys)
+        results = results.merge(events[[*_ORIGIN, "writes"]], on=_ORIGIN)
+        writes = results["writes"]
+        yield from wrong_results(counts, results[writes])
 
-_ORIGIN = ["router", "offset", "position"]
+        key = results["key"]
+        most = pd.Series(counts[key.where(key.between(0, self.keys - 1), 0)], results.index)
+        odd = (results["count"] != results["stamp"]) | ~results["count"].between(0, most)
+        text = (
+            "result of router {router} offset {offset} position {position}, which reads: key {key} has count {count}"
+            " and stamp {stamp}; expected both the same, and not more than {most} writes"
+        )
+        yield from lines(results.assign(most=most), ~writes & odd, text)
+        ordered = results.sort_values(["key", *_ORIGIN])
+        behind = ordered.groupby(["key", "router"])["count"].diff() < ordered["writes"]
+        text = (
+            "result of router {router} offset {offset} position {position}: key {key} has count {count}, which its"
+            " router had left behind"
+        )
+        yield from lines(ordered, behind & ~ordered["writes"], text)
 
-
-# -- what must come out, told from the events: not by the code of the operator -----------------------------------------
-
-
-def _wrong(
-    workload: Keyed, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame]
-) -> Iterator[str]:
-    """See ``Workload.wrong``. Records that write are counted as in ``keycount``.
-
-    One that reads has the count of writes that its payload has, too, at most as many as there are; and for the events
-    of a router and key the count never shrinks, and grows with each write.
-    """
-    counts = np.bincount(events.loc[events["writes"], "key"], minlength=workload.keys)
-    results = results.merge(events[[*_ORIGIN, "writes"]], on=_ORIGIN)
-    writes = results["writes"]
-    yield from wrong_results(counts, results[writes])
-
-    key = results["key"]
-    most = pd.Series(counts[key.where(key.between(0, workload.keys - 1), 0)], results.index)
-    odd = (results["count"] != results["stamp"]) | ~results["count"].between(0, most)
-    text = (
-        "result of router {router} offset {offset} position {position}, which reads: key {key} has count {count} and"
-        " stamp {stamp}; expected both the same, and not more than {most} writes"
-    )
-    yield from lines(results.assign(most=most), ~writes & odd, text)
-    ordered = results.sort_values(["key", *_ORIGIN])
-    behind = ordered.groupby(["key", "router"])["count"].diff() < ordered["writes"]
-    text = (
-        "result of router {router} offset {offset} position {position}: key {key} has count {count}, which its router"
-        " had left behind"
-    )
-    yield from lines(ordered, behind & ~ordered["writes"], text)
-
-    check = StateCheck(workload, counts)
-    for part in final:
-        yield from check.wrong(part)
-    yield from check.missing()
+        yield from StateCheck(self, counts).whole(final)

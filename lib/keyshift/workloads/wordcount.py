@@ -23,8 +23,9 @@ from keyshift.model.keys import units_of
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
 from keyshift.workloads import files
-from keyshift.workloads.contract import KeyedStage, Source
+from keyshift.workloads.contract import ORIGIN, KeyedStage, Operator, Source
 from keyshift.workloads.keyed import Grouped, KeyDraw
+from keyshift.workloads.operators import Results
 from keyshift.workloads.times import Times, lines
 
 _WORD = re.compile(r"\w+")
@@ -103,7 +104,7 @@ RESULT_FIELDS = (
 )
 
 
-class WordCountOperator:
+class WordCountOperator(Operator):
     """The state of a key is three lists side by side: an element for each word and window of it; see ``Operator``.
 
     ``window_us``: length of a window; 0: one that never ends.
@@ -119,16 +120,13 @@ class WordCountOperator:
 
     def __init__(self, window_us: int) -> None:
         self._window_us, self.uses_time = window_us, window_us > 0
-        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), *RESULT_FIELDS))
-
-    def initial(self, unit: int, state: UnitState) -> None:
-        """No word is known in advance."""
+        self._results = Results(RESULT_FIELDS)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per word."""
         columns = (events[name].to_pylist() for name in ("unit", "key", "t", "word"))
         rows = [self._count(state_of(unit), *event) for unit, *event in zip(*columns, strict=True)]
-        return self._results([events[name] for name in ("key", "t", "position")], rows)
+        return self._results.of_events(events, rows)
 
     def _count(self, state: UnitState, key: int, t: int, word: str) -> tuple[Any, ...]:
         start = t - t % self._window_us if self._window_us else 0
@@ -159,15 +157,11 @@ class WordCountOperator:
                     state.delete(key)
                 due += [(key, end)] * len(closed)
                 rows += [(WINDOW, *entry) for entry in closed]
-        if not rows:
-            return None
-        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
-        return self._results([keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
+        return self._results.of_timers(due, rows)
 
-    def _results(self, of_event: list[pa.Array], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-        columns = zip(*rows, strict=True) if rows else [()] * len(RESULT_FIELDS)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, RESULT_FIELDS, strict=True)]
-        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._result_schema)
+
+_EVENT = [field.name for field in ORIGIN]
+_WINDOW = ["key", "word", "start"]  # a word has one key, but a result that mixes them up is to be seen
 
 
 class WordCount(Grouped):
@@ -205,54 +199,37 @@ class WordCount(Grouped):
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None
     ) -> Iterator[str]:
-        """See ``Workload.wrong``."""
-        return _wrong(self, events, results, final, times)
+        """See ``Workload.wrong``. One line per wrong result, window, and word of the final state.
+
+        The words that went in tell what must come out, not the code of the operator. The event time of a word is its
+        ``t``, and no watermark is beyond a word that is still to come. So the count of each word in each window is that
+        of the input, whatever the watermarks were; they say only which windows have closed by the end.
+        """
+        window_us = self.window_us
+        events = events[[*_EVENT, "key", "t", "word"]]
+        events = events.assign(start=events["t"] - events["t"] % window_us if window_us else 0)
+        offered = events.groupby(_WINDOW).size().rename("offered").reset_index()
+        of_event = results["position"] >= 0
+        yield from _wrong_answers(events, offered, results[of_event])
+
+        fired = results[~of_event]
+        found: list[pd.DataFrame] = [fired.assign(unit=-1)]
+        for part in final:
+            yield from _wrong_part(self, part)
+            found.append(_entries(part))
+        text = "timer of key {key} set to {t} tells of word {word!r} in window {start}, kind {kind}: expected kind"
+        text += f" {WINDOW} at {window_us} behind the start, not later than all routers had come"
+        reached = times.least if times is not None else 0
+        due = fired["start"] + window_us
+        yield from lines(fired, (fired["kind"] != WINDOW) | (fired["t"] != due) | (due > reached), text)
+        yield from _wrong_windows(offered, pd.concat(found, ignore_index=True))
+        if window_us and times is not None:
+            yield from _wrong_timers(found[1:], times, window_us)
 
 
 def with_keys(words: pa.RecordBatch) -> pa.RecordBatch:
     """Words with their keys; those of few distinct words cost little."""
     return pa.RecordBatch.from_arrays([keys_of(words["word"]), words["t"], words["word"]], schema=EVENTS)
-
-
-_EVENT = ["router", "offset", "position"]
-_WINDOW = ["key", "word", "start"]  # a word has one key, but a result that mixes them up is to be seen
-
-
-# -- what must come out, told from the words that went in: not by the code of the operator -----------------------------
-#
-# The event time of a word is its ``t``, and no watermark is beyond a word that is still to come. So the count of each
-# word in each window is that of the input, whatever the watermarks were; they say only which windows have closed by the
-# end.
-
-
-def _wrong(
-    workload: "WordCount",
-    events: pd.DataFrame,
-    results: pd.DataFrame,
-    final: Iterator[pd.DataFrame],
-    times: Times | None,
-) -> Iterator[str]:
-    """See ``Workload.wrong``. One line per wrong result, window, and word of the final state."""
-    window_us = workload.window_us
-    events = events[[*_EVENT, "key", "t", "word"]]
-    events = events.assign(start=events["t"] - events["t"] % window_us if window_us else 0)
-    offered = events.groupby(_WINDOW).size().rename("offered").reset_index()
-    of_event = results["position"] >= 0
-    yield from _wrong_answers(events, offered, results[of_event])
-
-    fired = results[~of_event]
-    found: list[pd.DataFrame] = [fired.assign(unit=-1)]
-    for part in final:
-        yield from _wrong_part(workload, part)
-        found.append(_entries(part))
-    text = "timer of key {key} set to {t} tells of word {word!r} in window {start}, kind {kind}: expected kind"
-    text += f" {WINDOW} at {window_us} behind the start, not later than all routers had come"
-    reached = times.least if times is not None else 0
-    due = fired["start"] + window_us
-    yield from lines(fired, (fired["kind"] != WINDOW) | (fired["t"] != due) | (due > reached), text)
-    yield from _wrong_windows(offered, pd.concat(found, ignore_index=True))
-    if window_us and times is not None:
-        yield from _wrong_timers(found[1:], times, window_us)
 
 
 def _wrong_answers(events: pd.DataFrame, offered: pd.DataFrame, answers: pd.DataFrame) -> Iterator[str]:
@@ -272,7 +249,7 @@ def _wrong_answers(events: pd.DataFrame, offered: pd.DataFrame, answers: pd.Data
 
 
 def _wrong_part(workload: "WordCount", part: pd.DataFrame) -> Iterator[str]:
-    home = units_of(part["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
+    home = workload.units_of(part["key"])
     lengths = [part[name].str.len() for name in ("words", "starts", "counts")]
     odd = (part["unit"] != home) | (lengths[0] == 0) | (lengths[0] != lengths[1]) | (lengths[0] != lengths[2])
     text = (

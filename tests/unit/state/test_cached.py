@@ -15,25 +15,26 @@ from keyshift.checks.backend import SCHEMA, Watched, exported
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import Backend
 from keyshift.state.cached import CachedStore
+from keyshift.state.table import Table
 
 KINDS = {"without a cache": (0, True), "written through": (3000, True), "written back": (3000, False)}
 
 
-class DictStore(CachedStore):
-    """Its places are numbers, its table a dictionary for each. ``exchanges`` counts them; ``broken`` refuses all."""
+class DictTable(Table):
+    """Its places are numbers, with a dictionary for each. ``exchanges`` counts them; ``broken`` refuses all."""
 
-    def __init__(self, keep_bytes=3000, through=False, schema=SCHEMA):
-        super().__init__(schema, keep_bytes, through)
-        self.table, self._numbers, self.exchanges, self.broken = {}, itertools.count(), [], False
+    def __init__(self):
+        super().__init__()
+        self.places, self._numbers, self.exchanges, self.broken = {}, itertools.count(), [], False
 
     def place(self, unit):
         place = next(self._numbers)
-        self.table[place] = {}
+        self.places[place] = {}
         return place
 
     def copied_place(self, place):
         other = self.place(0)
-        self.table[other] = dict(self.table[place])
+        self.places[other] = dict(self.places[place])
         return other
 
     def exchange(self, written, wanted):
@@ -43,34 +44,36 @@ class DictStore(CachedStore):
         for place, changes in written:
             for key, value in changes.items():
                 if value is None:
-                    self.table[place].pop(key, None)
+                    self.places[place].pop(key, None)
                 else:
-                    self.table[place][key] = value
-        return [[self.table[place].get(key) for key in keys] for place, keys in wanted]
+                    self.places[place][key] = value
+        return [[self.places[place].get(key) for key in keys] for place, keys in wanted]
 
     def scan(self, place):
-        return iter(list(self.table[place].items()))
+        return iter(list(self.places[place].items()))
 
     def scan_keys(self, place):
-        return list(self.table[place])
+        return list(self.places[place])
 
     def fill(self, place, parts):
         for keys, values in parts:
-            self.table[place] |= zip(keys, values, strict=True)
+            self.places[place] |= zip(keys, values, strict=True)
 
     def drop(self, places):
         for place in places:
-            del self.table[place]
+            del self.places[place]
+
+    def close(self):
+        self.places.clear()
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
-def store(request):
-    return DictStore(*request.param)
+def dict_store(keep_bytes=3000, through=False, schema=SCHEMA):
+    return CachedStore(DictTable(), schema, keep_bytes, through)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_it_keeps_the_promises_of_a_backend(kind):
-    check_backend(Backend(lambda slot, schema, settings: DictStore(*kind, schema), "a dictionary"))
+    check_backend(Backend(lambda slot, schema, settings: dict_store(*kind, schema), "a dictionary"))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -80,7 +83,7 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
     class Frames(RuleBasedStateMachine):
         def __init__(self):
             super().__init__()
-            self.store = DictStore(*kind)
+            self.store = dict_store(*kind)
             self.both = [Watched(self.store), Watched(self.store)]
 
         @rule(frame=st.lists(st.tuples(st.booleans(), keys), max_size=8), value=st.binary(max_size=300))
@@ -88,15 +91,15 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
             wanted = {0: set(), 1: set()}
             for which, key in frame:
                 wanted[which].add(key)
-            touched = self.store._touched | {watched.state.cells for watched in self.both}
+            touched = self.store._touched | {watched.state.values for watched in self.both}
             touched |= {cells for cells, _ in self.store._due}  # of states that have left, too
-            before, unseen = len(self.store.exchanges), sum(bool(cells.blind) for cells in touched)
+            before, unseen = len(self.store.table.exchanges), sum(bool(cells.blind) for cells in touched)
             self.store.load((self.both[which].state, some) for which, some in wanted.items())
             for which, key in frame:
                 self.both[which].get(key)
                 self.both[which].put(key, (key, value))
             # One more for a change of generations, and for each state with keys that were set before they were loaded.
-            assert len(self.store.exchanges) - before <= 2 + unseen
+            assert len(self.store.table.exchanges) - before <= 2 + unseen
 
         @rule(which=st.booleans(), key=keys)
         def delete(self, which, key):
@@ -123,7 +126,7 @@ def test_two_states_of_one_store_are_like_two_dictionaries_whatever_grows_old_wh
 
 
 def test_a_frame_is_one_exchange_that_also_writes_what_the_frame_before_has_set():
-    store = DictStore(0, True)
+    store = dict_store(0, True)
     states = [store.unit(0), store.unit(1)]
     for frame in range(5):
         store.load((state, {1, 2, 3}) for state in states)
@@ -131,57 +134,57 @@ def test_a_frame_is_one_exchange_that_also_writes_what_the_frame_before_has_set(
             for key in (1, 2, 3):
                 assert state.values[key] == ((frame - 1, b"") if frame else None)
                 state.values[key] = frame, b""
-    assert len(store.exchanges) == 5
-    written, wanted = store.exchanges[-1]
+    assert len(store.table.exchanges) == 5
+    written, wanted = store.table.exchanges[-1]
     assert [len(changes) for _, changes in written] == [3, 3] and [len(keys) for _, keys in wanted] == [3, 3]
 
 
 def test_what_is_in_use_stays_and_memory_does_not_grow_with_the_state():
-    store = DictStore(100_000, False)
+    store = dict_store(100_000, False)
     state = store.unit(0)
     for begin in range(0, 5000, 10):
         store.load([(state, {0, *range(begin, begin + 10)})])
         for key in (0, *range(begin, begin + 10)):
             state.values[key] = begin, bytes(100)
-    asked = [keys for _, wanted in store.exchanges for _, keys in wanted]
+    asked = [keys for _, wanted in store.table.exchanges for _, keys in wanted]
     assert sum(keys.count(0) for keys in asked) == 1
-    assert len(state.cells) + len(state.cells.old) < 700
+    assert len(state.values) + len(state.values.old) < 700
     assert len(state) == 5000
 
 
 def test_a_state_that_nobody_refers_to_any_more_is_dropped():
-    store = DictStore()
+    store = dict_store()
     state = store.unit(0)
     state.values[1] = 1, b""
     copy = state.copy()
-    assert len(store.table) == 2
+    assert len(store.table.places) == 2
     del copy
     gc.collect()
     store.load([(state, {2})])
-    assert len(store.table) == 1 and exported(state, 100) == {1: (1, b"")}
+    assert len(store.table.places) == 1 and exported(state, 100) == {1: (1, b"")}
 
 
 def test_what_could_not_be_written_is_written_later():
-    store = DictStore(0, True)
+    store = dict_store(0, True)
     state = store.unit(0)
     store.load([(state, {1})])
     state.values[1] = 7, b"kept"
-    store.broken = True
+    store.table.broken = True
     with pytest.raises(ServiceUnavailable):
         store.load([(state, {1})])
-    store.broken = False
+    store.table.broken = False
     store.load([(state, {1})])
     assert state.values[1] == (7, b"kept")
-    assert store.packing.unpack(store.table[0][1]) == (7, b"kept")
+    assert store.packing.unpack(store.table.places[0][1]) == (7, b"kept")
 
 
 def test_take_reads_all_that_is_not_here_at_once_and_keeps_none_of_it():
-    store = DictStore()
+    store = dict_store()
     state, source = store.unit(0), store.unit(1)
     for key in range(100):
         source.values[key] = key, b""
     state.install(source.export(1000))
     state.values[3] = 33, b"newer"
-    store.exchanges.clear()
+    store.table.exchanges.clear()
     assert state.take(range(2, 200)) == [(k, (33, b"newer") if k == 3 else (k, b"")) for k in range(2, 100)]
-    assert len(store.exchanges) == 1 and len(state.cells) == 1
+    assert len(store.table.exchanges) == 1 and len(state.values) == 1

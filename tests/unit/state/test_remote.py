@@ -7,13 +7,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
 
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import BadInput, KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.state import backends, clean_stores, redis_server
-from keyshift.state.hybrid import HybridSettings, HybridStore
 from keyshift.state.redis_server import PASSWORD, RemoteSettings, connected, require, served
-from keyshift.state.remote import RemoteStore
+from keyshift.state.remote import HybridSettings, RemoteStore
 from keyshift.waiting import wait_until
 
 NOWHERE = "127.0.0.1:1"
@@ -30,8 +30,7 @@ def opened(server, slot=0, attempt=0, **hybrid):
     settings = RemoteSettings(redis=server.redis)
     if hybrid:
         settings = HybridSettings(redis=server.redis, **hybrid)
-    kind = HybridStore if hybrid else RemoteStore
-    store = kind(f"job/{attempt}/stage/{slot}", SCHEMA, settings.with_secret(server.secret))
+    store = RemoteStore(f"job/{attempt}/stage/{slot}", SCHEMA, settings.with_secret(server.secret))
     try:
         yield store
     finally:
@@ -56,14 +55,13 @@ def test_a_frame_is_one_round_trip_whatever_it_has(server, hybrid, monkeypatch):
     with opened(server, **hybrid) as store:
         states = [store.unit(unit) for unit in range(20)]
         store.load((state, {0}) for state in states)
-        kind = store._client.connection_pool.connection_class
-        plain = kind.send_packed_command
+        plain = redis.Connection.send_packed_command
 
         def counted(connection, command, *more, **others):
             trips.append(command)
             return plain(connection, command, *more, **others)
 
-        monkeypatch.setattr(kind, "send_packed_command", counted)
+        monkeypatch.setattr(redis.Connection, "send_packed_command", counted)
         for frame in range(10):
             store.load((state, range(5)) for state in states)
             for state in states:
@@ -90,7 +88,7 @@ def test_what_moves_is_a_name_and_whoever_has_left_writes_nothing_any_more(serve
         with pytest.raises(ProtocolViolation, match="key 5 is read"):
             state.values[5]
         # Were something on its way all the same, it would come to a place where nobody looks.
-        source.exchange([(state.cells.place, {1: source.packing.pack((666, b"late"))})], [])
+        source.table.exchange([(state.values.place, {1: source.packing.pack((666, b"late"))})], [])
         assert taken.take([1]) == [(1, (1, b"set last"))]
 
 

@@ -12,20 +12,20 @@ import pytest
 from keyshift.checks.backend import SCHEMA, exported
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import backends
-from keyshift.state.rocksdb import RocksSettings, RocksStore
+from keyshift.state.rocksdb import RocksSettings, open_store
 
 HOLD = """
 import sys, time
 from keyshift.checks.backend import SCHEMA
-from keyshift.state.rocksdb import RocksSettings, RocksStore
-store = RocksStore("job/0/stage/0", SCHEMA, RocksSettings(state_folder=sys.argv[1]))
+from keyshift.state.rocksdb import RocksSettings, open_store
+store = open_store("job/0/stage/0", SCHEMA, RocksSettings(state_folder=sys.argv[1]))
 print("open", flush=True)
 time.sleep(100)
 """
 
 
 def opened(folder, **settings):
-    return RocksStore("job/0/stage/0", SCHEMA, RocksSettings(state_folder=str(folder), **settings))
+    return open_store("job/0/stage/0", SCHEMA, RocksSettings(state_folder=str(folder), **settings))
 
 
 def databases(folder):
@@ -75,12 +75,12 @@ def test_a_large_arrival_comes_as_files_and_a_state_that_is_not_needed_leaves_no
     store = opened(tmp_path)
     try:
         state, other = filled(store, range(5000)), filled(store, range(-5, 5), unit=1)
-        assert store._db.live_files()
+        assert list(tmp_path.glob("*/*/db/*.sst"))
         assert sorted(state.keys()) == list(range(5000)) and len(state) == 5000
         del state
         gc.collect()
         store.load([(other, {1})])
-        assert len(list(store._db.keys())) == 10
+        assert len(list(store.table.db.keys())) == 10
         assert sorted(exported(other, 1000)) == list(range(-5, 5))
     finally:
         store.close()
@@ -112,7 +112,7 @@ def test_values_in_python_have_a_bound(tmp_path):
             store.load([(state, range(begin, begin + 50))])
             for key in range(begin, begin + 50):
                 state.values[key] = key + 1, state.values[key][1]
-        assert (len(state.cells) + len(state.cells.old)) * 1000 < 1.2 * 2**20
+        assert (len(state.values) + len(state.values.old)) * 1000 < 1.2 * 2**20
         assert state.take([0, 19_999]) == [(0, (1, bytes(1000))), (19_999, (20_000, bytes(1000)))]
     finally:
         store.close()

@@ -1,33 +1,22 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.keys import Assignment, units_of
+from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
-from keyshift.workloads import keycount, workloads
+from keyshift.workloads import keycount
 from keyshift.workloads.keycount import KeyCount
+from workload_runs import run, wrong
 
 
 def make(**changes) -> KeyCount:
     plain = {"key_groups": 8, "keys": 60, "skew": 0.8, "state_bytes": 21, "seed": 3}
     return KeyCount(**(plain | changes))
-
-
-def offline(workload: KeyCount, **changes):
-    units = workload.key_groups * workload.bins
-    run = run_sequentially(workload, [Assignment.contiguous(units, 2), Assignment.contiguous(units, 3, 2)], **changes)
-    return run.events, run.results, run.final
-
-
-def wrong(workload: KeyCount, events, results, final) -> list[str]:
-    return list(workload.wrong(events, results, iter(final)))
 
 
 @pytest.mark.parametrize(
@@ -53,17 +42,6 @@ def test_a_payload_holds_the_count_then_the_key_then_a_filler_of_its_own():
     assert payloads.shape == (2, 45)
     assert payloads[0, :16].tobytes() == (258).to_bytes(8, "little") + (7).to_bytes(8, "little")
     assert payloads[0, 16:].tobytes() != payloads[1, 16:].tobytes()
-
-
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 5), st.floats(0, 3))
-def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router, skew):
-    workload = make(skew=skew)
-    times = np.arange(sum(chunks), dtype=np.int64)
-    source, begin, keys = workload.sources[0].partition(router), 0, []
-    for chunk in chunks:
-        keys += source.take(times[begin : begin + chunk]).column("key").to_pylist()
-        begin += chunk
-    assert keys == workload.sources[0].partition(router).take(times).column("key").to_pylist()
 
 
 def test_routers_and_seeds_have_events_of_their_own():
@@ -110,8 +88,8 @@ def test_key_groups_without_a_key_get_no_events():
 )
 def test_a_run_without_mistakes_has_nothing_wrong(routers, frames, events_per_frame, state_bytes, bins, keys):
     workload = make(state_bytes=state_bytes, bins=bins, keys=keys)
-    run = offline(workload, routers=routers, frames=frames, events_per_frame=events_per_frame)
-    assert wrong(workload, *run) == []
+    made = run(workload, routers=routers, frames=frames, events_per_frame=events_per_frame)
+    assert wrong(workload, made) == []
 
 
 def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
@@ -130,84 +108,62 @@ def test_a_key_whose_state_is_missing_counts_from_zero_and_is_noticed():
 @pytest.mark.parametrize("column, by", [("count", 1), ("count", -1), ("stamp", -1), ("stamp", 1000)])
 def test_a_result_with_another_count_or_stamp_is_wrong(column, by):
     workload = make()
-    events, results, final = offline(workload)
-    results.loc[11, column] += by
-    found = wrong(workload, events, results, final)
-    row = results.loc[11]
-    assert any(
-        f"router {row.router} offset {row.offset} position {row.position}: key {row.key}" in line for line in found
-    )
+    made = run(workload)
+    made.results.loc[11, column] += by
+    row = made.results.loc[11]
+    told = f"router {row.router} offset {row.offset} position {row.position}: key {row.key}"
+    assert any(told in line for line in wrong(workload, made))
 
 
 def test_a_lost_result_alone_is_not_wrong_as_it_is_counted_elsewhere():
     workload = make()
-    events, results, final = offline(workload)
-    assert wrong(workload, events, results.drop(index=11), final) == []
+    made = run(workload)
+    assert wrong(workload, made, results=made.results.drop(index=11)) == []
 
 
 def test_counts_that_do_not_grow_along_a_routers_events_are_wrong():
     workload = make(keys=1)
-    events, results, final = offline(workload, routers=1)
+    made = run(workload, routers=1)
     columns = ["count", "stamp"]
-    results.loc[[4, 5], columns] = results.loc[[5, 4], columns].to_numpy()
-    assert len(wrong(workload, events, results, final)) == 1
+    made.results.loc[[4, 5], columns] = made.results.loc[[5, 4], columns].to_numpy()
+    assert len(wrong(workload, made)) == 1
 
 
-def _payload(part: pd.DataFrame, row: int, payload: bytes) -> None:
-    part["payload"] = [payload if i == row else p for i, p in enumerate(part["payload"])]
+CHANGES = {
+    "older count": lambda row: {"count": row["count"] - 1},
+    "other unit": lambda row: {"unit": row["unit"] + 1},
+    "no such key": lambda row: {"key": 10**6},
+    "key below zero": lambda row: {"key": -1},
+    "older payload": lambda row: {
+        "payload": int(row["count"] - 1).to_bytes(8, "little", signed=True) + row["payload"][8:]
+    },
+    "filler changed at its last byte": lambda row: {"payload": row["payload"][:-1] + bytes([row["payload"][-1] ^ 1])},
+    "payload cut": lambda row: {"payload": row["payload"][:-1]},
+    "payload empty": lambda row: {"payload": b""},
+}
 
 
-def _change(part: pd.DataFrame, kind: str) -> None:
-    row = part.index[-1]
-    count, payload = part.loc[row, "count"], part.loc[row, "payload"]
-    if kind == "older count":
-        part.loc[row, "count"] = count - 1
-    elif kind == "other unit":
-        part.loc[row, "unit"] += 1
-    elif kind == "no such key":
-        part.loc[row, "key"] = 10**6
-    elif kind == "key below zero":
-        part.loc[row, "key"] = -1
-    elif kind == "older payload":
-        _payload(part, row, int(count - 1).to_bytes(8, "little", signed=True) + payload[8:])
-    elif kind == "filler changed at its last byte":
-        _payload(part, row, payload[:-1] + bytes([payload[-1] ^ 1]))
-    elif kind == "payload cut":
-        _payload(part, row, payload[:-1])
-    elif kind == "payload empty":
-        _payload(part, row, b"")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "older count",
-        "other unit",
-        "no such key",
-        "key below zero",
-        "older payload",
-        "filler changed at its last byte",
-        "payload cut",
-        "payload empty",
-    ],
-)
-def test_a_mistake_in_the_final_state_of_a_key_is_wrong(kind):
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_mistake_in_the_final_state_of_a_key_is_wrong(change):
     workload = make()
-    events, results, final = offline(workload)
-    key = final[-1]["key"].iloc[-1]
-    _change(final[-1], kind)
-    found = wrong(workload, events, results, final)
+    made = run(workload)
+    part = made.final[-1]
+    row, key = part.index[-1], part["key"].iloc[-1]
+    for column, value in change(part.loc[row]).items():
+        part.at[row, column] = value
+    found = wrong(workload, made)
     assert 1 <= len(found) <= 2  # a key renamed is one too many and one missing
     assert any(f"final state of key {key} " in line or f"final state of key {key}:" in line for line in found)
 
 
 def test_a_key_in_no_place_and_a_key_in_two_places_are_wrong():
     workload = make()
-    events, results, final = offline(workload)
+    made = run(workload)
+    final = made.final
     missing, twice = final[0]["key"].iloc[0], final[-1]["key"].iloc[0]
     final[0] = final[0].iloc[1:]
     final.append(final[-1].iloc[:1].assign(slot=0))
-    assert wrong(workload, events, results, final) == [
+    assert wrong(workload, made) == [
         f"final state of key {key}: in {places} places, expected 1"
         for key, places in sorted([(missing, 0), (twice, 2)])
     ]
@@ -215,12 +171,7 @@ def test_a_key_in_no_place_and_a_key_in_two_places_are_wrong():
 
 def test_an_empty_final_state_is_wrong_for_every_key():
     workload = make()
-    events, results, _ = offline(workload)
-    assert len(wrong(workload, events, results, [])) == 60
-
-
-def test_the_workload_is_registered_under_its_name():
-    assert workloads.get("keycount") is KeyCount
+    assert len(wrong(workload, run(workload), final=[])) == 60
 
 
 @pytest.mark.parametrize("by", ["waiting", "spinning"])
@@ -248,5 +199,5 @@ def test_events_occupy_their_slot_as_long_as_asked_and_a_core_only_if_spinning(b
 
 def test_work_changes_no_result():
     for worked in (make(work_us=1.0), make(work_us=1.0, work_by="spinning")):
-        events, results, final = offline(worked)
-        assert len(results) == len(events) and not wrong(worked, events, results, final)
+        made = run(worked)
+        assert len(made.results) == len(made.events) and not wrong(worked, made)

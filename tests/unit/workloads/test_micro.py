@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.keys import Assignment, units_of
+from keyshift.model.keys import units_of
 from keyshift.workloads.micro import Micro
+from workload_runs import run, wrong
 
 SECOND_US = 1_000_000
 
@@ -51,14 +51,6 @@ def test_behind_a_number_of_events_keys_follow_another_skew():
     assert after == pytest.approx(weights / weights.sum(), rel=0.15)
 
 
-def run(workload, **changes):
-    return run_sequentially(workload, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)], **changes)
-
-
-def wrong(workload, made) -> list[str]:
-    return list(workload.wrong(made.events, made.results, iter(made.final)))
-
-
 @pytest.mark.parametrize("routers", [1, 3])
 def test_a_run_without_mistakes_has_nothing_wrong(routers):
     workload = make()
@@ -84,7 +76,7 @@ def test_a_result_with_another_count_or_stamp_is_wrong(writes, column, by):
 
 def test_a_read_that_falls_behind_a_write_of_its_router_is_wrong():
     workload = make(keys=1, key_groups=1, active_share=1.0)
-    made = run_sequentially(workload, [Assignment.contiguous(1, 1)], routers=1)
+    made = run(workload, (1,), routers=1)
     last = made.results.index[-1]
     made.events.loc[made.events.index[-1], "writes"] = False
     made.results.loc[last, ["count", "stamp"]] = 3

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyshift.checks import check_workload
-from keyshift.lab.judge.sequential import run_sequentially
-from keyshift.model.keys import Assignment, units_of
-from keyshift.results.verdict import judge
+from keyshift.model.keys import units_of
 from keyshift.state.memory import MemoryState
 from keyshift.workloads.stock import Stock
 from keyshift.workloads.stock.operator import EVENTS, StockOperator
 from keyshift.workloads.stock.oracle import Exchange
+from workload_runs import run as run_of
+from workload_runs import verdict
 
 FIELDS = ("security", "order", "deletes", "buys", "price", "volume")
 # Few of everything, so that orders meet, are deleted, and are replaced by others of their number.
@@ -173,7 +173,7 @@ def test_books_open_deep_uncrossed_and_in_the_order_in_which_they_trade(keyed_by
 
 def test_new_orders_meet_those_that_rest_and_every_router_leaves_them_alone():
     workload = Stock(securities=3, open_orders=10, resting=1000, key_groups=4)
-    made = run_sequentially(workload, [Assignment.contiguous(4, 2)], frames=40, events_per_frame=50)
+    made = run_of(workload, (2,), frames=40, events_per_frame=50)
     assert verdict(workload, made).ok, verdict(workload, made).examples
     makers = [maker for row in made.results["makers"] for maker in row]
     assert sum(maker < 0 for maker in makers) > 20, "numbers below 0 rest"
@@ -207,13 +207,7 @@ SMALL = {"key_groups": 8, "securities": 30, "open_orders": 40, "accounts": 20, "
 
 def run(**changes):
     workload = Stock(**(SMALL | changes))
-    made = run_sequentially(workload, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)], frames=20)
-    return workload, made
-
-
-def verdict(workload, made, **changes):
-    given = {name: getattr(made, name) for name in ("events", "results", "final", "assignments", "times")}
-    return judge(workload, **(given | changes))
+    return workload, run_of(workload, frames=20)
 
 
 @pytest.mark.parametrize("keyed_by", ["security", "account"])
@@ -258,13 +252,6 @@ def test_a_result_of_a_timer_is_wrong():
     assert verdict(workload, made, results=pd.concat([made.results, timer])).wrong == 1
 
 
-def spoilt(made, column, other):
-    """The final state, of which one key is another."""
-    part = next(part for part in made.final if (part[column].str.len() > 64).any())
-    row = part.index[part[column].str.len() > 64][0]
-    part.at[row, column] = other(part.at[row, column])
-
-
 @pytest.mark.parametrize("column", ["bids", "asks"])
 @pytest.mark.parametrize(
     "other",
@@ -278,7 +265,9 @@ def spoilt(made, column, other):
 )
 def test_another_book_in_the_end_is_wrong(column, other):
     workload, made = run(securities=3)
-    spoilt(made, column, other)
+    part = next(part for part in made.final if (part[column].str.len() > 64).any())
+    row = part.index[part[column].str.len() > 64][0]
+    part.at[row, column] = other(part.at[row, column])
     found = verdict(workload, made)
     assert found.wrong == 1 and column in found.examples[0]
 

@@ -1,3 +1,4 @@
+from copy import deepcopy
 from functools import cache
 
 import numpy as np
@@ -8,19 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.keys import Assignment, units_of
-from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.workloads import workloads
 from keyshift.workloads.times import Times
-from keyshift.workloads.windowcount import WindowCount
+from keyshift.workloads.windowcount import LATE_BY, WindowCount
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
-from keyshift.workloads.windowcount.source import LATE_BY
+from workload_runs import run, verdict, wrong
 
 MS = 1000
-ASSIGNMENTS = [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)]
 
 
 def make(**changes) -> WindowCount:
@@ -29,25 +26,14 @@ def make(**changes) -> WindowCount:
     return WindowCount(**(plain | short | changes))
 
 
-def offline(workload: WindowCount, **changes):
-    run = run_sequentially(workload, ASSIGNMENTS, **({"frames": 12} | changes))
-    return run.events, run.results, run.final, run.times
-
-
 @cache
 def _plain():
-    return offline(make())
+    return run(make(), frames=12)
 
 
-def plain() -> tuple[pd.DataFrame, pd.DataFrame, list[pd.DataFrame], Times]:
+def plain():
     """A copy of the run with the parameters of ``make()``, to be changed."""
-    events, results, final, times = _plain()
-    timers = Times(times.frames, [part.copy() for part in times.timers], ASSIGNMENTS)
-    return events.copy(), results.copy(), [part.copy() for part in final], timers
-
-
-def wrong(workload: WindowCount, events, results, final, times) -> list[str]:
-    return list(workload.wrong(events, results, iter(final), times))
+    return deepcopy(_plain())
 
 
 def answers(results: pd.DataFrame) -> pd.DataFrame:
@@ -94,20 +80,9 @@ def test_an_impossible_parameter_is_named(change):
         make(**change)
 
 
-def test_it_is_registered_and_needs_only_the_parameters_of_every_workload():
-    assert workloads.get("windowcount") is WindowCount
+def test_it_needs_only_the_parameters_of_every_workload():
     workload = WindowCount(key_groups=8, keys=20, skew=0, state_bytes=16, seed=1)
     assert (workload.window_us, workload.lag_us, workload.idle_us) == (500_000, 200_000, 1_000_000)
-
-
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 3))
-def test_events_do_not_depend_on_how_many_are_taken_at_once(chunks, router):
-    times = np.arange(sum(chunks), dtype=np.int64) * MS
-    source, begin, parts = make().sources[0].partition(router), 0, []
-    for chunk in chunks:
-        parts.append(source.take(times[begin : begin + chunk]))
-        begin += chunk
-    assert pa.Table.from_batches(parts) == pa.Table.from_batches([make().sources[0].partition(router).take(times)])
 
 
 def test_most_delays_are_regular_and_the_given_share_is_longer():
@@ -239,7 +214,7 @@ def test_a_key_whose_state_is_missing_begins_anew_and_its_timers_are_no_trouble(
 
 @settings(max_examples=40)
 @given(
-    run=st.fixed_dictionaries(
+    about=st.fixed_dictionaries(
         {"routers": st.integers(1, 3), "frames": st.integers(1, 15), "events_per_frame": st.integers(1, 25)}
     ),
     parameters=st.fixed_dictionaries(
@@ -253,32 +228,47 @@ def test_a_key_whose_state_is_missing_begins_anew_and_its_timers_are_no_trouble(
         }
     ),
 )
-def test_a_run_without_mistakes_has_nothing_wrong(run, parameters):
+def test_a_run_without_mistakes_has_nothing_wrong(about, parameters):
     workload = make(**parameters)
-    assert wrong(workload, *offline(workload, **run)) == []
+    assert wrong(workload, run(workload, **about)) == []
 
 
 @settings(max_examples=30)
 @given(st.data())
 def test_lost_results_alone_are_not_wrong_as_they_are_counted_elsewhere(data):
-    workload = make()
-    events, results, final, times = plain()
-    lost = data.draw(st.sets(st.sampled_from(answers(results).index.tolist()), max_size=40))
-    assert wrong(workload, events, results.drop(index=list(lost)), final, times) == []
+    made = plain()
+    lost = data.draw(st.sets(st.sampled_from(answers(made.results).index.tolist()), max_size=40))
+    assert wrong(make(), made, results=made.results.drop(index=list(lost))) == []
 
 
 def test_a_run_has_results_of_all_kinds_and_windows_left_so_that_what_follows_shows_something():
-    _, results, final, _ = plain()
-    assert results.groupby(["kind", "late"]).size().min() > 20
-    assert sum(part["starts"].str.len().sum() for part in final) > 10
+    made = plain()
+    assert made.results.groupby(["kind", "late"]).size().min() > 20
+    assert sum(part["starts"].str.len().sum() for part in made.final) > 10
+
+
+def first(results: pd.DataFrame, kind: int) -> int:
+    return results.index[results["kind"] == kind][0]
 
 
 def told_wrong(change) -> list[str]:
-    """What the oracle says after ``change(results, final)``, which returns the results it leaves."""
-    workload = make()
-    events, results, final, times = plain()
-    changed = change(results, final)
-    return wrong(workload, events, results if changed is None else changed, final, times)
+    """What the oracle says after ``change(results, final)``, which returns the results if they are others."""
+    made = plain()
+    results = change(made.results, made.final)
+    return wrong(make(), made, results=made.results if results is None else results)
+
+
+ONCE, AMONG_OTHERS = [], []  # changes, and what one line tells of each, or a line beside others
+
+
+def told(text, of=ONCE):
+    """A decorator of a change of results and final state that is wrong."""
+
+    def noted(change):
+        of.append(pytest.param(change, text, id=change.__name__))
+        return change
+
+    return noted
 
 
 @pytest.mark.parametrize(
@@ -294,68 +284,139 @@ def test_an_answer_with_another_value_is_wrong(column, by):
     assert any("position" in line for line in told_wrong(change))
 
 
-@pytest.mark.parametrize("late", [True, False])
-def test_an_answer_that_is_wrong_about_being_late_is_noticed(late):
-    def change(results, final):
-        results.loc[answers(results).index[answers(results)["late"] == late][3], "late"] = not late
-
-    lines = told_wrong(change)
-    assert len(lines) == 1
-    assert "is wrong about being late" in lines[0]
+@told("is wrong about being late")
+def an_event_on_time_says_it_is_late(results, final):
+    results.loc[answers(results).index[~answers(results)["late"]][3], "late"] = True
 
 
-def test_a_late_event_that_counted_is_wrong():
-    def change(results, final):
-        results.loc[answers(results).index[answers(results)["late"]][3], ["count", "sum"]] = [1, 5]
-
-    assert ["is late, so counts nothing" in line for line in told_wrong(change)] == [True]
+@told("is wrong about being late")
+def a_late_event_says_it_is_on_time(results, final):
+    results.loc[answers(results).index[answers(results)["late"]][3], "late"] = False
 
 
-def test_counts_that_do_not_grow_along_a_routers_events_are_wrong():
-    def change(results, final):
-        columns = ["count", "sum"]
-        ontime = answers(results)[~answers(results)["late"]]
-        _, rows = next(g for g in ontime.groupby(["key", "router", "start"]) if len(g[1]) > 1)
-        results.loc[rows.index[:2], columns] = results.loc[rows.index[1::-1], columns].to_numpy()
-
-    assert any("lower than that of an earlier event" in line for line in told_wrong(change))
+@told("is late, so counts nothing")
+def a_late_event_counts(results, final):
+    results.loc[answers(results).index[answers(results)["late"]][3], ["count", "sum"]] = [1, 5]
 
 
-def test_an_answer_that_says_it_is_of_a_timer_and_a_timer_that_says_it_is_an_answer_are_wrong():
-    def change(results, final):
-        results.loc[answers(results).index[0], "kind"] = WINDOW
-        results.loc[results.index[results["position"] == -1][0], "kind"] = 7
-
-    lines = told_wrong(change)
-    assert any("kind 1, expected 0" in line for line in lines)
-    assert any("kind 7, expected 1 or 2" in line for line in lines)
+@told("lower than that of an earlier event", AMONG_OTHERS)
+def counts_do_not_grow_along_a_routers_events(results, final):
+    columns = ["count", "sum"]
+    ontime = answers(results)[~answers(results)["late"]]
+    _, rows = next(g for g in ontime.groupby(["key", "router", "start"]) if len(g[1]) > 1)
+    results.loc[rows.index[:2], columns] = results.loc[rows.index[1::-1], columns].to_numpy()
 
 
-def watermarks() -> list[int]:
-    """Those that frames of the run have."""
-    return _plain()[3].frames["watermark"].tolist()
+@told("kind 1, expected 0", AMONG_OTHERS)
+def an_answer_says_it_is_of_a_timer(results, final):
+    results.loc[answers(results).index[0], "kind"] = WINDOW
 
 
-def first(results: pd.DataFrame, kind: int) -> int:
-    return results.index[results["kind"] == kind][0]
+@told("kind 7, expected 1 or 2", AMONG_OTHERS)
+def a_timer_says_it_is_something_else(results, final):
+    results.loc[results.index[results["position"] == -1][0], "kind"] = 7
 
 
-@pytest.mark.parametrize("column", ["count", "sum"])
-def test_a_window_that_fires_with_another_count_or_sum_is_wrong(column):
-    def change(results, final):
-        results.loc[first(results, WINDOW), column] += 1
-
-    assert ["expected" in line for line in told_wrong(change)] == [True]
+@told("expected")
+def a_window_fires_with_another_count(results, final):
+    results.loc[first(results, WINDOW), "count"] += 1
 
 
-@pytest.mark.parametrize("kind, column", [(WINDOW, "watermark"), (IDLE, "clock")])
-def test_a_timer_that_fires_too_early_is_wrong(kind, column):
-    def change(results, final):
-        row = first(results, kind)
-        known = {"watermark": watermarks(), "clock": [results.loc[row, "t"] - 1]}[column]
-        results.loc[row, column] = max(moment for moment in known if moment < results.loc[row, "t"])
+@told("expected")
+def a_window_fires_with_another_sum(results, final):
+    results.loc[first(results, WINDOW), "sum"] += 1
 
-    assert ["not earlier" in line for line in told_wrong(change)] == [True]
+
+@told("not earlier")
+def a_window_fires_too_early(results, final):
+    row = first(results, WINDOW)
+    known = _plain().frames["watermark"]
+    results.loc[row, "watermark"] = known[known < results.loc[row, "t"]].max()
+
+
+@told("not earlier")
+def a_key_is_told_idle_too_early(results, final):
+    row = first(results, IDLE)
+    results.loc[row, "clock"] = results.loc[row, "t"] - 1
+
+
+@told("set to")
+def a_window_had_another_timer(results, final):
+    results.loc[first(results, WINDOW), "t"] -= 1
+
+
+@told("set to")
+def an_idle_key_had_another_timer(results, final):
+    results.loc[first(results, IDLE), "t"] -= 1
+
+
+@told("fired twice")
+def a_window_fires_twice(results, final):
+    return pd.concat([results, results.loc[[first(results, WINDOW)]]])
+
+
+@told("fired twice", AMONG_OTHERS)
+def a_window_fires_twice_with_its_events_divided(results, final):
+    row = results.index[(results["kind"] == WINDOW) & (results["count"] > 1)][0]
+    results.loc[row, ["count", "sum"]] -= 1
+    return pd.concat([results, results.loc[[row]].assign(count=1, sum=1)])
+
+
+@told("neither fired nor")
+def a_window_never_fires(results, final):
+    return results.drop(index=first(results, WINDOW))
+
+
+@told("was never told")
+def an_idle_key_is_never_told(results, final):
+    return results.drop(index=first(results, IDLE))
+
+
+@told("an open window has no timer")
+def a_window_whose_timer_was_lost_stays(results, final):
+    fired = results.loc[first(results, WINDOW)]
+    part = next(part for part in final if (part["key"] == fired["key"]).any())
+    row = part.index[part["key"] == fired["key"]][0]
+    for column, value in (("starts", "start"), ("counts", "count"), ("sums", "sum")):
+        part.at[row, column] = np.append(part.at[row, column], fired[value])
+    return results.drop(index=fired.name)
+
+
+@told("no event that was not late")
+def a_window_of_no_event_fires(results, final):
+    row = results.loc[[first(results, WINDOW)]]
+    return pd.concat([results, row.assign(start=row["start"] - 10**6 * MS, t=row["t"] - 10**6 * MS)])
+
+
+@told("more than once")
+def a_key_is_told_idle_twice(results, final):
+    return pd.concat([results, results.loc[[first(results, IDLE)]]])
+
+
+@told("had no event then", AMONG_OTHERS)
+def a_key_is_told_idle_without_an_event(results, final):
+    row = results.loc[[first(results, IDLE)]]
+    return pd.concat([results, row.assign(clock=row["start"] - 1, start=row["start"] - 15 * MS - 1, t=row["t"] * 0)])
+
+
+@told("after its next event", AMONG_OTHERS)
+def a_key_is_told_idle_after_its_next_event(results, final):
+    results.loc[first(results, IDLE), "clock"] += 10**6
+
+
+@told("in 2 places", AMONG_OTHERS)
+def a_key_is_in_two_places(results, final):
+    final.append(final[-1].iloc[:1].assign(slot=0))
+
+
+@pytest.mark.parametrize("change, text", ONCE)
+def test_what_is_wrong_is_told_in_one_line(change, text):
+    assert [text in line for line in told_wrong(change)] == [True]
+
+
+@pytest.mark.parametrize("change, text", AMONG_OTHERS)
+def test_what_is_wrong_is_told_beside_what_follows_from_it(change, text):
+    assert sum(text in line for line in told_wrong(change)) == 1
 
 
 def test_a_timer_that_fires_at_the_very_moment_is_right():
@@ -364,167 +425,68 @@ def test_a_timer_that_fires_at_the_very_moment_is_right():
         results.loc[row, "clock"] = results.loc[row, "t"]
 
     assert told_wrong(change) == []
-    run = offline(make(), events_per_frame=1, frames=40)  # all frames end at multiples of 10 ms, as windows do
-    _, results, *_ = run
-    assert (results["watermark"] == results["t"])[results["kind"] == WINDOW].any()
-    assert wrong(make(), *run) == []
-
-
-@pytest.mark.parametrize("kind", [WINDOW, IDLE])
-def test_a_timer_of_another_time_than_it_should_have_been_set_to_is_wrong(kind):
-    def change(results, final):
-        results.loc[first(results, kind), "t"] -= 1
-
-    assert ["set to" in line for line in told_wrong(change)] == [True]
-
-
-def test_a_window_that_fires_twice_is_wrong_also_with_its_events_divided():
-    def again(results, final):
-        return pd.concat([results, results.loc[[first(results, WINDOW)]]])
-
-    def divided(results, final):
-        row = results.index[(results["kind"] == WINDOW) & (results["count"] > 1)][0]
-        results.loc[row, ["count", "sum"]] -= 1
-        return pd.concat([results, results.loc[[row]].assign(count=1, sum=1)])
-
-    assert ["fired twice" in line for line in told_wrong(again)] == [True]
-    assert any("fired twice" in line for line in told_wrong(divided))
-
-
-@pytest.mark.parametrize("kind, told", [(WINDOW, "neither fired nor"), (IDLE, "was never told")])
-def test_a_timer_that_never_fired_is_wrong(kind, told):
-    def change(results, final):
-        return results.drop(index=first(results, kind))
-
-    assert [told in line for line in told_wrong(change)] == [True]
-
-
-def test_a_window_whose_timer_was_lost_stays_in_the_final_state_without_one_and_is_wrong():
-    def change(results, final):
-        fired = results.loc[first(results, WINDOW)]
-        part = next(part for part in final if (part["key"] == fired["key"]).any())
-        row = part.index[part["key"] == fired["key"]][0]
-        for column, value in (("starts", "start"), ("counts", "count"), ("sums", "sum")):
-            part.at[row, column] = np.append(part.at[row, column], fired[value])
-        return results.drop(index=fired.name)
-
-    assert ["an open window has no timer" in line for line in told_wrong(change)] == [True]
-
-
-def test_a_window_of_no_event_is_wrong():
-    def change(results, final):
-        row = results.loc[[first(results, WINDOW)]]
-        return pd.concat([results, row.assign(start=row["start"] - 10**6 * MS, t=row["t"] - 10**6 * MS)])
-
-    assert ["no event that was not late" in line for line in told_wrong(change)] == [True]
-
-
-def test_a_key_that_is_told_idle_twice_or_without_an_event_or_after_its_next_event_is_wrong():
-    def twice(results, final):
-        return pd.concat([results, results.loc[[first(results, IDLE)]]])
-
-    def without(results, final):
-        row = results.loc[[first(results, IDLE)]]
-        return pd.concat(
-            [results, row.assign(clock=row["start"] - 1, start=row["start"] - 15 * MS - 1, t=row["t"] * 0)]
-        )
-
-    def after(results, final):
-        results.loc[first(results, IDLE), "clock"] += 10**6
-
-    assert ["more than once" in line for line in told_wrong(twice)] == [True]
-    assert any("had no event then" in line for line in told_wrong(without))
-    assert sum("after its next event" in line for line in told_wrong(after)) == 1
+    made = run(make(), frames=40, events_per_frame=1)  # all frames end at multiples of 10 ms, as windows do
+    assert (made.results["watermark"] == made.results["t"])[made.results["kind"] == WINDOW].any()
+    assert wrong(make(), made) == []
 
 
 def test_a_key_that_is_told_idle_although_that_is_turned_off_is_wrong():
-    run = plain()
-    idle = (run[1]["kind"] == IDLE).sum()
+    made = plain()
+    idle = (made.results["kind"] == IDLE).sum()
     off = make(idle_ms=0)
-    assert sum("idle_ms is 0" in line for line in wrong(off, *run)) == idle
-    assert wrong(off, *offline(off)) == []
+    assert sum("idle_ms is 0" in line for line in wrong(off, made)) == idle
+    assert wrong(off, run(off, frames=12)) == []
 
 
-def change_state(part: pd.DataFrame, kind: str) -> None:
+LAST = {  # of a key's row in the final state
+    "window count": lambda row: {"counts": row["counts"] + 1},
+    "window sum": lambda row: {"sums": row["sums"] + 1},
+    "window missing": lambda row: {column: row[column][1:] for column in ("starts", "counts", "sums")},
+    "window of other lists": lambda row: {"counts": row["counts"][1:]},
+    "last event": lambda row: {"last": row["last"] - 1},
+    "payload": lambda row: {"payload": row["payload"][:-1] + b"?"},
+    "other unit": lambda row: {"unit": row["unit"] + 1},
+    "no such key": lambda row: {"key": 10**6},
+    "key missing": None,
+}
+
+
+@pytest.mark.parametrize("change", LAST.values(), ids=LAST)
+def test_a_mistake_in_the_final_state_of_a_key_is_wrong(change):
+    made = plain()
+    part = made.final[-1]
     row = part.index[part["starts"].str.len() > 0][-1]
-    if kind == "window count":
-        part.at[row, "counts"] = part.at[row, "counts"] + 1
-    elif kind == "window sum":
-        part.at[row, "sums"] = part.at[row, "sums"] + 1
-    elif kind == "window missing":
-        for column in ("starts", "counts", "sums"):
-            part.at[row, column] = part.at[row, column][1:]
-    elif kind == "window of other lists":
-        part.at[row, "counts"] = part.at[row, "counts"][1:]
-    elif kind == "last event":
-        part.at[row, "last"] -= 1
-    elif kind == "payload":
-        part.at[row, "payload"] = part.at[row, "payload"][:-1] + b"?"
-    elif kind == "other unit":
-        part.at[row, "unit"] += 1
-    elif kind == "no such key":
-        part.at[row, "key"] = 10**6
-    elif kind == "key missing":
+    key = part.at[row, "key"]
+    if change is None:
         part.drop(index=row, inplace=True)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "window count",
-        "window sum",
-        "window missing",
-        "window of other lists",
-        "last event",
-        "payload",
-        "other unit",
-        "no such key",
-        "key missing",
-    ],
-)
-def test_a_mistake_in_the_final_state_of_a_key_is_wrong(kind):
-    keys = []
-
-    def change(results, final):
-        open_windows = final[-1][final[-1]["starts"].str.len() > 0]
-        keys.append(open_windows["key"].iloc[-1])
-        change_state(final[-1], kind)
-
-    lines = told_wrong(change)
-    assert lines
-    assert any(f"key {keys[0]}" in line for line in lines)
-
-
-def test_a_key_in_two_places_is_wrong():
-    def change(results, final):
-        final.append(final[-1].iloc[:1].assign(slot=0))
-
-    assert any("in 2 places" in line for line in told_wrong(change))
+    else:
+        for column, value in change(part.loc[row]).items():
+            part.at[row, column] = value
+    assert any(f"key {key}" in line for line in wrong(make(), made))
 
 
 def test_an_empty_final_state_and_no_results_at_all_do_not_go_unnoticed():
-    workload = make()
-    events, results, final, times = plain()
-    assert len(wrong(workload, events, results, [], times)) > 20
-    found = judge(workload, events, results.iloc[:0], final, ASSIGNMENTS, times=times)
-    assert found.lost == len(events)
+    made = plain()
+    assert len(wrong(make(), made, final=[])) > 20
+    assert verdict(make(), made, results=made.results.iloc[:0]).lost == len(made.events)
 
 
 def test_a_run_without_any_event_has_nothing_wrong():
     workload = make()
-    events, results, final, times = offline(workload, frames=1, events_per_frame=1, routers=1)
+    made = run(workload, routers=1, frames=1, events_per_frame=1)
     operator = workload.stages[0].operator()
     untouched = []
-    times = Times(times.frames, [], ASSIGNMENTS)
-    for unit in {int(part["unit"].iloc[0]) for part in final}:  # one that was touched is exported in two parts
+    times = Times(made.frames, [], made.assignments)
+    for unit in {int(part["unit"].iloc[0]) for part in made.final}:  # one that was touched is exported in two parts
         state = MemoryState(operator.state_schema)
         operator.initial(unit, state)
         untouched += [batch.to_pandas().assign(unit=unit, slot=0) for batch in state.export(1 << 20)]
-    assert wrong(workload, events.iloc[:0], results.iloc[:0], untouched, times) == []
+    nothing = {"events": made.events.iloc[:0], "results": made.results.iloc[:0], "final": untouched, "times": times}
+    assert wrong(workload, made, **nothing) == []
 
 
 def test_the_units_of_timers_are_those_of_their_keys():
-    _, results, *_ = plain()
+    results = plain().results
     fired = results[results["position"] == -1]
-    owner = ASSIGNMENTS[1].slot_of[units_of(fired["key"].to_numpy(), 8)]
+    owner = Assignment.contiguous(8, 3).slot_of[units_of(fired["key"].to_numpy(), 8)]
     assert (owner == fired["slot"])[fired["version"] == 2].all()

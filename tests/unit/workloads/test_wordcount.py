@@ -6,13 +6,12 @@ import pyarrow as pa
 import pytest
 
 from keyshift.checks import check_workload
-from keyshift.lab.judge.sequential import run_sequentially
 from keyshift.model.errors import BadInput
 from keyshift.model.frames import keys_of
-from keyshift.model.keys import Assignment, units_of
-from keyshift.results.verdict import judge
+from keyshift.model.keys import units_of
 from keyshift.workloads import wordcount
 from keyshift.workloads.wordcount import WordCount, word
+from workload_runs import run, verdict
 
 SAMPLE = Path(__file__).parents[3] / "data" / "moving.txt"
 WINDOW_US = 20_000
@@ -20,15 +19,6 @@ WINDOW_US = 20_000
 
 def make(**changes) -> WordCount:
     return WordCount(**({"key_groups": 8, "words": 30, "skew": 0.5, "seed": 3, "window_ms": 20} | changes))
-
-
-def run(workload, **changes):
-    return run_sequentially(workload, [Assignment.contiguous(8, 2), Assignment.contiguous(8, 3, 2)], **changes)
-
-
-def verdict(workload, made, **changes):
-    given = {name: getattr(made, name) for name in ("events", "results", "final", "assignments", "times")}
-    return judge(workload, **(given | changes))
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
@@ -119,33 +109,23 @@ def test_words_that_share_a_key_are_counted_apart(monkeypatch):
         assert max(len(set(words)) for part in made.final for words in part["words"]) > 3
 
 
-def spoilt(made, **changes):
-    """Results of which one of a word, or of a window, is another."""
-    kind = changes.pop("kind_of", 0)
-    row = made.results.index[made.results["kind"] == kind][5]
-    results = made.results.copy()
-    for column, value in changes.items():
-        results.loc[row, column] = value
-    return results
+OTHERS = {"count": 10**6, "word": "nobody", "start": 7}
+OF_WORDS = [("count", 0), ("kind", 1), *OTHERS.items()]
+OF_WINDOWS = [("kind", 0), ("t", 3), ("key", 5), *OTHERS.items()]
 
 
-@pytest.mark.parametrize("window_ms", [0, 20])
 @pytest.mark.parametrize(
-    "change", [{"count": 0}, {"count": 10**6}, {"word": "nobody"}, {"kind": 1}, {"start": 7}], ids=str
+    "window_ms, kind, column, value",
+    [
+        *((window_ms, wordcount.WORD, *change) for window_ms in (0, 20) for change in OF_WORDS),
+        *((20, wordcount.WINDOW, *change) for change in OF_WINDOWS),
+    ],
 )
-def test_another_result_of_a_word_is_wrong(window_ms, change):
+def test_another_result_of_a_word_or_of_a_window_is_wrong(window_ms, kind, column, value):
     workload = make(window_ms=window_ms)
     made = run(workload)
-    assert verdict(workload, made, results=spoilt(made, **change)).wrong
-
-
-@pytest.mark.parametrize(
-    "change", [{"count": 10**6}, {"word": "nobody"}, {"kind": 0}, {"start": 7}, {"t": 3}, {"key": 5}], ids=str
-)
-def test_another_result_of_a_window_is_wrong(change):
-    workload = make()
-    made = run(workload)
-    assert verdict(workload, made, results=spoilt(made, kind_of=1, **change)).wrong
+    made.results.loc[made.results.index[made.results["kind"] == kind][5], column] = value
+    assert verdict(workload, made).wrong
 
 
 def test_a_window_told_before_its_time_is_wrong():

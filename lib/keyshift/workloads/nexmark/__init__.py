@@ -96,7 +96,7 @@ class Nexmark(Grouped):
     @cached_property
     def stages(self) -> tuple[KeyedStage, ...]:  # type: ignore[override]
         """Those of the query."""
-        return QUERIES[self.query].stages(self)
+        return QUERIES[self.query](self)
 
     def wrong(
         self, events: pd.DataFrame, results: pd.DataFrame, final: Iterator[pd.DataFrame], times: Times | None = None

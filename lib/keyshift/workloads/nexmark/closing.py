@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from keyshift.workloads.contract import KeyedStage
-from keyshift.workloads.nexmark.inputs import AUCTIONS, auctions_and_bids, ints
 from keyshift.workloads.nexmark.operators import NOT_DUE, Entry, Fold, Rule
 from keyshift.workloads.nexmark.source import BID
-from keyshift.workloads.nexmark.stages import entries_stage, folded
+from keyshift.workloads.nexmark.stages import AUCTIONS, auctions_and_bids, entries_stage, folded, ints
 
 if TYPE_CHECKING:
     from keyshift.workloads.nexmark import Nexmark

@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT
+from keyshift.workloads.contract import Operator
+from keyshift.workloads.operators import Results
 
 TAKEN, ROW = 0, 1  # kinds of results: an event was taken in (all else is 0 or empty), a row of the query
 KIND = pa.field("kind", pa.int8())
@@ -41,7 +42,7 @@ def without_due(entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     return [entry[1:] for entry in entries], []
 
 
-class EntriesOperator:
+class EntriesOperator(Operator):
     """State: the entries of a key as lists side by side. Event-time timers: their due times. See ``Operator``.
 
     No event is late: its event time is at most ``delay_ms`` before its ``t``, and entries are due so long behind.
@@ -53,11 +54,8 @@ class EntriesOperator:
         self._rule, self._events = rule, events.names
         fields = (pa.field("due", pa.int64()), *rule.entry_fields)
         self.state_schema = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in fields])
-        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), KIND, *rule.row_fields))
+        self._results = Results((KIND, *rule.row_fields))
         self._taken = (TAKEN, *blank(rule.row_fields))
-
-    def initial(self, unit: int, state: UnitState) -> None:
-        """No key is known in advance."""
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event: that it was taken in, or the row that it gives at once."""
@@ -72,7 +70,7 @@ class EntriesOperator:
                 row, after = at_once(after)
             self._set(state, key, before, after)
             results.append(self._taken if row is None else (ROW, *row))
-        return made_of(self._result_schema, [events[name] for name in ("key", "t", "position")], results)
+        return self._results.of_events(events, results)
 
     def advance(self, states: Iterable[UnitState]) -> pa.RecordBatch | None:
         """The rows of all entries that are due."""
@@ -85,10 +83,7 @@ class EntriesOperator:
                 due += [(key, time_us)] * len(closed)
                 rows += [(ROW, *row) for row in closed]
                 self._set(state, key, entries, [entry for entry in entries if entry[0] != time_us] + kept)
-        if not rows:
-            return None
-        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
-        return made_of(self._result_schema, [keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
+        return self._results.of_timers(due, rows)
 
     def _entries(self, state: UnitState, key: int) -> list[Entry]:
         value = state.values[key]
@@ -123,19 +118,14 @@ class Fold:
     row: Callable[[Entry, Sequence[Any]], Entry]
 
 
-class FoldOperator:
+class FoldOperator(Operator):
     """Behind a stage of entries: rows change the state of their key, all else passes; see ``Operator``."""
-
-    uses_time = False
 
     def __init__(self, fold: Fold, events: pa.Schema) -> None:
         self._fold, self._events = fold, events.names
         self.state_schema = pa.schema(fold.state_fields)
-        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), KIND, *fold.row_fields))
+        self._results = Results((KIND, *fold.row_fields))
         self._taken = (TAKEN, *blank(fold.row_fields))
-
-    def initial(self, unit: int, state: UnitState) -> None:
-        """No key is known in advance."""
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event."""
@@ -149,41 +139,9 @@ class FoldOperator:
                 values = state_of(unit).values
                 state = values[key] = self._fold.add(values[key], event)
                 rows.append((ROW, *self._fold.row(state, event)))
-        return made_of(self._result_schema, [events[name] for name in ("key", "t", "position")], rows)
-
-    def advance(self, states: Iterable[UnitState]) -> None:
-        """Nothing waits for a time here."""
-
-
-class MapOperator:
-    """Passes events on, or those that are ``due``; without state. See ``Operator``."""
-
-    uses_time = False
-    state_schema = pa.schema([])
-
-    def __init__(self, fields: Sequence[pa.Field], due: Callable[[pa.RecordBatch], Any] | None) -> None:
-        self._names, self._due = ["key", "t", "position", *(field.name for field in fields)], due
-
-    def initial(self, unit: int, state: UnitState) -> None:
-        """There is no state."""
-
-    def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
-        """One result per event that is due."""
-        results = events.select(self._names)
-        return results if self._due is None else results.filter(pa.array(self._due(events)))
-
-    def advance(self, states: Iterable[UnitState]) -> None:
-        """Nothing waits for a time here."""
+        return self._results.of_events(events, rows)
 
 
 def blank(fields: Iterable[pa.Field]) -> Entry:
     """The values of fields in a result that only says that an event was taken in."""
     return tuple(_BLANK.get(field.type, 0) for field in fields)
-
-
-def made_of(schema: pa.Schema, of_event: list[pa.Array], rows: list[Entry]) -> pa.RecordBatch:
-    """Results: key, t and position, and behind them the columns of ``rows``."""
-    fields = list(schema)[len(of_event) :]
-    columns = zip(*rows, strict=True) if rows else [()] * len(fields)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
-    return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=schema)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from keyshift.model.keys import units_of
 from keyshift.state.timers import EVENT
 from keyshift.workloads.nexmark.operators import ROW, TAKEN, blank
 from keyshift.workloads.nexmark.sql import AT_ONCE, ENTRIES, LAST, OF_SESSIONS, ROWS
+from keyshift.workloads.tables import Tables
 from keyshift.workloads.times import Times, lines
 
 if TYPE_CHECKING:
@@ -61,10 +61,12 @@ def wrong(
     entries = _entries(states[0], [field.name for field in first.operator().state_schema])
     yield from _misplaced(workload, states[0] + states[1])
 
-    ask = _Tables(workload, events)
-    rows, kept = ask(ROWS[workload.query]), ask(ENTRIES.get(workload.query, ""), ROWS[workload.query])
+    parameters = {"window": workload.window_us, "slide": workload.slide_us, "gap": workload.gap_us}
+    ask = Tables({**parameters, "delay": workload.delay_us, "most": workload.session_bids}, events=events)
+    rows = ask(ROWS[workload.query])
+    kept = ask(ENTRIES[workload.query]) if workload.query in ENTRIES else rows.rename(columns={"t": "due"})
     timers = times.timers_of(EVENT)[["unit", "key", "time"]]
-    homes = units_of(timers["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
+    homes = workload.units_of(timers["key"])
     yield from lines(timers, timers["unit"] != homes, "timer of key {key} set to {time} is in unit {unit}")
     waiting = pd.MultiIndex.from_frame(timers[["key", "time"]])
 
@@ -102,27 +104,6 @@ def _wrong_maps(workload: "Nexmark", events: pd.DataFrame, results: pd.DataFrame
     yield from lines(both, odd, text)
 
 
-class _Tables:
-    """Answers in SQL. ``events`` is there, and what is given beside a statement."""
-
-    def __init__(self, workload: "Nexmark", events: pd.DataFrame) -> None:
-        import duckdb  # here: slots load this module too, and need no database
-
-        self._connection = duckdb.connect()
-        self._connection.register("events", events)
-        self._values = {"window": workload.window_us, "slide": workload.slide_us, "gap": workload.gap_us}
-        self._values |= {"delay": workload.delay_us, "most": workload.session_bids}
-
-    def __call__(self, statement: str, otherwise: str = "", **tables: pd.DataFrame) -> pd.DataFrame:
-        """The answer; to ``otherwise``, with ``t`` as ``due``, if there is no statement."""
-        for name, table in tables.items():
-            self._connection.register(name, table)
-        text = statement or otherwise
-        used = {name: value for name, value in self._values.items() if f"${name}" in text}
-        answer: pd.DataFrame = self._connection.execute(text, used).df()
-        return answer if statement else answer.rename(columns={"t": "due"})
-
-
 def _entries(parts: list[pd.DataFrame], fields: list[str]) -> pd.DataFrame:
     """The final state of the first stage, a row for each entry: columns key and ``fields``."""
     entries = _together(parts, ["key", *fields]).explode(fields, ignore_index=True)
@@ -138,10 +119,8 @@ def _together(parts: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
 def _misplaced(workload: "Nexmark", parts: list[pd.DataFrame]) -> Iterator[str]:
     """One line for each key that is not in its unit, or in several places."""
     for part in parts:
-        home = units_of(part["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
-        yield from lines(
-            part, part["unit"].to_numpy() != home, "final state of key {key} is in unit {unit}, slot {slot}"
-        )
+        text = "final state of key {key} is in unit {unit}, slot {slot}"
+        yield from lines(part, part["unit"] != workload.units_of(part["key"]), text)
 
 
 def _unlike(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> Iterator[str]:
@@ -153,7 +132,7 @@ def _unlike(what: str, expected: pd.DataFrame, found: pd.DataFrame) -> Iterator[
     yield from lines(both, both["expected"] != both["times"], text)
 
 
-def _wrong_at_once(query: str, ask: _Tables, fired: pd.DataFrame) -> Iterator[str]:
+def _wrong_at_once(query: str, ask: Tables, fired: pd.DataFrame) -> Iterator[str]:
     """Rows that are results of events. Which events those are, and how far sessions had come, depends on the order."""
     known = ask(OF_SESSIONS[query], fired=fired)
     strange = known["of_start"].isna()
@@ -164,7 +143,7 @@ def _wrong_at_once(query: str, ask: _Tables, fired: pd.DataFrame) -> Iterator[st
 
 
 def _wrong_last(
-    query: str, ask: _Tables, told: pd.DataFrame, fired: pd.DataFrame, state: list[pd.DataFrame]
+    query: str, ask: Tables, told: pd.DataFrame, fired: pd.DataFrame, state: list[pd.DataFrame]
 ) -> Iterator[str]:
     """The state of the last stage, and what each row tells of it; rows may have come in any order."""
     expected, by = ask(LAST[query], rows=told), _KEYED_BY[query]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,19 +11,21 @@ import pyarrow as pa
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.workloads.contract import KeyedStage
 from keyshift.workloads.nexmark.closing import q4, q6
-from keyshift.workloads.nexmark.inputs import (
+from keyshift.workloads.nexmark.operators import NOT_DUE, Entry, Fold, Rule, without_due
+from keyshift.workloads.nexmark.source import PERSON
+from keyshift.workloads.nexmark.stages import (
     BIDS,
     BIDS_BY_BIDDER,
     SELLERS,
     bids,
     bids_in_euro,
+    entries_stage,
+    folded,
     ints,
     persons_and_auctions,
     texts,
 )
-from keyshift.workloads.nexmark.operators import NOT_DUE, Entry, Fold, MapOperator, Rule, without_due
-from keyshift.workloads.nexmark.source import PERSON
-from keyshift.workloads.nexmark.stages import entries_stage, folded
+from keyshift.workloads.operators import MapOperator
 
 if TYPE_CHECKING:
     from keyshift.workloads.nexmark import Nexmark
@@ -33,23 +35,13 @@ STATES = ("OR", "ID", "CA")  # Q3: where sellers live
 CATEGORY = 10  # Q3: of their auctions
 
 
-class Query(NamedTuple):
-    """``what``: in words. ``stages``: of a workload with this query."""
-
-    what: str
-    stages: Callable[["Nexmark"], tuple[KeyedStage, ...]]
-
-
 # -- Q1 and Q2: without state ------------------------------------------------------------------------------------------
 
 
 def _q1(workload: "Nexmark") -> tuple[KeyedStage, ...]:
     fields = ints("bidder", "price", "at")
-    return (
-        KeyedStage(
-            "bids", pa.schema([*EVENT_FIELDS, *fields]), fields, partial(MapOperator, fields, None), bids_in_euro
-        ),
-    )
+    events = pa.schema([*EVENT_FIELDS, *fields])
+    return (KeyedStage("bids", events, fields, partial(MapOperator, fields), bids_in_euro),)
 
 
 def _skipped(events: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -205,14 +197,15 @@ def _q11(workload: "Nexmark") -> tuple[KeyedStage, ...]:
     return (entries_stage("bidders", BIDS_BY_BIDDER, rule, partial(bids, ("bidder", "at"))),)
 
 
-QUERIES = {
-    "q1": Query("prices of bids in euro, without state", _q1),
-    "q2": Query("bids for some auctions, without state", _q2),
-    "q3": Query("who sells in some states: persons joined with their auctions", _q3),
-    "q4": Query("the average closing price of each category", q4),
-    "q5": Query("auctions with the most bids in a sliding window", _q5),
-    "q6": Query("the average price of the last ten auctions of each seller", q6),
-    "q7": Query("the highest bid of a tumbling window", _q7),
-    "q8": Query("new persons who have sold something in the same tumbling window", _q8),
-    "q11": Query("bids of a bidder in each session, and whenever there are many of them", _q11),
+# By name, the stages of a workload with this query.
+QUERIES: dict[str, Callable[["Nexmark"], tuple[KeyedStage, ...]]] = {
+    "q1": _q1,  # prices of bids in euro, without state
+    "q2": _q2,  # bids for some auctions, without state
+    "q3": _q3,  # who sells in some states: persons joined with their auctions
+    "q4": q4,  # the average closing price of each category
+    "q5": _q5,  # auctions with the most bids in a sliding window
+    "q6": q6,  # the average price of the last ten auctions of each seller
+    "q7": _q7,  # the highest bid of a tumbling window
+    "q8": _q8,  # new persons who have sold something in the same tumbling window
+    "q11": _q11,  # bids of a bidder in each session, and whenever there are many of them
 }

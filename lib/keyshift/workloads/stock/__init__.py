@@ -18,14 +18,14 @@ from keyshift.model.errors import BadInput
 from keyshift.model.frames import empty, keys_of
 from keyshift.progress import tell
 from keyshift.workloads.contract import KeyedStage, Partition, Source
-from keyshift.workloads.files import InputFile
+from keyshift.workloads.files import InputFile, shown
 from keyshift.workloads.keyed import Grouped
 from keyshift.workloads.stock import oracle
 from keyshift.workloads.stock.opening import resting
 from keyshift.workloads.stock.operator import EVENTS, RESULT_FIELDS, StockOperator
 from keyshift.workloads.stock.source import EVENTS as OFFERED
 from keyshift.workloads.stock.source import Played, drawn, laps
-from keyshift.workloads.stock.tape import ORDERS, Tape, read, require
+from keyshift.workloads.stock.tape import ORDERS, Tape, read
 from keyshift.workloads.times import Times
 
 MOST_RESTING = 10**7  # orders, in all books: 320 MB
@@ -88,8 +88,17 @@ class Stock(Grouped):
         """Raises BadInput if the tape cannot be played; tells of lines that are left out."""
         if not self.tape:
             return
-        require(self.tape, self.read_tape, self.on_bad_line, tell)
-        if self.keyed_by == "account" and self.read_tape.form == "short":
+        tape = self.read_tape
+        if tape.bad:
+            many = f"{tape.bad} of {tape.lines} lines cannot be read"
+            if self.on_bad_line == "stop":
+                raise BadInput(
+                    f"tape = {self.tape!r}: {many}; the first: {tape.examples[0]}; set on_bad_line=skip to leave them "
+                    "out, `keyshift tape check` shows more of them"
+                )
+            first = "; ".join(map(str, tape.examples[:3]))
+            tell(f"tape {shown(self.tape)}: {many} and are left out, the first: {first}")
+        if self.keyed_by == "account" and tape.form == "short":
             raise BadInput(
                 f"keyed_by = account: the tape {self.tape!r} has the form of 8 columns, which has no account; set "
                 "keyed_by=security"

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyshift.model.keys import units_of
 from keyshift.workloads.stock.book import BYTES
 from keyshift.workloads.stock.source import LOT, TICK, accounts_of, first_prices, securities_of
 from keyshift.workloads.stock.tape import ORDERS
@@ -41,13 +40,14 @@ def resting(workload: "Stock") -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=ORDERS)
 
 
-def books(orders: pa.RecordBatch, schema: pa.Schema, key_groups: int, bins: int) -> dict[int, pa.RecordBatch]:
-    """The books that ``orders``, events of the slots, make if none meets another: the state of each unit that has any.
+def books(workload: "Stock", schema: pa.Schema) -> dict[int, pa.RecordBatch]:
+    """The books with which the exchange opens, where no order meets another: the state of each unit that has any.
 
     ``schema``: of the state, whose columns behind the key are seq (0 here), bids and asks; see ``book``.
     """
+    orders = workload.opening()
     keys, of_order = np.unique(orders["key"].to_numpy(), return_inverse=True)
-    unit = units_of(keys, key_groups, bins)
+    unit = workload.units_of(keys)
     by_unit = np.argsort(unit, kind="stable")
     place = np.empty_like(by_unit)
     place[by_unit] = np.arange(len(keys))

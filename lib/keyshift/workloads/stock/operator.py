@@ -1,6 +1,6 @@
 """What the slots of ``stock`` compute."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
+from keyshift.workloads.contract import Operator
+from keyshift.workloads.operators import Results
 from keyshift.workloads.stock.book import Book, Trade
 from keyshift.workloads.stock.opening import books
 
@@ -36,17 +38,16 @@ RESULT_FIELDS = (
 )
 
 
-class StockOperator:
+class StockOperator(Operator):
     """The state of a key is its order book, and how many events it has had; see ``Operator`` and ``book``."""
 
-    uses_time = False
     state_schema = pa.schema(
         [pa.field("seq", pa.int64()), pa.field("bids", pa.binary()), pa.field("asks", pa.binary())]
     )
 
     def __init__(self, workload: "Stock") -> None:
         self._workload = workload
-        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), *RESULT_FIELDS))
+        self._results = Results(RESULT_FIELDS)
 
     def initial(self, unit: int, state: UnitState) -> None:
         """The books with which the exchange opens."""
@@ -56,8 +57,7 @@ class StockOperator:
     @cached_property
     def _opening(self) -> dict[int, pa.RecordBatch]:
         """By unit; drawn when the first unit is filled, since an operator is also made to look at its schema."""
-        workload = self._workload
-        return books(workload.opening(), self.state_schema, workload.key_groups, workload.bins)
+        return books(self._workload, self.state_schema)
 
     def process(self, events: pa.RecordBatch, state_of: Callable[[int], UnitState]) -> pa.RecordBatch:
         """One result per event. An order whose number waits already in its book replaces that one."""
@@ -73,10 +73,4 @@ class StockOperator:
                 book, trades, rest = book.enter(security, order, *offer)
             values[key] = seq + 1, book.bids, book.asks
             rows.append((seq + 1, removed, rest, *(zip(*trades, strict=True) if trades else ((), (), ()))))
-        columns = zip(*rows, strict=True) if rows else [()] * len(RESULT_FIELDS)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, RESULT_FIELDS, strict=True)]
-        of_event = [events[name] for name in ("key", "t", "position")]
-        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._result_schema)
-
-    def advance(self, states: Iterable[UnitState]) -> None:
-        """Nothing waits for a time here."""
+        return self._results.of_events(events, rows)

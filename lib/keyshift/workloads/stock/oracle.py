@@ -13,10 +13,8 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
-from keyshift.model.keys import units_of
 from keyshift.workloads.times import lines
 
 if TYPE_CHECKING:
@@ -154,7 +152,7 @@ def _impossible(told: pd.DataFrame, offered: pd.Series) -> Any:
 def _wrong_part(
     workload: "Stock", part: pd.DataFrame, offered: pd.Series, exchanges: dict[int, Exchange]
 ) -> Iterator[str]:
-    homes = units_of(part["key"].to_numpy(np.int64), workload.key_groups, workload.bins)
+    homes = workload.units_of(part["key"])
     for row, home in zip(part.to_dict("records"), homes.tolist(), strict=True):
         key, where = row["key"], "final state of key {key} in unit {unit}, slot {slot}: ".format_map(row)
         if row["unit"] != home:

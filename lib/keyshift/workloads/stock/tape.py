@@ -4,7 +4,6 @@ There are two forms, with all columns and with eight. A line ``end`` closes a sl
 order; lines whose code is ``X`` or empty tell of what the exchange did, and are dropped; all others enter an order.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyshift.model.errors import BadInput
-from keyshift.workloads.files import lines, shown
+from keyshift.workloads.files import lines
 
 SLICE_US = 50_000
 END, DELETES, DROPPED = "end", "D", ("X", "")
@@ -132,19 +131,6 @@ def read(path: str) -> Tape:
         reason = f"; {examples[0]}" if examples else ""
         raise BadInput(f"tape = {path!r}: there is no order in it{reason}")
     return Tape(form, orders, len(text), int(ends.sum()), table.dropped_lines, len(all_bad), examples)
-
-
-def require(path: str, tape: Tape, on_bad_line: str, tell: Callable[[str], None]) -> None:
-    """Raises BadInput if there are bad lines and they are to stop everything; else tells of them."""
-    if not tape.bad:
-        return
-    many = f"{tape.bad} of {tape.lines} lines cannot be read"
-    if on_bad_line == "stop":
-        raise BadInput(
-            f"tape = {path!r}: {many}; the first: {tape.examples[0]}; set on_bad_line=skip to leave them out, "
-            "`keyshift tape check` shows more of them"
-        )
-    tell(f"tape {shown(path)}: {many} and are left out, the first: {'; '.join(map(str, tape.examples[:3]))}")
 
 
 def _form(path: str, width: npt.NDArray[np.int32]) -> Literal["full", "short"]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from keyshift.model.frames import EVENT_FIELDS
 from keyshift.state import UnitState
 from keyshift.state.timers import EVENT, PROCESSING
+from keyshift.workloads.contract import Operator
+from keyshift.workloads.operators import Results
 
 if TYPE_CHECKING:
     from keyshift.workloads.windowcount import WindowCount
@@ -26,7 +27,7 @@ RESULT_FIELDS = (
 )
 
 
-class WindowCountOperator:
+class WindowCountOperator(Operator):
     """Windows of a key are three lists side by side; see ``Operator``.
 
     Event-time timers are on the scale of the caller's watermark: that of a window is its end plus the lag. A window is
@@ -47,7 +48,7 @@ class WindowCountOperator:
     def __init__(self, workload: "WindowCount") -> None:
         self._workload = workload
         self._window_us, self._lag_us, self._idle_us = workload.window_us, workload.lag_us, workload.idle_us
-        self._result_schema = pa.schema((*EVENT_FIELDS, pa.field("position", pa.int32()), *RESULT_FIELDS))
+        self._results = Results(RESULT_FIELDS)
 
     def initial(self, unit: int, state: UnitState) -> None:
         """Every key of ``unit``, without a window."""
@@ -63,8 +64,7 @@ class WindowCountOperator:
             strict=True,
         ):
             rows.append(self._answer(state_of(unit), *event))
-        of_event = [events[name] for name in ("key", "t", "position")]
-        return self._results(of_event, rows)
+        return self._results.of_events(events, rows)
 
     def _answer(self, state: UnitState, key: int, at: int, start: int, delay: int) -> tuple[Any, ...]:
         timers = state.timers
@@ -100,10 +100,7 @@ class WindowCountOperator:
             for time_us, key in timers.due(PROCESSING, timers.clock):
                 due.append((key, time_us))
                 rows.append((IDLE, time_us - self._idle_us, False, 0, 0, *reached))
-        if not rows:
-            return None
-        keys, times = (pa.array(column, pa.int64()) for column in zip(*due, strict=True))
-        return self._results([keys, times, pa.repeat(pa.scalar(-1, pa.int32()), len(due))], rows)
+        return self._results.of_timers(due, rows)
 
     def _close(self, state: UnitState, key: int, start: int) -> tuple[int, bool, int, int] | None:
         """Takes a window out of the state; None if it is not there, which the verdict will notice."""
@@ -114,11 +111,6 @@ class WindowCountOperator:
         others = ([*column[:i], *column[i + 1 :]] for column in (starts, counts, sums))
         state.values[key] = *others, last, payload
         return start, False, counts[i], sums[i]
-
-    def _results(self, of_event: list[pa.Array], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-        columns = zip(*rows, strict=True) if rows else [()] * len(RESULT_FIELDS)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, RESULT_FIELDS, strict=True)]
-        return pa.RecordBatch.from_arrays([*of_event, *arrays], schema=self._result_schema)
 
     def _fresh(self, key: int) -> tuple[Any, ...]:
         return [], [], [], 0, self._workload.payloads(np.array([key]), np.array([0])).tobytes()

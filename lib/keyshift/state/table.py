@@ -1,0 +1,63 @@
+"""A table: where the values of a slot's states are, as bytes, if they are not in Python."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Changes = dict[int, bytes | None]  # None: the key is deleted
+T = TypeVar("T")
+
+_SLICE_KEYS = 256  # written or read at a time where all of a state is
+
+
+def slices(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """``items`` in parts that are not too many for one exchange."""
+    return (items[begin : begin + _SLICE_KEYS] for begin in range(0, len(items), _SLICE_KEYS))
+
+
+class Table(ABC):
+    """The values of each state at a *place* of its own, which is whatever the table likes.
+
+    ``lock``: its store holds it while something goes to the table.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    @abstractmethod
+    def exchange(
+        self, written: list[tuple[Any, Changes]], wanted: list[tuple[Any, list[int]]]
+    ) -> list[Sequence[bytes | None]]:
+        """Write, then read, each by place; one round trip. Under the lock."""
+
+    @abstractmethod
+    def scan(self, place: Any) -> Iterator[tuple[int, bytes]]:
+        """All that is there, each key once; from any thread."""
+
+    @abstractmethod
+    def scan_keys(self, place: Any) -> Iterable[int]:
+        """All keys that are there."""
+
+    @abstractmethod
+    def fill(self, place: Any, parts: Iterable[tuple[list[int], list[bytes]]]) -> None:
+        """Many values come to a place where nothing is yet; from any thread."""
+
+    @abstractmethod
+    def place(self, unit: int) -> Any:
+        """A new place; from any thread."""
+
+    @abstractmethod
+    def copied_place(self, place: Any) -> Any:
+        """One in which all is as it is here now. Under the lock."""
+
+    @abstractmethod
+    def drop(self, places: list[Any]) -> None:
+        """Nobody needs these any more. Under the lock."""
+
+    def check(self) -> None:  # noqa: B027 - a table in this process has what was written
+        """Raise ServiceUnavailable unless all is there that was written, and stays there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nobody uses the table any more."""

@@ -1,0 +1,60 @@
+"""What the states of all backends have in common: values in a dictionary, timers, and a note of what changes."""
+
+from typing import Any, Generic, TypeVar
+
+from keyshift.state.timers import Timers
+
+Value = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class ValueDict(dict[int, T]):
+    """The values of a state that are in Python, by key. ``changed``: keys, once somebody tracks them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: set[int] = set()
+
+
+class Noting(ValueDict[T]):
+    """To be inherited before a ``ValueDict``: a note of every key that is set."""
+
+    def __setitem__(self, key: int, value: T) -> None:
+        super().__setitem__(key, value)
+        self.changed.add(key)
+
+
+V = TypeVar("V", bound=ValueDict[Any])
+
+
+class TrackedState(Generic[V]):
+    """The part of ``UnitState`` that is the same for all states. A change is noted once, however many track changes.
+
+    ``noting``: the class of the values, with ``Noting``.
+    """
+
+    shared = False
+    noting: type[V]
+
+    def __init__(self, values: V) -> None:
+        self.values = values
+        self.timers = Timers()
+        self._untold: dict[str, set[int]] = {}  # what was changed before, by who has not asked for it yet
+
+    def track(self, who: str) -> None:  # noqa: D102
+        self._tell()
+        self._untold[who] = set()
+        self.values.__class__ = self.noting  # in place: whoever holds the values writes to these from now on
+
+    def changes(self, who: str) -> set[int]:  # noqa: D102
+        self._tell()
+        found, self._untold[who] = self._untold[who], set()
+        return found
+
+    def hand_over(self) -> str | None:  # noqa: D102
+        return None
+
+    def _tell(self) -> None:
+        for untold in self._untold.values():
+            untold |= self.values.changed
+        self.values.changed.clear()

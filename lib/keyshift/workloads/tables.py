@@ -1,0 +1,40 @@
+"""What oracles ask of a run's tables, in SQL (DuckDB)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+
+class Tables:
+    """Answers statements about tables by their names. ``parameters``: what ``$name`` is in statements that have it."""
+
+    def __init__(self, parameters: dict[str, int], **tables: pd.DataFrame) -> None:
+        import duckdb  # here: slots load the modules of oracles too, and need no database
+
+        # Of the one database of this process: to make another takes longer than most statements.
+        self._connection, self._parameters = duckdb.cursor(), parameters
+        self.add(**tables)
+
+    def add(self, **tables: pd.DataFrame) -> None:
+        """More tables, or others of the same names. They must not change."""
+        for name, table in tables.items():
+            self._connection.register(name, table)
+
+    def __call__(self, statement: str, **tables: pd.DataFrame) -> pd.DataFrame:
+        """The answer. Sums of integers are floats, unless the statement casts them."""
+        answer: pd.DataFrame = self._run(statement, tables).df()
+        return answer
+
+    def lines(self, statement: str, text: str, **tables: pd.DataFrame) -> Iterator[str]:
+        """``text`` for each row of the answer, exact. It may name columns, and so may the text in column ``wrong``."""
+        answer = self._run(statement, tables)
+        names = [column[0] for column in answer.description]
+        for row in answer.fetchall():
+            values = dict(zip(names, row, strict=True))
+            yield text.replace("{wrong}", values["wrong"]).format_map(values)
+
+    def _run(self, statement: str, tables: dict[str, pd.DataFrame]) -> Any:
+        self.add(**tables)
+        used = {name: value for name, value in self._parameters.items() if f"${name}" in statement}
+        return self._connection.execute(statement, used)

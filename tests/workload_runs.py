@@ -1,0 +1,24 @@
+"""Runs of workloads in this process, and what the verdict and the oracle say of them."""
+
+from keyshift.lab.judge.sequential import run_sequentially
+from keyshift.model.keys import Assignment
+from keyshift.results.verdict import judge
+
+
+def run(workload, slots=(2, 3), **changes):
+    """A run whose state moves: an assignment for each number in ``slots``."""
+    units = workload.key_groups * workload.bins
+    assignments = [Assignment.contiguous(units, number, version) for version, number in enumerate(slots, 1)]
+    return run_sequentially(workload, assignments, **changes)
+
+
+def verdict(workload, made, **changes):
+    """The verdict on a run, of which some tables may be others."""
+    names = ("events", "results", "final", "assignments", "times", "earlier")
+    return judge(workload, **{name: getattr(made, name) for name in names} | changes)
+
+
+def wrong(workload, made, **changes) -> list[str]:
+    """What the oracle alone says."""
+    given = {name: getattr(made, name) for name in ("events", "results", "final", "times")} | changes
+    return list(workload.wrong(given["events"], given["results"], iter(given["final"]), given["times"]))
