@@ -15,9 +15,9 @@ from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.wire import nodes
 from keyshift.wire.config import result_schema, slot_schema
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
-from keyshift.worker.slot.task import SlotTask
+from keyshift.worker.slot.opening import make_slot
 
 BEGIN_US = 1_000_000_000_000
 
@@ -109,9 +109,8 @@ class SmallJob:
         self.workload = self.config.make_workload()
         self.nodes, self.bucket, self._hosts, self._tasks = Nodes(), Bucket(), [], []
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root, secret="": Session(self.nodes))
-        monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store())
-        monkeypatch.setattr(SlotTask, "_warm_up", lambda task: None)
+        monkeypatch.setattr(opening, "Coordination", lambda hosts, root, secret="": Session(self.nodes))
+        monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store())
         assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)
         self.nodes.put(nodes.ASSIGNMENT, PublishAssignment(assignment))
 
@@ -123,6 +122,7 @@ class SmallJob:
     def process(self):
         """Another process for slots."""
         self._hosts.append(SlotHost(self.config))
+        self._hosts[-1].warm = True
         return self._hosts[-1]
 
     def ends(self, host):
@@ -130,16 +130,11 @@ class SmallJob:
         self._hosts.remove(host)
         host.close()
 
-    def made(self, slot, host):
-        """A slot that is not open yet."""
-        self._monkeypatch.setattr(slot_task, "host_for", lambda config: host)
-        self._tasks.append(SlotTask(self.config, slot))
-        return self._tasks[-1]
-
     def opened(self, slot, host):
-        task = self.made(slot, host)
-        task.open()
-        return task
+        self._monkeypatch.setattr(opening, "host_for", lambda config: host)
+        self._tasks.append(make_slot(self.config, slot))
+        self._tasks[-1].start()
+        return self._tasks[-1]
 
     def end(self, task, then=lambda: None):
         """The end of its input, and of its batch; gives its last results."""

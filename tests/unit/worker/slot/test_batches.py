@@ -23,6 +23,7 @@ from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import Manifest
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot import opening
 from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import Sealed
 from keyshift.worker.state import arrivals
@@ -68,7 +69,7 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     job.barrier(task)
     results = job.data(task, [*KEYS, 3]) + job.end(task)
     assert sorted((row["key"], row["count"]) for row in results) == sorted([*((key, 2) for key in KEYS), (3, 3)])
-    until(lambda: task._host is first or not first.left[0])
+    until(lambda: task.shared.host is first or not first.left[0])
 
 
 def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypatch):
@@ -83,7 +84,7 @@ def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypa
                 raise ServiceUnavailable("the stream broke")
             super().pull(address, slot, units, arrived)
 
-    monkeypatch.setattr(slot_task, "StateClients", Breaking)
+    monkeypatch.setattr(opening, "StateClients", Breaking)
     job = make(**ONE_SLOT)
     task = job.opened(0, job.process())
     job.barrier(task)
@@ -129,16 +130,16 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     task = job.opened(0, first)
     job.barrier(task)
     job.data(task, KEYS)
-    task._effects.couriers._count(1000, 10, 70)
-    with patch.object(type(task._core), "queued_bytes", 12345):
+    task.effects.couriers._count(1000, 10, 70)
+    with patch.object(type(task.shared.core), "queued_bytes", 12345):
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
     task = job.opened(0, following(job, first))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     job.barrier(task)
     job.data(task, [3])
-    task._effects.couriers._count(5, 0)
+    task.effects.couriers._count(5, 0)
     after = measured(job, "two")
     job.end(task)
     assert (after.fetched_bytes, after.fetched_keys, after.written_bytes) == (1005, 10, 70)
@@ -240,7 +241,7 @@ def test_a_slots_log_goes_on_in_the_next_batch(make, following):
     job.barrier(task)
     job.end(task)
     task = job.opened(0, following(job, first))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     job.barrier(task)
     events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
     assert events == ["begin", "barrier", "end of input", "begin", "barrier"]
@@ -284,9 +285,9 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     (name,) = job.bucket.objects
     job.end(task)
     task = job.opened(0, following(job, host))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     for unit, key in enumerate(map(job.keys_of, range(4))):  # as nobody does it, but then it is seen what is read
-        task._core.states[unit].values[key[0]] = (99, b"")
+        task.shared.core.states[unit].values[key[0]] = (99, b"")
     job.barrier(task)
     job.savepoint(task)
     until(lambda: len(job.bucket.objects) == 2)
@@ -339,7 +340,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
     task = job.opened(0, following(job, host))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     clock.now_us += BEGIN_US
     fired = job.barrier(task) + job.savepoint(task) + job.tick(task, BEGIN_US * 2) + job.tick(task, BEGIN_US * 3)
     assert not fired + job.end(task), "all of them are due since long, and belong to the time after the savepoint"
@@ -354,7 +355,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
     job.data(task, KEYS)
     job.end(task)
     task = job.opened(0, following(job, host))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     clock.now_us += BEGIN_US
     for router in (0, 1):
         assert not job.barrier(task, router=router)
@@ -381,15 +382,15 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     job.config = replace(job.config, restore="sp")
     walked = []
 
-    def made(shared, times, in_time):
+    def made(shared, turn, times):
         class Incoming(dict):
             def __iter__(self):
                 walked.append(shared.lock.locked())
                 return super().__iter__()
 
-        return arrivals.Arrivals(shared, Incoming({99: (0, 0)}), in_time)  # a unit that came with a step
+        return arrivals.Arrivals(shared, turn, Incoming({99: (0, 0)}))  # a unit that came with a step
 
-    monkeypatch.setattr(slot_task, "Arrivals", made)
+    monkeypatch.setattr(opening, "Arrivals", made)
     task = job.opened(0, job.process())
     until(lambda: job.nodes.get(nodes.RESTORED[0]))
     assert [unit for unit, *_ in job.nodes.get(nodes.RESTORED[0]).units] == [0, 1, 2, 3]
@@ -415,7 +416,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
             super()._put(address, request, parts, lambda *_: None, *more)
             raise ServiceUnavailable("the acknowledgement is lost")
 
-    monkeypatch.setattr(slot_task, "StateClients", Losing)
+    monkeypatch.setattr(opening, "StateClients", Losing)
     job = make(slots=2, routers=1, deadline_s=60.0)
     tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
     for task in tasks:

@@ -105,7 +105,7 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     assert answer(job, "three").bytes < first.bytes / 2, "the state is in the same process"
     job.end(task)
     task = opened(job, job.process(), version=4)
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert len(answer(job, "four").places) == 4, "all anew, from another process"
 
@@ -215,12 +215,12 @@ def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(
         assert answer(job, failed) == SlotSaved(failed="the one before is still being written")
         hung[late].set()
         assert counts(job, late) == all_of, "as it was then"
-        until(lambda: not task._snapshots.busy)
+        until(lambda: not task.snapshots.busy)
         job.data(task, [key + 1], version=version + 1)
         all_of |= {key: 2, key + 1: 2}
         assert snapshot(job, task, version + 2, following) == all_of
         committed(job, following)
-        until(lambda: not task._snapshots.busy)
+        until(lambda: not task.snapshots.busy)
     job.end(task)
 
 
@@ -230,11 +230,11 @@ def test_what_follows_one_that_failed_is_the_whole(job):
     snapshot(job, task, 2, "one")
     job.data(task, KEYS, version=2)
     job.bucket.error = MinioException("away")
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     begun(job, task, 3, "two")
     assert "away" in answer(job, "two").failed
     job.bucket.error = None
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 2)
     assert [place.follows for place in answer(job, "three").places] == [0] * 4, "parts that follow nothing"
 
@@ -245,10 +245,10 @@ def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.data(task, [3], version=2)
-    with task._lock:
-        assert task._core.snapshots.take(task._core.states), "and nobody writes it"
+    with task.shared.lock:
+        assert task.shared.core.snapshots.take(task.shared.core.states), "and nobody writes it"
     job.data(task, [3], version=2)
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     snapshot(job, task, 3, "two")
     with pytest.raises(ProtocolViolation, match="of counter follows part 2, not part 1"):
         committed(job, "two")
@@ -263,7 +263,7 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
 
     monkeypatch.setattr(job.bucket, "put_object", broken)
     begun(job, task, 2, "one")
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     with pytest.raises(ZeroDivisionError):
         task.settled()
 
@@ -287,8 +287,8 @@ def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch)
 
 def ended(task):
     """What ends a slot that begins from a snapshot."""
-    until(lambda: task._trouble is not None)
-    return task._trouble
+    until(lambda: task.shared.trouble.error is not None)
+    return task.shared.trouble.error
 
 
 @pytest.mark.parametrize(
