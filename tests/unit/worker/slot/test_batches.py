@@ -119,9 +119,9 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
 
 
 def measured(job, name):
-    job.nodes.put(nodes.MEASURE, name)
-    until(lambda: job.nodes.get(nodes.measured(name)[0]))
-    return job.nodes.get(nodes.measured(name)[0])
+    job.nodes.publish(nodes.MEASURE, name)
+    until(lambda: job.nodes.read(nodes.measured(name)[0]))
+    return job.nodes.read(nodes.measured(name)[0])
 
 
 def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, following):
@@ -153,11 +153,11 @@ def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypat
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
     job, fault = make(**ONE_SLOT), Fault("kill", "slot", "", None)
     job.opened(0, job.process())
-    until(lambda: any(node == nodes.FAULT for node, _ in job.nodes.watches))
-    job.nodes.put(nodes.FAULT, nodes.FaultNow(1, fault, now_us()))
-    job.nodes.put(nodes.FAULT, nodes.FaultNow(0, fault, now_us() - 5_000_000))  # of a batch before
+    until(lambda: job.listens(nodes.FAULT))
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(1, fault, now_us()))
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, now_us() - 5_000_000))  # of a batch before
     assert not ended
-    job.nodes.put(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
     assert ended == [(os.getpid(), signal.SIGKILL)]
 
 
@@ -179,13 +179,13 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
     job = make(**ONE_SLOT)
     host = job.process()
     task = job.opened(0, host)
-    until(lambda: any(node == nodes.MEASURE for node, _ in job.nodes.watches))
+    until(lambda: job.listens(nodes.MEASURE))
     until(task.settled, task.wait)
     task.seal()
-    job.nodes.put(nodes.MEASURE, "one")
-    assert job.nodes.get(nodes.measured("one")[0]) is None
+    job.nodes.publish(nodes.MEASURE, "one")
+    assert job.nodes.read(nodes.measured("one")[0]) is None
     job.opened(0, host)
-    until(lambda: job.nodes.get(nodes.measured("one")[0]))
+    until(lambda: job.nodes.read(nodes.measured("one")[0]))
 
 
 # -- protocol log ------------------------------------------------------------------------------------------------------
@@ -198,9 +198,9 @@ def told(events):
 
 
 def asked(job, name, place):
-    job.nodes.put(nodes.LOG, name)
-    until(lambda: job.nodes.get(nodes.logs(name)[place]))
-    return told(job.nodes.get(nodes.logs(name)[place]))
+    job.nodes.publish(nodes.LOG, name)
+    until(lambda: job.nodes.read(nodes.logs(name)[place]))
+    return told(job.nodes.read(nodes.logs(name)[place]))
 
 
 def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
@@ -211,7 +211,7 @@ def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
     job.publish(2, STEP)
     for task in tasks:
         job.barrier(task, 2)
-    until(lambda: {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys())
+    until(lambda: {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2))))
     source, destination = (asked(job, "one", f"slot-{slot}") for slot in (0, 1))
     begin = [
         ("begin", (), 1, 0, ""),
@@ -254,9 +254,9 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
     with pytest.raises(ProtocolViolation):
         job.barrier(task, router=7)
     task.report()
-    (name,) = [path.rsplit("/", 1)[1] for path in job.nodes.values if path.startswith(nodes.ENDED_LOGS.path)]
+    (name,) = job.nodes.children(nodes.ENDED_LOGS)
     assert name.endswith("-slot-0")
-    assert told(job.nodes.get(nodes.ENDED_LOGS[name]))[-2:] == [
+    assert told(job.nodes.read(nodes.ENDED_LOGS[name]))[-2:] == [
         ("barrier", (), 1, 0, "router-0"),
         ("barrier", (), 1, 0, "router-7"),
     ]
@@ -269,7 +269,7 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
 
 
 def acknowledged(job, slot=0):
-    answer = job.nodes.get(nodes.saved("sp")[nodes.of_slot(slot)])
+    answer = job.nodes.read(nodes.saved("sp")[nodes.of_slot(slot)])
     return answer and answer.places
 
 
@@ -374,11 +374,11 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     job.savepoint(task)
     until(lambda: acknowledged(job))
     manifest = Manifest()
-    said = {"slot-0": job.nodes.get(nodes.saved("sp")["slot-0"])}
-    manifest.add("counter", said, job.nodes.get(nodes.ASSIGNMENT).assignment)
+    said = {"slot-0": job.nodes.read(nodes.saved("sp")["slot-0"])}
+    manifest.add("counter", said, job.nodes.read(nodes.ASSIGNMENT).assignment)
     job.store().commit("sp", manifest)
     job.end(task)
-    job.nodes.remove(nodes.HANDOVERS[0])
+    job.nodes.withdraw(nodes.HANDOVERS[0])
     job.config = replace(job.config, restore="sp")
     walked = []
 
@@ -392,8 +392,8 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
 
     monkeypatch.setattr(opening, "Arrivals", made)
     task = job.opened(0, job.process())
-    until(lambda: job.nodes.get(nodes.RESTORED[0]))
-    assert [unit for unit, *_ in job.nodes.get(nodes.RESTORED[0]).units] == [0, 1, 2, 3]
+    until(lambda: job.nodes.read(nodes.RESTORED[0]))
+    assert [unit for unit, *_ in job.nodes.read(nodes.RESTORED[0]).units] == [0, 1, 2, 3]
     assert all(walked)
     assert [row["count"] for row in job.barrier(task) + job.data(task, KEYS)] == [2] * 8
 
@@ -430,8 +430,8 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
     sealed.set()
     job.end(tasks[0])
     assert len(calls) == lost + 1
-    assert job.nodes.get(nodes.HANDOVERS[1]).units == (0, 2, 3) and job.nodes.get(nodes.HANDOVERS[0]).units == (1,)
-    assert {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys()
+    assert job.nodes.read(nodes.HANDOVERS[1]).units == (0, 2, 3) and job.nodes.read(nodes.HANDOVERS[0]).units == (1,)
+    assert {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2)))
     assert [row["count"] for row in results] == [2]
 
 

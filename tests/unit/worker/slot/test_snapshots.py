@@ -38,8 +38,8 @@ def opened(job, host, version=1):
 
 
 def answer(job, name):
-    until(lambda: job.nodes.get(saved(name)["slot-0"]))
-    return job.nodes.get(saved(name)["slot-0"])
+    until(lambda: job.nodes.read(saved(name)["slot-0"]))
+    return job.nodes.read(saved(name)["slot-0"])
 
 
 def counts(job, name):
@@ -68,13 +68,13 @@ def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_wait
     task = opened(job, job.process())
     job.data(task, KEYS)
     begin(job, 2, "one")
-    until(lambda: job.nodes.get(ack(2, "prepared", 0)) is not None)
+    until(lambda: job.nodes.read(ack(2, "prepared", 0)) is not None)
     assert job.snapshot(task, 2, "one", router=0) == []
     assert job.data(task, [0, 1], version=2, router=0) == [], "it is kept back"
     assert len(job.data(task, [0], version=1, router=1)) == 1, "it belongs to the time before"
     results = job.snapshot(task, 2, "one", router=1)
     assert [(row["key"], row["version"]) for row in results] == [(0, 2), (1, 2)]
-    assert job.nodes.get(ack(2, "captured", 0)) is not None
+    assert job.nodes.read(ack(2, "captured", 0)) is not None
     assert counts(job, "one") == dict.fromkeys(KEYS, 1) | {0: 2}
 
 
@@ -134,7 +134,7 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
     assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
     task = opened(job, host, version=2)
     assert "did not come to all routers" in answer(job, "one").failed
-    assert job.nodes.get(ack(2, "captured", 0)) is not None
+    assert job.nodes.read(ack(2, "captured", 0)) is not None
     assert len(job.data(task, [0], version=2)) == 1
 
 
@@ -189,7 +189,7 @@ def begun(job, task, version, name):
     begin(job, version, name)
     for router in (0, 1):
         job.snapshot(task, version, name, router)
-    assert job.nodes.get(ack(version, "captured", 0)) is not None
+    assert job.nodes.read(ack(version, "captured", 0)) is not None
 
 
 def committed(job, name):
@@ -271,7 +271,7 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
 def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
     monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
     task, told = opened(job, job.process()), []
-    job.nodes.watches.append((WRITING[0], told.append))
+    job.nodes.watch(WRITING[0], told.append)
     job.data(task, KEYS)
     snapshot(job, task, 2, "one")
     until(lambda: told and told[-1].over)
@@ -304,12 +304,12 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.remove(HANDOVERS[0])
+    job.nodes.withdraw(HANDOVERS[0])
     (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
     spoil(job.bucket.objects, segment)
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert why in str(ended(job.opened(0, job.process())))
-    said = job.nodes.get(UNREADABLE[0])
+    said = job.nodes.read(UNREADABLE[0])
     assert said.name == "one" and why in said.why
 
 
@@ -319,8 +319,8 @@ def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.remove(HANDOVERS[0])
+    job.nodes.withdraw(HANDOVERS[0])
     job.bucket.error = MinioException("away")
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert "away" in str(ended(job.opened(0, job.process())))
-    assert job.nodes.get(UNREADABLE[0]) is None
+    assert job.nodes.read(UNREADABLE[0]) is None

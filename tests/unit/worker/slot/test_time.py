@@ -78,7 +78,7 @@ class Batches:
         while not any(marker["marker"] == "sealed" for marker, _ in self.markers):
             assert time.monotonic() < deadline
             self.take(self.task.wait())
-        places = self.nodes.get(saved(savepoint)["slot-0"]).places
+        places = self.nodes.read(saved(savepoint)["slot-0"]).places
         tables = [self.store.read(place)[1].to_pandas() for place in places]
         assert len(tables) == 4
         return tables
