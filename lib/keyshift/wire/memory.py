@@ -104,7 +104,7 @@ class Memory:
         for session in self.sessions:
             for watch in session.watches:
                 if watch.path in paths:
-                    session.hear(watch)
+                    session._changed(watch)
 
 
 class MemorySession:
@@ -117,12 +117,15 @@ class MemorySession:
         with memory.lock:
             memory.sessions.append(self)
 
-    def hear(self, watch: Watch) -> None:
+    def _changed(self, watch: Watch) -> None:
         """Something has changed that is watched here; under the lock."""
         self.memory.untold.append(watch)
 
     def check(self) -> None:
         """Raises ServiceUnavailable if the session is over."""
+        self._require()
+
+    def _require(self) -> None:
         if self.over:
             raise ServiceUnavailable(f"the session with ZooKeeper {self.over}")
 
@@ -141,21 +144,26 @@ class MemorySession:
     def _end(self, why: str) -> None:
         self.over = why
         self.memory.forget(self)
-        self.memory.sessions.remove(self)
+        if self in self.memory.sessions:
+            self.memory.sessions.remove(self)
 
     @contextlib.contextmanager
     def _talking(self, needed: bool = True) -> Iterator[None]:
         """One request and its answer; what is watched is told behind that."""
         with self.memory.lock:
             if needed:
-                self.check()
+                self._require()
             yield
         while True:
             with self.memory.lock:
                 if not self.memory.untold:
                     return
                 watch = self.memory.untold.pop(0)
-            watch.tell()
+            watch.session._look(watch)
+
+    def _look(self, watch: Watch) -> None:
+        """Outside the lock."""
+        watch.tell()
 
 
 class MemoryCoordination(MemorySession):
@@ -245,26 +253,28 @@ class MemoryCoordination(MemorySession):
     def _watch(self, watch: Watch) -> None:
         with self._talking():
             self.watches.append(watch)
-        watch.tell()
+        self._look(watch)
 
     # -- leading and driving ------------------------------------------------------------------------------------------
 
     def lead(self, name: str, act: Callable[[], None]) -> None:  # noqa: D102
-        while True:
-            with self._talking():
-                if self.memory.leaders.setdefault(self.root, self) is self:
-                    break
+        while not self._elected():
             time.sleep(LOOK_S)
         try:
-            with self._talking():
-                self.memory.require_driver(self._epoch)
-                if self._term is None:
-                    self._term = self.memory.terms[self.root] = self.memory.terms.get(self.root, 0) + 1
             act()
         finally:
             with self.memory.lock:
                 if self.memory.leaders.get(self.root) is self:
                     del self.memory.leaders[self.root]
+
+    def _elected(self) -> bool:
+        with self._talking():
+            self.memory.require_driver(self._epoch)
+            if self.memory.leaders.setdefault(self.root, self) is not self:
+                return False
+            if self._term is None:
+                self._term = self.memory.terms[self.root] = self.memory.terms.get(self.root, 0) + 1
+            return True
 
     def claim(self, job: str, first: bool = False) -> Epoch:  # noqa: D102
         with self._talking():
