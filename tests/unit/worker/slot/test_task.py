@@ -2,15 +2,18 @@
 
 import threading
 import time
+from dataclasses import replace
 from unittest.mock import PropertyMock, patch
 
 import pytest
+from small_job import CONFIG
 from small_slots import SmallJob, until
 
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.slot import SlotCore
 from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
 
 
@@ -87,3 +90,12 @@ def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     until(lambda: slot.shared.trouble.error is error)
     with pytest.raises(ValueError, match="a bug"):
         slot.wait()
+
+
+def test_a_process_has_one_host_for_a_stage_and_another_one_for_the_next_attempt(monkeypatch):
+    monkeypatch.setattr(slot_host, "_hosts", {})
+    first = slot_host.host_for(CONFIG)
+    assert slot_host.host_for(CONFIG) is first
+    second = slot_host.host_for(replace(CONFIG, attempt=1))
+    assert second is not first and slot_host._hosts == {CONFIG.stage: second}
+    second.close()
