@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from engine import Engine, Query
 from memory_kafka import LoggedTopic
-from nodes import Session, _Watch
+from nodes import Session
 from places import DriverDied, at, here
 from urllib3.exceptions import HTTPError
 
 from keyshift.model.errors import QueryDied, ServiceUnavailable
 from keyshift.wire.config import JobConfig
 from keyshift.wire.epoch import Epoch
+from keyshift.wire.memory import Watch
 from keyshift.wire.nodes import Folder, Node
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class DrivenSession(Session):
 
     def _broken(self) -> Exception:
         """As after ``GIVE_UP_S`` without a connection: there is no session any more."""
-        if hasattr(self, "_over"):
+        if hasattr(self, "over"):
             self.lose("injected: was lost")
         return ServiceUnavailable("injected: ZooKeeper was away")
 
@@ -72,7 +73,7 @@ class DrivenSession(Session):
         with self._calling("children"):
             return super().children(folder)
 
-    def _watch(self, watch: _Watch) -> None:
+    def _watch(self, watch: Watch) -> None:
         with self._calling("watch"):
             super()._watch(watch)
 
@@ -103,7 +104,7 @@ class DrivenSession(Session):
             self.place.check()
             super()._arrive()
 
-    def _look(self, watch: _Watch) -> None:
+    def _look(self, watch: Watch) -> None:
         self.place.check()
         super()._look(watch)
 

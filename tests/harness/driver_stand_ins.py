@@ -34,7 +34,7 @@ from keyshift.traffic import collector, generator, topics, traffic
 from keyshift.traffic.process import JsonProcess
 from keyshift.wire import inquiry, protocol_logs
 from keyshift.worker import router as routing
-from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot import opening
 
 ENDPOINTS = Endpoints("kafka:1", "zookeeper:1", "minio:1", access_key="a", secret_key="s")
 PLACE = SimpleNamespace(
@@ -93,7 +93,7 @@ def installed(world: World, failures: Failures, answer_s: float) -> Iterator[Non
         put = patches.enter_context
         put(threads_inherit())
         put(patch.dict(os.environ, {"KEYSHIFT_HOME": str(world.folder)}))
-        for module in (job, attempt, slot_task, routing, forgetting):
+        for module in (job, attempt, opening, routing, forgetting):
             session = lambda _hosts, root, _secret="", epoch=None: DrivenSession(world, root, epoch)  # noqa: E731
             put(patch.object(module, "Coordination", session))
         for where, name, instead in [
@@ -136,7 +136,7 @@ def _services(world: World, failures: Failures) -> list[tuple[Any, str, Any]]:
         (flight, "FlightClient", failures),
         (query, "start_query", started),
         (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
-        (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
+        (opening, "host_for", lambda config: HERE.process.host_for(config)),
         (Lab, "_start_spark", lambda self: _driver().engine),
     ]
 

@@ -48,7 +48,7 @@ from keyshift.wire import protocol_logs
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker import router as routing
-from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot import opening
 from keyshift.workloads import results_due, workloads
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def run(seed: int, **pinned: Any) -> Outcome:
 def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fate) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
-        for module in (job, attempt, slot_task, routing):
+        for module in (job, attempt, opening, routing):
             session = lambda _hosts, root, _secret="", epoch=None: Session(ensemble, root, epoch)  # noqa: E731
             patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (
@@ -106,7 +106,7 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fat
             (led_stage, "StageAttempt", partial(MortalAttempt, fate)),
             (pyspark.TaskContext, "get", classmethod(lambda cls: HERE.context)),
             (objects, "Minio", lambda *_, **__: bucket),
-            (slot_task, "host_for", lambda config: HERE.process.host_for(config)),
+            (opening, "host_for", lambda config: HERE.process.host_for(config)),
             (protocol_logs, "to_lines", lambda events: ""),  # the outcome has them
         ):
             patches.enter_context(patch.object(where, name, instead))

@@ -121,7 +121,7 @@ def hunted(mutant: Mutant, seeds: int, run: Callable[..., Outcome]) -> Outcome |
 @mutant(SlotTask, "seal", STUCK, SHORT_BATCHES)
 def leaves_a_unit_out_of_its_handover(original: Original) -> Any:
     def seal(self: Any) -> None:
-        serving = self._core.machine.serving
+        serving = self.shared.core.machine.serving
         serving.discard(min(serving, default=None))
         original(self)
 
@@ -140,8 +140,8 @@ def does_not_wait_for_state_at_the_end_of_a_batch(original: Original) -> Any:
 @mutant(SlotTask, "settled", LOST, SHORT_BATCHES, frame_s=0.008)
 def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
     def settled(self: Any) -> bool:
-        with self._lock:
-            self._core.take_results()
+        with self.shared.lock:
+            self.shared.core.take_results()
         return bool(original(self))
 
     return settled

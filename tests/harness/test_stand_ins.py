@@ -1,7 +1,6 @@
 """What stands in for ZooKeeper and Flight does what the runs need of it."""
 
 import contextlib
-import inspect
 import threading
 import time
 
@@ -10,8 +9,7 @@ import pytest
 from flaky_flight import Failures
 from nodes import Ensemble, Session
 
-from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
-from keyshift.wire.coordination import Coordination
+from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.nodes import ALL, Folder, Node
 
 STEPS = Node("steps", int)
@@ -30,19 +28,6 @@ def ensemble():
     ensemble = Ensemble(seed=1, delay_s=0.01)
     Session(ensemble, "/job").begin()
     return ensemble
-
-
-def methods(kind):
-    return {
-        name: list(inspect.signature(method).parameters)
-        for name, method in inspect.getmembers(kind, inspect.isfunction)
-        if not name.startswith("_")
-    }
-
-
-def test_a_session_has_the_methods_of_the_real_one():
-    real, ours = methods(Coordination), methods(Session)
-    assert {name: ours.get(name) for name in real} == real
 
 
 def test_a_watch_hears_the_value_now_and_the_last_one_in_the_end(ensemble):
@@ -119,45 +104,6 @@ def test_what_is_said_late_when_the_root_is_gone_leaves_nothing_behind(ensemble)
         with contextlib.suppress(ServiceUnavailable):
             say()
     assert not ensemble.nodes
-
-
-def test_one_session_leads_at_a_time(ensemble):
-    one, other = Session(ensemble, "/job"), Session(ensemble, "/job")
-    leads, may_end, order = threading.Event(), threading.Event(), []
-
-    def act():
-        order.append("one")
-        leads.set()
-        may_end.wait(60)
-
-    first = threading.Thread(target=one.lead, args=("one", act), daemon=True)
-    first.start()
-    assert leads.wait(60)
-    second = threading.Thread(target=other.lead, args=("other", lambda: order.append("other")), daemon=True)
-    second.start()
-    time.sleep(0.05)
-    assert order == ["one"]
-    may_end.set()
-    second.join(60)
-    assert order == ["one", "other"]
-
-
-def test_a_driver_whose_job_another_one_has_claimed_publishes_withdraws_and_leads_nothing(ensemble):
-    nodes = Session(ensemble, "/keyshift/job")
-    old = Session(ensemble, "/keyshift/job/0", nodes.claim("job", first=True))
-    old.begin()
-    old.publish(STEPS, 1)
-    new = Session(ensemble, "/keyshift/job/0", nodes.claim("job"))
-    for act in (lambda: old.publish(STEPS, 2), lambda: old.withdraw(STEPS), lambda: old.lead("old", lambda: None)):
-        with pytest.raises(Deposed):
-            act()
-    assert new.read(STEPS) == 1
-    with pytest.raises(Deposed):
-        old.end_epoch()
-    new.end_epoch()
-    new.end_epoch()
-    with pytest.raises(NotThere):
-        nodes.claim("job")
 
 
 class Server(flight.FlightServerBase):

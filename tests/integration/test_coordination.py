@@ -15,10 +15,11 @@ from kazoo.client import KazooState
 from keyshift.folders import silent
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.services.zookeeper import ZooKeeper
-from keyshift.wire import client, coordination
+from keyshift.wire import client, coordination, tree
 from keyshift.wire import session as module
-from keyshift.wire.coordination import PART_BYTES, Coordination
+from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL, Folder, Node
+from keyshift.wire.tree import PART_BYTES
 
 DEADLINE_S = 150.0
 
@@ -65,7 +66,7 @@ def until(condition) -> None:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """On a machine that is busy it takes half a minute until the server has started anew."""
-    for each in (coordination, client, module):
+    for each in (coordination, client, module, tree):
         monkeypatch.setattr(each, "GIVE_UP_S", 120.0)
 
 

@@ -1,6 +1,5 @@
-"""Slots of a small job with Flight between them; ZooKeeper and the bucket are dictionaries, rows come from the test."""
+"""Slots of a small job with Flight between them; ZooKeeper and the bucket are in memory, rows come from the test."""
 
-import threading
 import time
 from dataclasses import replace
 
@@ -14,10 +13,11 @@ from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK, Row
 from keyshift.wire import nodes
 from keyshift.wire.config import result_schema, slot_schema
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.slot import task as slot_task
+from keyshift.worker.slot import opening
 from keyshift.worker.slot.host import SlotHost
-from keyshift.worker.slot.task import SlotTask
+from keyshift.worker.slot.opening import make_slot
 
 BEGIN_US = 1_000_000_000_000
 
@@ -30,90 +30,25 @@ def until(condition, meanwhile=lambda: None):
         time.sleep(0.002)
 
 
-class Nodes:
-    """What is in ZooKeeper below the root of the job; a watch is called by who changes its node, without the lock."""
-
-    def __init__(self):
-        self.values, self.watches, self.lock = {}, [], threading.Lock()
-
-    def put(self, node, value):
-        with self.lock:
-            self.values[node.path] = node.encode(value)
-        self._tell(node)
-
-    def put_new(self, node, value):
-        with self.lock:
-            self.values.setdefault(node.path, node.encode(value))
-
-    def remove(self, node):
-        with self.lock:
-            self.values.pop(node.path, None)
-        self._tell(node)
-
-    def get(self, node):
-        data = self.values.get(node.path)
-        return None if data is None else node.decode(data)
-
-    def _tell(self, node):
-        for of, call in list(self.watches):
-            if of == node:
-                call(self.get(node))
-
-
-class Session:
-    """As much of ``Coordination`` as a slot uses."""
-
-    def __init__(self, nodes):
-        self._nodes, self._closed = nodes, False
-
-    def read(self, node):
-        return self._nodes.get(node)
-
-    def require(self, node):
-        value = self.read(node)
-        assert value is not None, node
-        return value
-
-    def publish(self, node, value):
-        self._nodes.put(node, value)
-
-    register = publish
-
-    def acknowledge(self, node, value):
-        if not self._closed:
-            self._nodes.put_new(node, value)
-
-    def withdraw(self, node):
-        self._nodes.remove(node)
-
-    def watch(self, node, call, gone=lambda: None):
-        def heard(value):
-            if not self._closed:
-                gone() if value is None else call(value)
-
-        self._nodes.watches.append((node, heard))
-        heard(self.read(node))
-
-    def check(self):
-        pass
-
-    def close(self, prepare_next=False):
-        self._closed = True
-
-
 class SmallJob:
     """The job and its processes. ``config``: what is different from that of ``small_job``."""
 
     def __init__(self, monkeypatch, **config):
         self.config = replace(CONFIG, reserve_bytes=0, **config)
         self.workload = self.config.make_workload()
-        self.nodes, self.bucket, self._hosts, self._tasks = Nodes(), Bucket(), [], []
+        self.memory, self.bucket, self._hosts, self._tasks = Memory(), Bucket(), [], []
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(slot_task, "Coordination", lambda hosts, root, secret="": Session(self.nodes))
-        monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store())
-        monkeypatch.setattr(SlotTask, "_warm_up", lambda task: None)
+        monkeypatch.setattr(opening, "Coordination", lambda _, root, secret: MemoryCoordination(self.memory, root))
+        monkeypatch.setattr(opening, "SavepointStore", lambda endpoints, job: self.store())
         assignment = Assignment.contiguous(self.config.key_groups, self.config.slots)
-        self.nodes.put(nodes.ASSIGNMENT, PublishAssignment(assignment))
+        self.nodes = MemoryCoordination(self.memory, self.config.root)
+        self.nodes.begin()
+        self.nodes.publish(nodes.ASSIGNMENT, PublishAssignment(assignment))
+
+    def listens(self, node):
+        """Whether a slot does, to a node."""
+        path = f"{self.config.root}/{node.path}"
+        return any(watch.path == path for session in self.memory.sessions for watch in session.watches)
 
     def store(self):
         made = SavepointStore(self.config.endpoints, self.config.job)
@@ -123,6 +58,7 @@ class SmallJob:
     def process(self):
         """Another process for slots."""
         self._hosts.append(SlotHost(self.config))
+        self._hosts[-1].warm = True
         return self._hosts[-1]
 
     def ends(self, host):
@@ -130,16 +66,11 @@ class SmallJob:
         self._hosts.remove(host)
         host.close()
 
-    def made(self, slot, host):
-        """A slot that is not open yet."""
-        self._monkeypatch.setattr(slot_task, "host_for", lambda config: host)
-        self._tasks.append(SlotTask(self.config, slot))
-        return self._tasks[-1]
-
     def opened(self, slot, host):
-        task = self.made(slot, host)
-        task.open()
-        return task
+        self._monkeypatch.setattr(opening, "host_for", lambda config: host)
+        self._tasks.append(make_slot(self.config, slot))
+        self._tasks[-1].start()
+        return self._tasks[-1]
 
     def end(self, task, then=lambda: None):
         """The end of its input, and of its batch; gives its last results."""
@@ -153,7 +84,7 @@ class SmallJob:
     def publish(self, version, *steps):
         """Steps, of which the last has this version."""
         first = version - len(steps) + 1
-        self.nodes.put(nodes.STEPS, nodes.PublishedSteps(version, tuple(enumerate(steps, first)), 0, ""))
+        self.nodes.publish(nodes.STEPS, nodes.PublishedSteps(version, tuple(enumerate(steps, first)), 0, ""))
 
     def say(self, task, kind, version=1, payload=b"", router=0, watermark=0, offset=0):
         """A row of a router; gives the rows of results."""

@@ -12,7 +12,7 @@ from keyshift.trace import Trace
 from keyshift.wire import channel, nodes
 from keyshift.wire.config import JobConfig
 from keyshift.worker.router import Routed, Routing
-from keyshift.worker.slot.task import SlotTask
+from keyshift.worker.slot.opening import make_slot
 
 STALL_S = 0.005
 
@@ -68,12 +68,12 @@ def slot(config: JobConfig, batch_s: float) -> Task:
         context = TaskContext.get()
         assert context is not None  # there is one in every task
         number = context.partitionId()
-        task = SlotTask(config, number)
+        task = make_slot(config, number)
         over = time.monotonic() + batch_s  # as for a router, which a slot is of the next stage
         columns = ["slot", "router", "offset", "came_us", "went_us"]
         trace = Trace(config.trace, "slot", columns) if config.trace else None
         try:
-            task.open()
+            task.start()
             for batch in batches:
                 came_us = now_us()
                 rows = list(channel.received(batch))

@@ -7,8 +7,8 @@ import pytest
 from kazoo.exceptions import ConnectionClosedError, NodeExistsError, NoNodeError, NotEmptyError
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.wire import coordination as coordination
 from keyshift.wire import session as zookeeper_session
+from keyshift.wire import tree
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ADDRESSES, ALL, ALL_ACKS
 
@@ -103,14 +103,14 @@ def test_a_folder_that_somebody_writes_into_all_the_time_is_given_up(job, monkey
         def pop(self):
             return f"/job/new-{next(self)}"
 
-    monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(tree, "GIVE_UP_S", 0.05)
     job._client.nodes, job._client.intruders = {"/job": b"", "/job/new": b""}, Endless()
     with pytest.raises(ServiceUnavailable, match="NotEmptyError"):
         job.withdraw(ALL)
 
 
 def test_a_place_that_somebody_takes_all_the_time_is_given_up(job, monkeypatch):
-    monkeypatch.setattr(coordination, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(tree, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(job._client, "delete", lambda path: None)
     job._client.nodes = {"/job/slots/1": b"other"}
     with pytest.raises(ServiceUnavailable, match="NodeExistsError"):

@@ -3,33 +3,12 @@
 import pytest
 
 from keyshift.driver.leader import StepRecord
-from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.wire import protocol_logs
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import LOG
 from keyshift.wire.protocol_logs import answer, gather, keep
-
-
-class Nodes:
-    """As much of ``Coordination`` as this takes. ``logs``: of the tasks that answer at once."""
-
-    def __init__(self, logs=()):
-        self.nodes, self.logs = {}, logs
-
-    def publish(self, node, question):
-        assert node == LOG
-        for log in self.logs:
-            answer(self, question, log)
-
-    def acknowledge(self, node, value):
-        self.nodes.setdefault(node.path, node.encode(value))
-
-    def children(self, folder):
-        return [path.removeprefix(f"{folder.path}/") for path in self.nodes if path.startswith(f"{folder.path}/")]
-
-    def read_below(self, folder):
-        return {name: folder[name].decode(self.nodes[folder[name].path]) for name in self.children(folder)}
 
 
 def log(place, *events):
@@ -43,15 +22,27 @@ def log(place, *events):
 STEP = StepRecord(5, Step((Move(3, 0, 1),)), 10, 20, 21, 30, "complete")
 
 
+@pytest.fixture
+def tasks():
+    """Gives a participant; ``logs`` are of the tasks that answer at once."""
+
+    def made(*logs):
+        nodes = MemoryCoordination(Memory())
+        nodes.begin()
+        for each in logs:
+            nodes.watch(LOG, lambda question, each=each: answer(nodes, question, each))
+        return nodes
+
+    return made
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(protocol_logs, "ANSWER_S", 0.0)
 
 
-def test_those_of_all_who_answer_and_of_the_coordinator_become_one():
-    nodes = Nodes(
-        [log("slot-0", (11, "published", 5), (12, "prepared", 5)), log("router-0", (25, "switch", 5)), log("")]
-    )
+def test_those_of_all_who_answer_and_of_the_coordinator_become_one(tasks):
+    nodes = tasks(log("slot-0", (11, "published", 5), (12, "prepared", 5)), log("router-0", (25, "switch", 5)), log(""))
     events = gather(nodes, 3, [STEP], alive=True)
     assert [(e.at_us, e.place, e.event, e.units) for e in events] == [
         (10, "coordinator", "publish", (3,)),
@@ -63,8 +54,8 @@ def test_those_of_all_who_answer_and_of_the_coordinator_become_one():
     ]
 
 
-def test_what_a_router_left_in_earlier_batches_comes_before_what_it_says_now():
-    nodes = Nodes([log("router-0", (30, "switch", 5))])
+def test_what_a_router_left_in_earlier_batches_comes_before_what_it_says_now(tasks):
+    nodes = tasks(log("router-0", (30, "switch", 5)))
     for at_us in (1_000_000, 10):
         keep(nodes, log("router-0", (at_us, "switch", 1)))
     keep(nodes, log("router-0", (10, "switch", 1)))  # as a task does that fails, and then ends
@@ -72,15 +63,13 @@ def test_what_a_router_left_in_earlier_batches_comes_before_what_it_says_now():
     assert [e.at_us for e in gather(nodes, 1, [], alive=True)] == [10, 1_000_000, 30]
 
 
-def test_of_a_query_that_is_dead_nobody_is_asked():
-    nodes = Nodes([log("slot-1", (30, "barrier", 5))])
+def test_of_a_query_that_is_dead_nobody_is_asked(tasks):
+    nodes = tasks(log("slot-1", (30, "barrier", 5)))
     keep(nodes, log("slot-0", (10, "barrier", 5)))
     assert [e.place for e in gather(nodes, 2, [], alive=False)] == ["slot-0"]
 
 
-def test_a_task_without_zookeeper_does_not_fail_because_of_that():
-    class Away:
-        def acknowledge(self, node, value):
-            raise ServiceUnavailable("away")
-
-    keep(Away(), log("slot-0", (10, "barrier", 5)))
+def test_a_task_without_zookeeper_does_not_fail_because_of_that(tasks):
+    nodes = tasks()
+    nodes.lose()
+    keep(nodes, log("slot-0", (10, "barrier", 5)))

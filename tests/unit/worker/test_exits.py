@@ -12,6 +12,7 @@ from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
 from keyshift.runtime.slot import Cut, Moved
 from keyshift.wire.channel import received, routed
 from keyshift.wire.config import result_schema
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
 from keyshift.worker import router as routing
 from keyshift.worker.exits import Onward, make_exit
@@ -33,25 +34,14 @@ def published(version, snapshot="", paused=()):
 def onward(monkeypatch):
     """That of slot 0; ``publish`` is what the next stage's routers are told."""
 
-    watched = {}
-
-    class Coordination:
-        def __init__(self, *_):
-            pass
-
-        def check(self):
-            pass
-
-        def require(self, node):
-            return published(1)
-
-        def watch(self, node, call):
-            watched[node] = call
-
-    monkeypatch.setattr(routing, "Coordination", Coordination)
+    memory = Memory()
+    monkeypatch.setattr(routing, "Coordination", lambda _, root, secret: MemoryCoordination(memory, root))
+    driver = MemoryCoordination(memory, FIRST.next.root)
+    driver.begin()
+    driver.publish(ASSIGNMENT, published(1))
     made = make_exit(FIRST, 0)
     assert isinstance(made, Onward)
-    made.publish = lambda *said: watched[ASSIGNMENT](published(*said))
+    made.publish = lambda *said: driver.publish(ASSIGNMENT, published(*said))
     return made
 
 

@@ -14,10 +14,12 @@ from keyshift.model.keys import Assignment, SlotId, units_of
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.router import AWAKE_US, TICK_US
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, SNAPSHOT, TICK
+from keyshift.wire import nodes
 from keyshift.wire.channel import PRIMER, received
 from keyshift.wire.channel import answered as batch_of
 from keyshift.wire.config import slot_schema
-from keyshift.wire.nodes import Node, RouterSaved
+from keyshift.wire.memory import Memory, MemoryCoordination
+from keyshift.wire.nodes import ASSIGNMENT, LOG, RouterSaved, logs, saved
 from keyshift.worker import router as routing
 from keyshift.worker import tasks
 from keyshift.worker.tasks import RouterTask
@@ -33,29 +35,18 @@ def assignment(version: int, paused: tuple[int, ...] = (), snapshot: str = "") -
 
 
 @pytest.fixture
-def said(monkeypatch):
-    """Gives the task, with what is published to it in ``published`` and what it acknowledged in ``acknowledged``."""
+def driver():
+    """The participant that publishes."""
+    driver = MemoryCoordination(Memory(), CONFIG.root)
+    driver.begin()
+    driver.publish(ASSIGNMENT, assignment(1))
+    return driver
 
-    class Coordination:
-        def __init__(self, hosts: str, root: str, secret: str) -> None:
-            self.watched: dict = {}
-            self.acknowledged: list = []
-            self.lost = False
 
-        def check(self) -> None:
-            if self.lost:
-                raise ServiceUnavailable("away")
-
-        def require(self, node: Node) -> PublishAssignment:
-            return assignment(1)
-
-        def watch(self, node: Node, call) -> None:
-            self.watched[node.path] = call
-
-        def acknowledge(self, node: Node, value) -> None:
-            self.acknowledged.append((node.path, value))
-
-    monkeypatch.setattr(routing, "Coordination", Coordination)
+@pytest.fixture
+def said(monkeypatch, driver):
+    """Gives the task."""
+    monkeypatch.setattr(routing, "Coordination", lambda _, root, secret: MemoryCoordination(driver.memory, root))
     return RouterTask(CONFIG)
 
 
@@ -119,7 +110,7 @@ def test_events_that_a_deposed_driver_s_generator_offers_behind_those_of_a_later
     assert task.watermark == BEGIN_US + 9 * FRAME_US
 
 
-def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_and_then_now_and_then(said):
+def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_and_then_now_and_then(said, driver):
     awake = AWAKE_US // FRAME_US
     for number in range(awake + 1):
         assert TICK in kinds(frame(said, number))[1]
@@ -128,40 +119,40 @@ def test_a_slot_without_events_hears_the_time_with_every_frame_after_a_switch_an
     assert np.diff(heard).tolist() == [every] * (len(heard) - 1)
     assert len(heard) == 30 // every
 
-    said.coordination.watched["assignment"](assignment(2))
+    driver.publish(ASSIGNMENT, assignment(2))
     assert kinds(frame(said, awake + 31))[1] == [BARRIER, TICK]
     assert kinds(frame(said, awake + 32))[1] == [TICK]
 
 
-def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(said):
+def test_what_is_kept_back_for_a_paused_slot_comes_first_when_the_pause_ends(said, driver):
     mine, others = keys_of(1)[:1], keys_of(0)[:1]
     frame(said, 0)
-    said.coordination.watched["assignment"](assignment(2, paused=(1,)))
+    driver.publish(ASSIGNMENT, assignment(2, paused=(1,)))
     rows = frame(said, 1, mine + others)
     assert kinds(rows) == [[BARRIER, DATA], [BARRIER, TICK], [BARRIER, TICK]]
     assert rows[1][-1].watermark == 0, "no time passes in a slot whose records are kept back"
-    said.coordination.watched["assignment"](assignment(2))
+    driver.publish(ASSIGNMENT, assignment(2))
     rows = frame(said, 2, mine)
     assert kinds(rows)[1] == [DATA, DATA]
     assert [row.offset for row in rows[1]] == [1, 2]
 
 
-def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said):
+def test_behind_a_savepoint_nothing_is_forwarded_and_its_offset_is_said(said, driver):
     frame(said, 0)
-    said.coordination.watched["savepoint"]("s")
+    driver.publish(nodes.SAVEPOINT, "s")
     rows = frame(said, 1, keys_of(1)[:1])
     assert kinds(rows) == [[SAVEPOINT, TICK]] * SLOTS
     assert bytes(rows[0][0].payload) == b"s"
-    assert said.coordination.acknowledged == [("savepoints/s/router-0", RouterSaved(1))]
+    assert driver.read_below(saved("s")) == {"router-0": RouterSaved(1)}
     assert DATA not in kinds(frame(said, 2, keys_of(1)[:1]))[1]
 
 
-def test_behind_a_snapshot_events_go_on(said):
+def test_behind_a_snapshot_events_go_on(said, driver):
     frame(said, 0)
-    said.coordination.watched["assignment"](assignment(2, snapshot="s"))
+    driver.publish(ASSIGNMENT, assignment(2, snapshot="s"))
     key = keys_of(1)[:1]
     assert [row[0] for row in kinds(frame(said, 1, key))] == [SNAPSHOT] * SLOTS
-    assert said.coordination.acknowledged == [("savepoints/s/router-0", RouterSaved(1))]
+    assert driver.read_below(saved("s")) == {"router-0": RouterSaved(1)}
     assert DATA in kinds(frame(said, 2, key))[1]
 
 
@@ -173,23 +164,23 @@ def test_a_piece_of_a_frame_that_was_cut_does_not_turn_the_time_back(said):
     assert {row.watermark for row in received(batch_of(rows))} == {BEGIN_US + 5 * FRAME_US}
 
 
-def test_a_router_tells_what_it_has_done_when_it_is_asked(said):
-    said.coordination.watched["log"]("early")
-    assert said.coordination.acknowledged == [], "it does not know yet who it is"
+def test_a_router_tells_what_it_has_done_when_it_is_asked(said, driver):
+    driver.publish(LOG, "early")
+    assert driver.children(logs("early")) == [], "it does not know yet who it is"
     frame(said, 0, router=3)
     frame(said, 1, router=3)
-    said.coordination.watched["assignment"](assignment(2))
+    driver.publish(ASSIGNMENT, assignment(2))
     frame(said, 2, router=3)
-    said.coordination.watched["log"]("one")
-    ((path, events),) = said.coordination.acknowledged
-    assert path == "logs/one/router-3"
+    driver.publish(LOG, "one")
+    ((place, events),) = driver.read_below(logs("one")).items()
+    assert place == "router-3"
     assert [(e.event, e.version) for e in events] == [("switch", 1), ("switch", 2)]
     assert 0 < events[0].at_us <= events[1].at_us
 
 
 def test_a_router_that_would_not_hear_of_a_switch_ends(said):
     frame(said, 0)
-    said.coordination.lost = True
+    said.coordination.lose()
     with pytest.raises(ServiceUnavailable):
         frame(said, 1)
 

@@ -1,22 +1,27 @@
 """What a job asks of a slot beside the protocol: measurements, copies, the protocol log, and to fail."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from keyshift.clock import SECOND_US, now_us
 from keyshift.model.records import Measured
 from keyshift.wire import nodes, protocol_logs
+from keyshift.worker.slot.effects import SlotEffects
+from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
-from keyshift.worker.state.replicator import Replicator
 
 SOON_US = SECOND_US  # a fault that was asked for is old after that
 
 
 class SlotAnswers:
-    """From kazoo's thread, until the slot is closed: the next holder knows more. ``measured()``: under the lock."""
+    """From kazoo's thread, until the slot is closed: the next holder knows more."""
 
-    def __init__(self, shared: Shared, replicator: Replicator, measured: Callable[[], Measured]) -> None:
-        self._shared, self._replicator, self._measured = shared, replicator, measured
+    def __init__(self, shared: Shared, effects: SlotEffects, measures: Measures) -> None:
+        self._shared, self._effects, self._measures = shared, effects, measures
+
+    def measured(self) -> Measured:
+        """What the slot has measured so far; under its lock."""
+        core = self._shared.core
+        return self._measures.so_far(core.computation.heat, core.queue_peak_bytes, self._effects.couriers.measures())
 
     def listen(self) -> None:
         """From now on."""
@@ -32,7 +37,7 @@ class SlotAnswers:
             if shared.closed.is_set():
                 return
             answer = replace(
-                self._measured(),
+                self.measured(),
                 host=shared.host.server.address.rsplit(":", 1)[0],
                 left_behind=tuple(shared.host.left_behind()),
                 queue_bytes=shared.core.queued_bytes,
@@ -42,7 +47,7 @@ class SlotAnswers:
     def _copies_wanted(self, order: nodes.CopiesWanted) -> None:
         with self._shared.lock:
             ours = [(unit, holder) for unit, owner, holder in order.copies if owner == self._shared.slot]
-            self._replicator.start(order.id, ours, order.every_s, order.lag_keys, order.whole)
+            self._effects.replicator.start(order.id, ours, order.every_s, order.lag_keys, order.whole)
 
     def _fault_wanted(self, wanted: nodes.FaultNow) -> None:
         if wanted.slot == self._shared.slot and now_us() - wanted.at_us < SOON_US:  # not once more in the next batch

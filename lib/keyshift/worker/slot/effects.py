@@ -1,6 +1,7 @@
 """Carries out what a slot's core decides: units, messages, errands and acknowledgements leave the slot."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from keyshift.clock import now_us
 from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
@@ -11,6 +12,7 @@ from keyshift.runtime.slot import Captured, Leave
 from keyshift.wire.nodes import Acknowledgement, CopiesClose, Ready, ack, copied
 from keyshift.worker.exits import Results
 from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.state.addresses import Addresses
@@ -20,20 +22,13 @@ from keyshift.worker.state.replicator import Replicator
 
 
 class SlotEffects:
-    """With a courier for each kind of thing that leaves. ``freeze(savepoint)`` begins to write all state down.
-    ``promise(results)``: see ``Exit.promise``.
-    """
+    """With a courier for each kind of thing that leaves. ``promise(results)``: see ``Exit.promise``."""
 
     def __init__(
-        self,
-        shared: Shared,
-        addresses: Addresses,
-        freeze: Callable[[str], None],
-        snapshots: SlotSnapshots,
-        promise: Callable[[Results], int],
+        self, shared: Shared, addresses: Addresses, snapshots: SlotSnapshots, promise: Callable[[Results], int]
     ) -> None:
-        self._shared, self._freeze, self._snapshots, self._promise = shared, freeze, snapshots, promise
-        core, host, clients, turn, failed = shared.core, shared.host, shared.clients, shared.turn, shared.failed
+        self._shared, self._snapshots, self._promise = shared, snapshots, promise
+        core, host, clients, turn, failed = shared.core, shared.host, shared.clients, self.turn, shared.trouble.tell
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
@@ -49,8 +44,16 @@ class SlotEffects:
         self.departures.close()
         self.couriers.close()
 
-    def carry_out(self) -> None:
-        """What follows from the turn that ends; under the slot's lock."""
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[ArrowCore]:
+        """The core, under the slot's lock; at the end what follows is carried out."""
+        with self._shared.lock:
+            yield self._shared.core
+            self._carry_out()
+            if self._shared.core.waits:
+                self._shared.waits.set()
+
+    def _carry_out(self) -> None:
         core, faults = self._shared.core, self._shared.faults
         if core.log.new:
             core.log.stamp(now_us())
@@ -79,7 +82,7 @@ class SlotEffects:
                     left = tuple(UnitLeft(unit, *self._outgoing.pop(unit)) for unit in sorted(units))
                     self._acknowledge(version, "released", Released(left, now_us()))
                 case protocol.Freeze(savepoint):
-                    self._freeze(savepoint)
+                    self._snapshots.freeze(savepoint)
                 case Captured(snapshot, version):
                     faults.reached("snapshot")
                     self._acknowledge(version, "captured", Ready(now_us()))

@@ -23,7 +23,9 @@ POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes
 class Tenant(Protocol):
     """The slot that works in this process during a batch, or did so in the batch before."""
 
-    slot: int
+    @property
+    def slot(self) -> int:
+        """Its number."""
 
     def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
         """See ``flight.server.Holder.receive``."""

@@ -1,9 +1,9 @@
-"""What the parts of a slot's driver have in common: ``slot_task``, ``slot_effects``, ``slot_answers``, ``arrivals``."""
+"""What the parts of a slot have in common during one batch."""
 
 import threading
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keyshift.state import Store
 from keyshift.wire.config import JobConfig
@@ -13,12 +13,30 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.host import SlotHost
 
+DRAIN_S = 0.003  # so long queued work is processed between two rows, at least
+
+
+class Trouble:
+    """The last error of any thread of a slot. The task's thread raises it."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def tell(self, error: BaseException) -> None:
+        """The task fails because of this error."""
+        self.error = error
+
+    def check(self) -> None:
+        """Raises the error, if there is one."""
+        if self.error is not None:
+            raise self.error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """One slot during one batch. ``turn()``: the core, for a moment, under the ``lock``; what follows is carried out.
+    """One slot during one batch. Its ``core`` is used under the ``lock``, mostly in a turn: see ``SlotEffects.turn``.
 
-    ``closed``: set when the batch is over. ``failed(error)``: the task's thread raises it.
+    ``closed``: set when the batch is over. ``waits``: set when something waits in the core, or the batch is over.
     """
 
     config: JobConfig
@@ -28,8 +46,19 @@ class Shared:
     host: SlotHost
     coordination: Coordination
     clients: StateClients
-    lock: threading.Lock
-    closed: threading.Event
-    turn: Callable[[], AbstractContextManager[ArrowCore]]
-    failed: Callable[[BaseException], None]
     faults: FaultPoints
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: threading.Event = field(default_factory=threading.Event)
+    waits: threading.Event = field(default_factory=threading.Event)
+    trouble: Trouble = field(default_factory=Trouble)
+
+    def end(self) -> None:
+        """The batch is over."""
+        self.closed.set()
+        self.waits.set()
+
+
+def slice_of_time() -> Callable[[], bool]:
+    """Begins a slice of queued work; what it returns says whether the slice goes on."""
+    until = time.monotonic() + DRAIN_S
+    return lambda: time.monotonic() < until

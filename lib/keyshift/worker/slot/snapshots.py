@@ -4,14 +4,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.markers import Marker, Sealed
+from keyshift.model.markers import Sealed
 from keyshift.objects import Progress
 from keyshift.runtime.slot import Captured
 from keyshift.state import UnitState
 from keyshift.wire.nodes import WRITING, Location, SlotSaved, Writing, of_slot, saved
 from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker.slot.background import Background
+from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.shared import Shared
 
 Places = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
@@ -19,7 +22,7 @@ SAY_S = 1.0  # between two words about what is being written
 
 
 class SlotSnapshots:
-    """``places`` outlives the batch. ``say(marker)``: into the results, behind all that came out before.
+    """``places`` outlives the batch.
 
     One thing is written at a time. A snapshot that comes while another one is being written fails, as one does that
     cannot be written; the slot goes on, and the next one has the whole of all units that were in it. Whatever else goes
@@ -27,9 +30,15 @@ class SlotSnapshots:
     """
 
     def __init__(
-        self, shared: Shared, store: Callable[[], SavepointStore], places: Places, say: Callable[[Marker], None]
+        self,
+        shared: Shared,
+        store: Callable[[], SavepointStore],
+        places: Places,
+        markers: Markers,
+        background: Background,
     ) -> None:
-        self._shared, self._store, self._places, self._say = shared, store, places, say
+        self._shared, self._store, self._places = shared, store, places
+        self._markers, self._background = markers, background
         self._writing = threading.Lock()
         self.busy = False  # a snapshot is being written; under the slot's lock
 
@@ -47,11 +56,17 @@ class SlotSnapshots:
         why = "it did not come to all routers in one batch, or too much waited for it"
         self._answer(snapshot, SlotSaved(failed=why))
 
-    def save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
-        """Write a savepoint. Raises ServiceUnavailable."""
+    def freeze(self, savepoint: str) -> None:
+        """Write a savepoint of all state, in the background; under the slot's lock."""
+        self._markers.freeze()
+        self._background.put(partial(self._save, savepoint, sorted(self._shared.core.states.items())))
+
+    def _save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
         with self._told(savepoint) as progress:
             places = self._store().write(savepoint, self._name, states, self._shared.config.chunk_bytes, progress)
             self._answer(savepoint, SlotSaved(tuple(places)))
+        with self._shared.lock:
+            self._markers.sealed(Sealed(self._shared.config.stage, savepoint))
 
     @property
     def _name(self) -> str:
@@ -65,12 +80,12 @@ class SlotSnapshots:
                 self._answer(effect.snapshot, answer)
             complete = not answer.failed
         except BaseException as error:
-            self._shared.failed(error)
+            self._shared.trouble.tell(error)
         finally:
             with self._shared.lock:
                 self.busy = False
                 if complete:
-                    self._say(Sealed(self._shared.config.stage, effect.snapshot))
+                    self._markers.say(Sealed(self._shared.config.stage, effect.snapshot))
 
     def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
         """What there is to answer."""

@@ -10,7 +10,8 @@ from keyshift.state import UnitState
 from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Restored, Unreadable
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.messages import Parcel
-from keyshift.worker.slot.shared import Shared
+from keyshift.worker.slot.shared import Shared, slice_of_time
+from keyshift.worker.state.departures import Turn
 from keyshift.worker.state.expected_units import ExpectedUnits
 
 SAY_S = 1.0  # between two words about what is being restored
@@ -18,12 +19,10 @@ PULL_GROUPS = 8  # so many key groups, or as many bins, are fetched in one call 
 
 
 class Arrivals:
-    """``times``: unit -> received_us, installed_us, written down here. ``in_time()`` begins a slice of queued work."""
+    """``turn()``: see ``SlotEffects.turn``. ``times``: unit -> received_us, installed_us, written down here."""
 
-    def __init__(
-        self, shared: Shared, times: dict[int, tuple[int, int]], in_time: Callable[[], Callable[[], bool]]
-    ) -> None:
-        self._shared, self._times, self._in_time = shared, times, in_time
+    def __init__(self, shared: Shared, turn: Turn, times: dict[int, tuple[int, int]]) -> None:
+        self._shared, self._turn, self._times = shared, turn, times
 
     def take(self, parcels: list[Parcel]) -> list[bool]:
         """Builds the states, then hands them to the core.
@@ -35,7 +34,7 @@ class Arrivals:
             awaited = [parcel for parcel in parcels if self._awaits(parcel)]
         states = {parcel.unit: self._built(parcel) for parcel in awaited}
         try:
-            with self._shared.turn() as core:
+            with self._turn() as core:
                 for parcel in awaited:
                     self._shared.faults.reached("install", parcel.version)
                     if (state := states[parcel.unit]) is not None and self._awaits(parcel):
@@ -45,9 +44,9 @@ class Arrivals:
                         self._times[parcel.unit] = received, now_us()
                 for parcel in awaited:
                     self._shared.faults.reached("drain", parcel.version)
-                core.drain(now_us(), self._in_time())  # now: the step that ends with it does not wait for a row
+                core.drain(now_us(), slice_of_time())  # now: the step that ends with it does not wait for a row
         except BaseException as error:
-            self._shared.failed(error)  # what has arrived would not be taken again
+            self._shared.trouble.tell(error)  # what has arrived would not be taken again
             raise
         return [states.get(parcel.unit, True) is not None for parcel in parcels]
 

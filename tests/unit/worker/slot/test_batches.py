@@ -23,6 +23,7 @@ from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import Manifest
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot import opening
 from keyshift.worker.slot import task as slot_task
 from keyshift.worker.slot.host import Sealed
 from keyshift.worker.state import arrivals
@@ -68,7 +69,7 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     job.barrier(task)
     results = job.data(task, [*KEYS, 3]) + job.end(task)
     assert sorted((row["key"], row["count"]) for row in results) == sorted([*((key, 2) for key in KEYS), (3, 3)])
-    until(lambda: task._host is first or not first.left[0])
+    until(lambda: task.shared.host is first or not first.left[0])
 
 
 def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypatch):
@@ -83,7 +84,7 @@ def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypa
                 raise ServiceUnavailable("the stream broke")
             super().pull(address, slot, units, arrived)
 
-    monkeypatch.setattr(slot_task, "StateClients", Breaking)
+    monkeypatch.setattr(opening, "StateClients", Breaking)
     job = make(**ONE_SLOT)
     task = job.opened(0, job.process())
     job.barrier(task)
@@ -118,9 +119,9 @@ def test_keys_that_stayed_behind_in_a_batch_that_is_over_are_not_kept(make):
 
 
 def measured(job, name):
-    job.nodes.put(nodes.MEASURE, name)
-    until(lambda: job.nodes.get(nodes.measured(name)[0]))
-    return job.nodes.get(nodes.measured(name)[0])
+    job.nodes.publish(nodes.MEASURE, name)
+    until(lambda: job.nodes.read(nodes.measured(name)[0]))
+    return job.nodes.read(nodes.measured(name)[0])
 
 
 def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, following):
@@ -129,16 +130,16 @@ def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, followin
     task = job.opened(0, first)
     job.barrier(task)
     job.data(task, KEYS)
-    task._effects.couriers._count(1000, 10, 70)
-    with patch.object(type(task._core), "queued_bytes", 12345):
+    task.effects.couriers._count(1000, 10, 70)
+    with patch.object(type(task.shared.core), "queued_bytes", 12345):
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
     task = job.opened(0, following(job, first))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     job.barrier(task)
     job.data(task, [3])
-    task._effects.couriers._count(5, 0)
+    task.effects.couriers._count(5, 0)
     after = measured(job, "two")
     job.end(task)
     assert (after.fetched_bytes, after.fetched_keys, after.written_bytes) == (1005, 10, 70)
@@ -152,11 +153,11 @@ def test_a_slot_fails_when_it_is_asked_to_and_no_other_nor_later(make, monkeypat
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
     job, fault = make(**ONE_SLOT), Fault("kill", "slot", "", None)
     job.opened(0, job.process())
-    until(lambda: any(node == nodes.FAULT for node, _ in job.nodes.watches))
-    job.nodes.put(nodes.FAULT, nodes.FaultNow(1, fault, now_us()))
-    job.nodes.put(nodes.FAULT, nodes.FaultNow(0, fault, now_us() - 5_000_000))  # of a batch before
+    until(lambda: job.listens(nodes.FAULT))
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(1, fault, now_us()))
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, now_us() - 5_000_000))  # of a batch before
     assert not ended
-    job.nodes.put(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
+    job.nodes.publish(nodes.FAULT, nodes.FaultNow(0, fault, now_us()))
     assert ended == [(os.getpid(), signal.SIGKILL)]
 
 
@@ -178,13 +179,13 @@ def test_who_has_ended_its_batch_leaves_the_answer_to_the_next_holder(make):
     job = make(**ONE_SLOT)
     host = job.process()
     task = job.opened(0, host)
-    until(lambda: any(node == nodes.MEASURE for node, _ in job.nodes.watches))
+    until(lambda: job.listens(nodes.MEASURE))
     until(task.settled, task.wait)
     task.seal()
-    job.nodes.put(nodes.MEASURE, "one")
-    assert job.nodes.get(nodes.measured("one")[0]) is None
+    job.nodes.publish(nodes.MEASURE, "one")
+    assert job.nodes.read(nodes.measured("one")[0]) is None
     job.opened(0, host)
-    until(lambda: job.nodes.get(nodes.measured("one")[0]))
+    until(lambda: job.nodes.read(nodes.measured("one")[0]))
 
 
 # -- protocol log ------------------------------------------------------------------------------------------------------
@@ -197,9 +198,9 @@ def told(events):
 
 
 def asked(job, name, place):
-    job.nodes.put(nodes.LOG, name)
-    until(lambda: job.nodes.get(nodes.logs(name)[place]))
-    return told(job.nodes.get(nodes.logs(name)[place]))
+    job.nodes.publish(nodes.LOG, name)
+    until(lambda: job.nodes.read(nodes.logs(name)[place]))
+    return told(job.nodes.read(nodes.logs(name)[place]))
 
 
 def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
@@ -210,7 +211,7 @@ def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
     job.publish(2, STEP)
     for task in tasks:
         job.barrier(task, 2)
-    until(lambda: {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys())
+    until(lambda: {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2))))
     source, destination = (asked(job, "one", f"slot-{slot}") for slot in (0, 1))
     begin = [
         ("begin", (), 1, 0, ""),
@@ -240,7 +241,7 @@ def test_a_slots_log_goes_on_in_the_next_batch(make, following):
     job.barrier(task)
     job.end(task)
     task = job.opened(0, following(job, first))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     job.barrier(task)
     events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
     assert events == ["begin", "barrier", "end of input", "begin", "barrier"]
@@ -253,9 +254,9 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
     with pytest.raises(ProtocolViolation):
         job.barrier(task, router=7)
     task.report()
-    (name,) = [path.rsplit("/", 1)[1] for path in job.nodes.values if path.startswith(nodes.ENDED_LOGS.path)]
+    (name,) = job.nodes.children(nodes.ENDED_LOGS)
     assert name.endswith("-slot-0")
-    assert told(job.nodes.get(nodes.ENDED_LOGS[name]))[-2:] == [
+    assert told(job.nodes.read(nodes.ENDED_LOGS[name]))[-2:] == [
         ("barrier", (), 1, 0, "router-0"),
         ("barrier", (), 1, 0, "router-7"),
     ]
@@ -268,7 +269,7 @@ def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
 
 
 def acknowledged(job, slot=0):
-    answer = job.nodes.get(nodes.saved("sp")[nodes.of_slot(slot)])
+    answer = job.nodes.read(nodes.saved("sp")[nodes.of_slot(slot)])
     return answer and answer.places
 
 
@@ -284,9 +285,9 @@ def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_b
     (name,) = job.bucket.objects
     job.end(task)
     task = job.opened(0, following(job, host))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     for unit, key in enumerate(map(job.keys_of, range(4))):  # as nobody does it, but then it is seen what is read
-        task._core.states[unit].values[key[0]] = (99, b"")
+        task.shared.core.states[unit].values[key[0]] = (99, b"")
     job.barrier(task)
     job.savepoint(task)
     until(lambda: len(job.bucket.objects) == 2)
@@ -339,7 +340,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
     task = job.opened(0, following(job, host))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     clock.now_us += BEGIN_US
     fired = job.barrier(task) + job.savepoint(task) + job.tick(task, BEGIN_US * 2) + job.tick(task, BEGIN_US * 3)
     assert not fired + job.end(task), "all of them are due since long, and belong to the time after the savepoint"
@@ -354,7 +355,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
     job.data(task, KEYS)
     job.end(task)
     task = job.opened(0, following(job, host))
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     clock.now_us += BEGIN_US
     for router in (0, 1):
         assert not job.barrier(task, router=router)
@@ -373,26 +374,26 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     job.savepoint(task)
     until(lambda: acknowledged(job))
     manifest = Manifest()
-    said = {"slot-0": job.nodes.get(nodes.saved("sp")["slot-0"])}
-    manifest.add("counter", said, job.nodes.get(nodes.ASSIGNMENT).assignment)
+    said = {"slot-0": job.nodes.read(nodes.saved("sp")["slot-0"])}
+    manifest.add("counter", said, job.nodes.read(nodes.ASSIGNMENT).assignment)
     job.store().commit("sp", manifest)
     job.end(task)
-    job.nodes.remove(nodes.HANDOVERS[0])
+    job.nodes.withdraw(nodes.HANDOVERS[0])
     job.config = replace(job.config, restore="sp")
     walked = []
 
-    def made(shared, times, in_time):
+    def made(shared, turn, times):
         class Incoming(dict):
             def __iter__(self):
                 walked.append(shared.lock.locked())
                 return super().__iter__()
 
-        return arrivals.Arrivals(shared, Incoming({99: (0, 0)}), in_time)  # a unit that came with a step
+        return arrivals.Arrivals(shared, turn, Incoming({99: (0, 0)}))  # a unit that came with a step
 
-    monkeypatch.setattr(slot_task, "Arrivals", made)
+    monkeypatch.setattr(opening, "Arrivals", made)
     task = job.opened(0, job.process())
-    until(lambda: job.nodes.get(nodes.RESTORED[0]))
-    assert [unit for unit, *_ in job.nodes.get(nodes.RESTORED[0]).units] == [0, 1, 2, 3]
+    until(lambda: job.nodes.read(nodes.RESTORED[0]))
+    assert [unit for unit, *_ in job.nodes.read(nodes.RESTORED[0]).units] == [0, 1, 2, 3]
     assert all(walked)
     assert [row["count"] for row in job.barrier(task) + job.data(task, KEYS)] == [2] * 8
 
@@ -415,7 +416,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
             super()._put(address, request, parts, lambda *_: None, *more)
             raise ServiceUnavailable("the acknowledgement is lost")
 
-    monkeypatch.setattr(slot_task, "StateClients", Losing)
+    monkeypatch.setattr(opening, "StateClients", Losing)
     job = make(slots=2, routers=1, deadline_s=60.0)
     tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
     for task in tasks:
@@ -429,8 +430,8 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
     sealed.set()
     job.end(tasks[0])
     assert len(calls) == lost + 1
-    assert job.nodes.get(nodes.HANDOVERS[1]).units == (0, 2, 3) and job.nodes.get(nodes.HANDOVERS[0]).units == (1,)
-    assert {"acks/2/installed-1", "acks/2/released-0"} <= job.nodes.values.keys()
+    assert job.nodes.read(nodes.HANDOVERS[1]).units == (0, 2, 3) and job.nodes.read(nodes.HANDOVERS[0]).units == (1,)
+    assert {"installed-1", "released-0"} <= set(job.nodes.children(nodes.acks(2)))
     assert [row["count"] for row in results] == [2]
 
 

@@ -38,8 +38,8 @@ def opened(job, host, version=1):
 
 
 def answer(job, name):
-    until(lambda: job.nodes.get(saved(name)["slot-0"]))
-    return job.nodes.get(saved(name)["slot-0"])
+    until(lambda: job.nodes.read(saved(name)["slot-0"]))
+    return job.nodes.read(saved(name)["slot-0"])
 
 
 def counts(job, name):
@@ -68,13 +68,13 @@ def test_a_snapshot_has_what_came_before_its_barriers_and_what_comes_behind_wait
     task = opened(job, job.process())
     job.data(task, KEYS)
     begin(job, 2, "one")
-    until(lambda: job.nodes.get(ack(2, "prepared", 0)) is not None)
+    until(lambda: job.nodes.read(ack(2, "prepared", 0)) is not None)
     assert job.snapshot(task, 2, "one", router=0) == []
     assert job.data(task, [0, 1], version=2, router=0) == [], "it is kept back"
     assert len(job.data(task, [0], version=1, router=1)) == 1, "it belongs to the time before"
     results = job.snapshot(task, 2, "one", router=1)
     assert [(row["key"], row["version"]) for row in results] == [(0, 2), (1, 2)]
-    assert job.nodes.get(ack(2, "captured", 0)) is not None
+    assert job.nodes.read(ack(2, "captured", 0)) is not None
     assert counts(job, "one") == dict.fromkeys(KEYS, 1) | {0: 2}
 
 
@@ -105,7 +105,7 @@ def test_later_snapshots_write_only_what_has_changed_and_can_be_read_after_a_bat
     assert answer(job, "three").bytes < first.bytes / 2, "the state is in the same process"
     job.end(task)
     task = opened(job, job.process(), version=4)
-    until(lambda: task._core.machine.settled)
+    until(lambda: task.shared.core.machine.settled)
     assert snapshot(job, task, 5, "four") == dict.fromkeys(KEYS, 1) | {3: 2, 4: 2}
     assert len(answer(job, "four").places) == 4, "all anew, from another process"
 
@@ -134,7 +134,7 @@ def test_a_snapshot_whose_barriers_do_not_all_come_in_a_batch_fails_in_the_next_
     assert len(job.end(task)) == len(KEYS), "what was kept back is not lost"
     task = opened(job, host, version=2)
     assert "did not come to all routers" in answer(job, "one").failed
-    assert job.nodes.get(ack(2, "captured", 0)) is not None
+    assert job.nodes.read(ack(2, "captured", 0)) is not None
     assert len(job.data(task, [0], version=2)) == 1
 
 
@@ -189,7 +189,7 @@ def begun(job, task, version, name):
     begin(job, version, name)
     for router in (0, 1):
         job.snapshot(task, version, name, router)
-    assert job.nodes.get(ack(version, "captured", 0)) is not None
+    assert job.nodes.read(ack(version, "captured", 0)) is not None
 
 
 def committed(job, name):
@@ -215,12 +215,12 @@ def test_while_one_is_being_written_another_one_fails_and_the_next_one_is_right(
         assert answer(job, failed) == SlotSaved(failed="the one before is still being written")
         hung[late].set()
         assert counts(job, late) == all_of, "as it was then"
-        until(lambda: not task._snapshots.busy)
+        until(lambda: not task.snapshots.busy)
         job.data(task, [key + 1], version=version + 1)
         all_of |= {key: 2, key + 1: 2}
         assert snapshot(job, task, version + 2, following) == all_of
         committed(job, following)
-        until(lambda: not task._snapshots.busy)
+        until(lambda: not task.snapshots.busy)
     job.end(task)
 
 
@@ -230,11 +230,11 @@ def test_what_follows_one_that_failed_is_the_whole(job):
     snapshot(job, task, 2, "one")
     job.data(task, KEYS, version=2)
     job.bucket.error = MinioException("away")
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     begun(job, task, 3, "two")
     assert "away" in answer(job, "two").failed
     job.bucket.error = None
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     assert snapshot(job, task, 4, "three") == dict.fromkeys(KEYS, 2)
     assert [place.follows for place in answer(job, "three").places] == [0] * 4, "parts that follow nothing"
 
@@ -245,10 +245,10 @@ def test_a_part_that_a_slot_loses_is_seen_when_the_snapshot_is_committed(job):
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.data(task, [3], version=2)
-    with task._lock:
-        assert task._core.snapshots.take(task._core.states), "and nobody writes it"
+    with task.shared.lock:
+        assert task.shared.core.snapshots.take(task.shared.core.states), "and nobody writes it"
     job.data(task, [3], version=2)
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     snapshot(job, task, 3, "two")
     with pytest.raises(ProtocolViolation, match="of counter follows part 2, not part 1"):
         committed(job, "two")
@@ -263,7 +263,7 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
 
     monkeypatch.setattr(job.bucket, "put_object", broken)
     begun(job, task, 2, "one")
-    until(lambda: not task._snapshots.busy)
+    until(lambda: not task.snapshots.busy)
     with pytest.raises(ZeroDivisionError):
         task.settled()
 
@@ -271,7 +271,7 @@ def test_whatever_goes_wrong_while_one_is_written_is_the_tasks(job, monkeypatch)
 def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch):
     monkeypatch.setattr(slot_snapshots, "SAY_S", 0.0)
     task, told = opened(job, job.process()), []
-    job.nodes.watches.append((WRITING[0], told.append))
+    job.nodes.watch(WRITING[0], told.append)
     job.data(task, KEYS)
     snapshot(job, task, 2, "one")
     until(lambda: told and told[-1].over)
@@ -287,8 +287,8 @@ def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch)
 
 def ended(task):
     """What ends a slot that begins from a snapshot."""
-    until(lambda: task._trouble is not None)
-    return task._trouble
+    until(lambda: task.shared.trouble.error is not None)
+    return task.shared.trouble.error
 
 
 @pytest.mark.parametrize(
@@ -304,12 +304,12 @@ def test_a_slot_tells_that_what_it_begins_from_is_not_as_it_was_written(job, spo
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.remove(HANDOVERS[0])
+    job.nodes.withdraw(HANDOVERS[0])
     (segment,) = [name for name in job.bucket.objects if "manifest" not in name]
     spoil(job.bucket.objects, segment)
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert why in str(ended(job.opened(0, job.process())))
-    said = job.nodes.get(UNREADABLE[0])
+    said = job.nodes.read(UNREADABLE[0])
     assert said.name == "one" and why in said.why
 
 
@@ -319,8 +319,8 @@ def test_a_slot_whose_store_is_away_says_nothing_about_what_it_begins_from(job):
     snapshot(job, task, 2, "one")
     committed(job, "one")
     job.end(task)
-    job.nodes.remove(HANDOVERS[0])
+    job.nodes.withdraw(HANDOVERS[0])
     job.bucket.error = MinioException("away")
     job.config = replace(job.config, restore="one", deadline_s=0.2)
     assert "away" in str(ended(job.opened(0, job.process())))
-    assert job.nodes.get(UNREADABLE[0]) is None
+    assert job.nodes.read(UNREADABLE[0]) is None

@@ -1,102 +1,101 @@
+"""What a slot does when its input ends, when ZooKeeper is away, and beside the rows."""
+
 import threading
 import time
-from types import SimpleNamespace
+from dataclasses import replace
+from unittest.mock import PropertyMock, patch
 
 import pytest
 from small_job import CONFIG
+from small_slots import SmallJob, until
 
 from keyshift.model.errors import MigrationFailed, ServiceUnavailable
-from keyshift.worker.exits import Sink
+from keyshift.model.keys import Move, Step
+from keyshift.runtime.slot import SlotCore
+from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.slot import host as slot_host
 from keyshift.worker.slot import task as slot_task
-from keyshift.worker.slot.measures import Measures
-from keyshift.worker.slot.task import SlotTask
-
-
-class Core(SimpleNamespace):
-    """Of a slot in which something waits; remembers what it is asked to do."""
-
-    def __init__(self):
-        machine = SimpleNamespace(expected={0}, wanted=[0])
-        super().__init__(machine=machine, queued_bytes=0, waits=True, full=False, settled=False, watermark=0, done=[])
-
-    def __getattr__(self, name):
-        if name not in ("on_rows", "drain", "end_of_input"):
-            raise AttributeError(name)
-        return lambda *_: self.done.append(name)
-
-    def take_results(self):
-        return []
 
 
 @pytest.fixture
-def slot():
-    made = object.__new__(SlotTask)
-    made.slot, made._lock, made._trouble, made._marker = 1, threading.Lock(), None, None
-    made._deadline, made._progress, made._sealing, made._to_say = 0.0, (), False, []
-    made._snapshots = SimpleNamespace(busy=False)
-    made._coordination = SimpleNamespace(check=lambda: None)
-    made._clients, made._host = SimpleNamespace(moved_at=0.0), SimpleNamespace(server=SimpleNamespace(moved_at=0.0))
-    made._config, made._core, made.exit = CONFIG, Core(), Sink(CONFIG)
-    made._effects = SimpleNamespace(carry_out=lambda: None)
-    made._waits, made._closed = threading.Event(), threading.Event()
-    made._measures = Measures(1, None)
-    return made
+def job(monkeypatch):
+    monkeypatch.setattr(slot_task, "ASIDE_S", 0.001)
+    job = SmallJob(monkeypatch)
+    yield job
+    job.close()
 
 
-def test_a_slot_that_would_not_hear_of_a_step_ends(slot):
+@pytest.fixture
+def slot(job):
+    return job.opened(0, job.process())
+
+
+def test_a_slot_that_would_not_hear_of_a_step_ends(slot, monkeypatch):
     def lost():
         raise ServiceUnavailable("away")
 
-    slot._coordination = SimpleNamespace(check=lost)
+    monkeypatch.setattr(slot.shared.coordination, "check", lost)
     for call in (lambda: slot.on_rows([]), slot.wait):
         with pytest.raises(ServiceUnavailable):
             call()
 
 
 @pytest.mark.parametrize("who", ["comes", "goes", "units"])
-def test_behind_its_input_a_slot_waits_as_long_as_something_comes_or_goes(slot, who):
+def test_behind_its_input_a_slot_waits_as_long_as_something_comes_or_goes(job, slot, who):
     """A large unit takes its time, and so do many."""
+    job.publish(2, Step((Move(2, 1, 0), Move(3, 1, 0))))
+    job.barrier(slot, 2)
     assert not slot.settled()
-    slot._deadline = time.monotonic() - 1
+    slot.deadline = time.monotonic() - 1
     match who:
         case "comes":
-            slot._host.server.moved_at += 1
+            slot.shared.host.server.moved_at += 1
         case "goes":
-            slot._clients.moved_at += 1
+            slot.shared.clients.moved_at += 1
         case "units":
-            slot._core.machine.expected = set()
+            assert slot.parcels_arrived([Parcel(2, 2, hop=1)]) == [True]
     slot.settled()
     assert slot.wait() == []
-    slot._deadline = time.monotonic() - 1
+    slot.deadline = time.monotonic() - 1
     slot.settled()
-    with pytest.raises(MigrationFailed, match="nothing has come or gone for 30 s"):
+    with pytest.raises(MigrationFailed, match=r"3\] is elsewhere, and nothing has come or gone for 30 s"):
         slot.wait()
-    assert slot._core.done == ["end_of_input", "drain"]
 
 
-def test_what_can_be_done_is_done_without_a_row(slot, monkeypatch):
+@pytest.fixture
+def something_waits():
+    with patch.object(SlotCore, "waits", PropertyMock(return_value=True)):
+        yield
+
+
+def test_what_can_be_done_is_done_without_a_row(slot, monkeypatch, something_waits):
     """Another slot may have stopped the routers until this one has done it."""
-    monkeypatch.setattr(slot_task, "ASIDE_S", 0.001)
     drained = threading.Event()
-    slot._core.drain = lambda *_: drained.set()
-    with slot._turn():
+    monkeypatch.setattr(slot.shared.core, "drain", lambda *_: drained.set())
+    with slot.effects.turn():
         pass
-    worker = threading.Thread(target=slot._go_on)
-    worker.start()
     assert drained.wait(60)
-    slot._end()
-    worker.join()
-    assert slot._trouble is None
+    assert slot.shared.trouble.error is None
 
 
-def test_trouble_beside_the_rows_is_told(slot, monkeypatch):
-    monkeypatch.setattr(slot_task, "ASIDE_S", 0.001)
+def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     error = ValueError("a bug")
 
     def fails(*_):
         raise error
 
-    slot._core.drain = fails
-    slot._waits.set()
-    slot._beside(slot._go_on)
-    assert slot._trouble is error
+    monkeypatch.setattr(slot.shared.core, "drain", fails)
+    with slot.effects.turn():
+        pass
+    until(lambda: slot.shared.trouble.error is error)
+    with pytest.raises(ValueError, match="a bug"):
+        slot.wait()
+
+
+def test_a_process_has_one_host_for_a_stage_and_another_one_for_the_next_attempt(monkeypatch):
+    monkeypatch.setattr(slot_host, "_hosts", {})
+    first = slot_host.host_for(CONFIG)
+    assert slot_host.host_for(CONFIG) is first
+    second = slot_host.host_for(replace(CONFIG, attempt=1))
+    assert second is not first and slot_host._hosts == {CONFIG.stage: second}
+    second.close()

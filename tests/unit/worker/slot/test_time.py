@@ -5,33 +5,25 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from small_bucket import store_of
 from small_job import CONFIG
-from small_slots import Nodes, Session
+from small_slots import SmallJob
 
 from keyshift.model import frames
-from keyshift.model.keys import Assignment
-from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, SAVEPOINT, TICK, Row
 from keyshift.state.timers import EVENT, PROCESSING
 from keyshift.wire.config import result_schema, slot_schema
-from keyshift.wire.nodes import ASSIGNMENT, saved
-from keyshift.worker.slot import host as slot_host
-from keyshift.worker.slot import task as slot_task
-from keyshift.worker.slot.task import SlotTask
+from keyshift.wire.nodes import saved
 from keyshift.workloads.windowcount.operator import ANSWER, IDLE, WINDOW
 
 MS = 1000
-JOB = replace(
-    CONFIG,
-    workload="windowcount",
-    stage="windows",
-    parameters=CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 60_000},
-    routers=2,
-    slots=1,
-    reserve_bytes=0,
-)
-WORKLOAD = JOB.make_workload()
+JOB = {
+    "workload": "windowcount",
+    "stage": "windows",
+    "parameters": CONFIG.parameters | {"window_ms": 20, "delay_ms": 10, "idle_ms": 60_000},
+    "routers": 2,
+    "slots": 1,
+}
+WORKLOAD = replace(CONFIG, **JOB).make_workload()
 WAIT_S = 60.0
 
 
@@ -39,18 +31,13 @@ class Batches:
     """One slot, batch after batch, in one process. Times are in ms."""
 
     def __init__(self, monkeypatch):
-        nodes = self.nodes = Nodes()
-        nodes.put(ASSIGNMENT, PublishAssignment(Assignment.contiguous(4, 1)))
-        self.store = store_of()
-        monkeypatch.setattr(slot_host, "_hosts", {})
-        monkeypatch.setattr(slot_task, "Coordination", lambda *_: Session(nodes))
-        monkeypatch.setattr(slot_task, "SavepointStore", lambda endpoints, job: self.store)
+        self.job = SmallJob(monkeypatch, **JOB)
+        self.nodes, self.store, self.host = self.job.nodes, self.job.store(), self.job.process()
         self.offset, self.results, self.markers = 0, [], []
         self.task = None
 
     def begin(self):
-        self.task = SlotTask(JOB, 0)
-        self.task.open()
+        self.task = self.job.opened(0, self.host)
         self.rows(*(Row(BARRIER, router, 1, 0, 0) for router in (0, 1)))
 
     def rows(self, *rows):
@@ -91,7 +78,7 @@ class Batches:
         while not any(marker["marker"] == "sealed" for marker, _ in self.markers):
             assert time.monotonic() < deadline
             self.take(self.task.wait())
-        places = self.nodes.get(saved(savepoint)["slot-0"]).places
+        places = self.nodes.read(saved(savepoint)["slot-0"]).places
         tables = [self.store.read(place)[1].to_pandas() for place in places]
         assert len(tables) == 4
         return tables
@@ -104,10 +91,7 @@ class Batches:
 def slot(monkeypatch):
     batches = Batches(monkeypatch)
     yield batches
-    if batches.task is not None:
-        batches.task.close()
-    for host in slot_host._hosts.values():
-        host.server.shutdown()
+    batches.job.close()
 
 
 def test_time_goes_on_in_the_next_batch_where_it_was(slot):

@@ -1,0 +1,128 @@
+"""Makes a slot at the beginning of a batch: with what it has from whoever held it before, and all its parts."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from keyshift.model.keys import Assignment
+from keyshift.runtime.snapshots import Snapshots
+from keyshift.state import UnitState
+from keyshift.wire import nodes
+from keyshift.wire.config import JobConfig
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.faults import FaultPoints
+from keyshift.wire.savepoint import SavepointStore
+from keyshift.worker.exits import make_exit
+from keyshift.worker.flight.client import StateClients
+from keyshift.worker.slot.answers import SlotAnswers
+from keyshift.worker.slot.background import Background
+from keyshift.worker.slot.cores import Shape, make_core
+from keyshift.worker.slot.effects import SlotEffects
+from keyshift.worker.slot.host import SlotHost, host_for
+from keyshift.worker.slot.markers import Markers
+from keyshift.worker.slot.measures import Measures
+from keyshift.worker.slot.shared import Shared
+from keyshift.worker.slot.snapshots import SlotSnapshots
+from keyshift.worker.slot.task import SlotTask
+from keyshift.worker.state.addresses import Addresses
+from keyshift.worker.state.arrivals import Arrivals
+
+
+class _Found(NamedTuple):
+    """What there is of a slot: ``states`` in this process, units that begin ``fresh``, and ``expected`` ones, whose
+    state ``fetch`` gets from elsewhere.
+    """
+
+    version: int
+    states: dict[int, UnitState]
+    fresh: Sequence[int] = ()
+    expected: Sequence[int] = ()
+    fetch: Callable[[Arrivals], None] | None = None
+
+
+def make_slot(config: JobConfig, slot: int) -> SlotTask:
+    """Take the slot over from whoever held it: this process, another one, a savepoint, or nobody."""
+    host = host_for(config)
+    coordination = Coordination(config.endpoints.zookeeper, config.root, config.token)
+    clients = StateClients(config.token, config.deadline_s, host.state_schema, config.chunk_bytes, config.certificate)
+    handover = coordination.read(nodes.HANDOVERS[slot])
+    units, store = config.key_groups * config.bins, host.store(slot)
+    if handover is None:
+        found = _first(config, slot, coordination.require(nodes.ASSIGNMENT).assignment)
+    else:
+        found = _following(slot, host, handover)
+    shape = Shape(config.routers, units, config.queue_bytes, config.number == 0)
+    core = make_core(slot, config.make_stage(), store, shape, found.states, found.fresh, found.expected, found.version)
+    if handover is not None:  # time goes on where it was: routers do not say again what they said before
+        core.watermarks, core.savepoint = list(handover.watermarks), handover.savepoint
+        core.log.remember(handover.log)
+    core.snapshots, places = host.snapshots.setdefault(slot, (Snapshots(), {}))
+
+    def tell(fault: int) -> None:
+        coordination.acknowledge(nodes.FAULTS[fault], None)
+
+    shared = Shared(
+        config=config,
+        slot=slot,
+        core=core,
+        store=store,
+        host=host,
+        coordination=coordination,
+        clients=clients,
+        faults=FaultPoints(config.faults, slot, config.attempt, tell),
+    )
+    background, markers = Background(slot, shared.trouble), Markers(slot)
+    measures = Measures(units, handover.measures if handover else None)
+    savepoints = partial(SavepointStore, config.endpoints, config.job)
+    snapshots = SlotSnapshots(shared, savepoints, places, markers, background)
+    exit = make_exit(config, slot)
+    effects = SlotEffects(shared, Addresses(coordination, config.deadline_s), snapshots, exit.promise)
+    arrivals = Arrivals(shared, effects.turn, effects.incoming)
+    if found.fetch is not None:
+        background.put(partial(found.fetch, arrivals))
+    if not host.warm:
+        host.warm = True
+        background.put(partial(_warm_up, shared))
+    return SlotTask(
+        shared=shared,
+        background=background,
+        markers=markers,
+        measures=measures,
+        snapshots=snapshots,
+        effects=effects,
+        arrivals=arrivals,
+        answers=SlotAnswers(shared, effects, measures),
+        exit=exit,
+    )
+
+
+def _first(config: JobConfig, slot: int, assignment: Assignment) -> _Found:
+    """In the first batch of an attempt."""
+    owned, savepoint = assignment.units_of(slot), config.restore
+    if savepoint is None:
+        return _Found(assignment.version, {}, fresh=owned)
+
+    def restore(arrivals: Arrivals) -> None:
+        arrivals.restore(owned, SavepointStore(config.endpoints, config.job), savepoint)
+
+    return _Found(assignment.version, {}, expected=owned, fetch=restore)
+
+
+def _following(slot: int, host: SlotHost, handover: nodes.Handover) -> _Found:
+    """Behind another batch."""
+    if handover.address == host.server.address:
+        return _Found(handover.version, dict(host.left.pop(slot)))
+
+    def pull(arrivals: Arrivals) -> None:
+        arrivals.pull(handover.units, handover.address)
+
+    return _Found(handover.version, {}, expected=handover.units, fetch=pull)
+
+
+def _warm_up(shared: Shared) -> None:
+    """Everything once that is slow the first time: calls, here to ourselves, and memory that was never touched."""
+    reserve = b"\1" * shared.config.reserve_bytes
+    del reserve
+    own = shared.host.server.address
+    shared.clients.tell(own, "drop", {"stays": []})
+    shared.clients.keys(own, [])

@@ -1,0 +1,208 @@
+"""What every participant of a job may rely on: with the real ZooKeeper, and with the stand-in that other tests use."""
+
+import inspect
+import secrets
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
+from keyshift.wire.coordination import Coordination
+from keyshift.wire.memory import Memory, MemoryCoordination
+from keyshift.wire.nodes import ALL, Folder, Node
+
+DEADLINE_S = 60.0
+STEPS, SLOT, ACKS = Node("steps", Any), Node("slots/1", Any), Folder("acks/2", {"": Any})
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def make(request):
+    """Makes a participant of a job of the test's own, from a root and an epoch; ``make.job`` is its name."""
+    made, memory, job = [], Memory(), f"contract-{secrets.token_hex(4)}"
+    hosts = request.getfixturevalue("session_stack").endpoints().zookeeper if request.param == "zookeeper" else ""
+
+    def make(root="/keyshift/{job}/0", epoch=None):
+        root = root.format(job=job)
+        made.append(Coordination(hosts, root, "", epoch) if hosts else MemoryCoordination(memory, root, epoch))
+        return made[-1]
+
+    make.job = job
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def join(make):
+    """Makes another participant, below a root that is there."""
+    make().begin()
+    return make
+
+
+def test_the_stand_in_has_the_methods_of_the_real_one():
+    def methods(kind):
+        found = inspect.getmembers(kind, inspect.isfunction)
+        return {name: list(inspect.signature(each).parameters) for name, each in found if not name.startswith("_")}
+
+    ours = methods(MemoryCoordination)
+    assert {name: ours.get(name) for name in methods(Coordination)} == methods(Coordination)
+
+
+def test_what_one_publishes_another_reads_until_it_is_withdrawn(join):
+    one, other = join(), join()
+    assert other.read(STEPS) is None
+    for value in (1, {"of": ["any", "kind"]}):
+        one.publish(STEPS, value)
+        assert other.read(STEPS) == other.require(STEPS) == value
+    one.withdraw(STEPS)
+    one.withdraw(STEPS)
+    assert other.read(STEPS) is None
+    with pytest.raises(ServiceUnavailable, match="steps is missing"):
+        other.require(STEPS)
+
+
+def test_a_folder_goes_with_all_that_is_in_it(join):
+    one, other = join(), join()
+    assert other.children(ACKS) == [] and other.read_below(ACKS) == {}
+    one.publish(ACKS["a"], 1)
+    one.publish(ACKS["b"], 2)
+    one.publish(STEPS, 3)
+    assert sorted(other.children(ACKS)) == ["a", "b"] and other.read_below(ACKS) == {"a": 1, "b": 2}
+    one.withdraw(ACKS)
+    assert other.children(ACKS) == [] and other.read(STEPS) == 3
+
+
+def test_of_acknowledgements_the_first_counts_and_what_is_published_later_does_not_overtake_them(join):
+    one, other = join(), join()
+    one.acknowledge(ACKS["a"], "first")
+    one.acknowledge(ACKS["a"], "second")
+    one.publish(STEPS, 1)
+    assert other.read_below(ACKS) == {"a": "first"}
+
+
+def test_what_was_registered_goes_with_its_session_and_the_last_one_holds_it(join):
+    one, other, third = join(), join(), join()
+    one.register(SLOT, "here")
+    other.register(SLOT, "there")
+    assert third.read(SLOT) == "there"
+    one.close()
+    assert third.read(SLOT) == "there"
+    other.close()
+    assert third.read(SLOT) is None
+
+
+def test_a_watch_hears_what_is_there_now_and_later_and_that_it_is_gone(join):
+    one, other = join(), join()
+    heard = []
+    one.watch(STEPS, heard.append, lambda: heard.append("gone"))
+    assert heard == ["gone"]
+    other.publish(STEPS, 1)
+    until(lambda: heard[-1] == 1)
+    other.withdraw(STEPS)
+    until(lambda: heard[-1] == "gone")
+    other.publish(STEPS, 2)
+    until(lambda: heard[-1] == 2)
+
+
+def test_a_watch_ends_with_false(join):
+    one, other = join(), join()
+    heard, last = [], []
+    one.watch(STEPS, lambda value: heard.append(value) or False)
+    other.publish(STEPS, 1)
+    until(lambda: heard)
+    one.watch(STEPS, last.append)
+    other.publish(STEPS, 2)
+    until(lambda: last[-1] == 2)
+    assert heard == [1]
+
+
+def test_a_watch_of_a_folder_hears_its_names(join):
+    one, other = join(), join()
+    heard = []
+    one.watch_children(ACKS, lambda names: heard.append(sorted(names)))
+    assert heard == [[]]
+    other.acknowledge(ACKS["a"], 1)
+    other.acknowledge(ACKS["b"], 1)
+    until(lambda: heard[-1] == ["a", "b"])
+
+
+def test_who_hears_something_may_say_something(join):
+    one, other = join(), join()
+    one.watch(STEPS, lambda value: one.acknowledge(ACKS[str(value)], value))
+    other.publish(STEPS, 1)
+    until(lambda: other.children(ACKS) == ["1"])
+
+
+@pytest.mark.parametrize("say", ["publish", "register", "watch_children"])
+def test_without_a_root_nobody_says_anything(join, say):
+    driver, task = join(), join()
+    driver.publish(STEPS, 1)
+    driver.withdraw(ALL)
+    with pytest.raises(ServiceUnavailable):
+        getattr(task, say)(*([ACKS, print] if say == "watch_children" else [SLOT, "here"]))
+    assert driver.read(STEPS) is None
+
+
+def test_one_leads_at_a_time_and_who_has_led_before_another_one_publishes_nothing(join):
+    one, other = join(), join()
+    leads, may_end, order = threading.Event(), threading.Event(), []
+
+    def act():
+        one.publish(STEPS, "one")
+        order.append("one")
+        leads.set()
+        assert may_end.wait(DEADLINE_S)
+
+    def follow():
+        other.publish(STEPS, "other")
+        order.append("other")
+
+    first = threading.Thread(target=one.lead, args=("one", act), daemon=True)
+    first.start()
+    assert leads.wait(DEADLINE_S)
+    second = threading.Thread(target=other.lead, args=("other", follow), daemon=True)
+    second.start()
+    time.sleep(0.05)
+    assert order == ["one"]
+    may_end.set()
+    second.join(DEADLINE_S)
+    assert order == ["one", "other"]
+    with pytest.raises(ServiceUnavailable, match="steps is not written: another coordinator leads"):
+        one.publish(STEPS, "one")
+    assert one.read(STEPS) == "other"
+
+
+def test_a_driver_whose_job_another_one_has_claimed_writes_and_deletes_nothing(make):
+    nodes, job = make("/keyshift/{job}"), make.job
+    with pytest.raises(NotThere):
+        nodes.claim(job)
+    old = make(epoch=nodes.claim(job, first=True))
+    old.begin()
+    old.publish(STEPS, 1)
+    new = make(epoch=nodes.claim(job))
+    for act in (
+        lambda: old.publish(STEPS, 2),
+        lambda: old.withdraw(STEPS),
+        old.begin,
+        old.require_epoch,
+        old.end_epoch,
+        lambda: old.lead("old", lambda: None),
+    ):
+        with pytest.raises(Deposed):
+            act()
+    new.require_epoch()
+    assert new.read(STEPS) == 1
+    new.withdraw(ALL)
+    new.end_epoch()
+    new.end_epoch()
+    with pytest.raises(NotThere):
+        nodes.claim(job)
