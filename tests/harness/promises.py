@@ -48,8 +48,9 @@ class Promise:
         prefix = f"savepoints/{self.run}/"
         if (manifest := f"{prefix}{self.name}/{MANIFEST}") not in self.kept:
             return {manifest}
-        stages = self.store.manifest(self.name)["stages"].values()
-        return {manifest, *(prefix + row[1] for stage in stages for rows in stage["places"].values() for row in rows)}
+        stages = self.store.manifest(self.name).stages.values()
+        places = [place for saved in stages for some in saved.places.values() for place in some]
+        return {manifest, *(prefix + place.segment for place in places)}
 
     def missing(self) -> list[str]:
         """Those that were not there."""

@@ -300,14 +300,14 @@ class Job:
         self._say(Doing(Phase.SAVEPOINT))
         self._query.end_snapshots()  # nothing goes on behind this one
         self.stages[0].ask.tell(nodes.SAVEPOINT, name)
-        manifest = Manifest()
+        manifest = Manifest(config.workload, config.parameters)
         for stage in self.stages:
             wanted = participants(stage.config)
             what = f"savepoint {name} of {stage.name}"
             said = stage.ask.answers(nodes.saved(name), wanted, what, lambda: self._output.received)
             manifest.add(stage.name, said, stage.assignment)
         store = SavepointStore(config.endpoints, config.job)
-        store.commit(name, manifest, workload=config.workload, parameters=config.parameters)
+        store.commit(name, manifest)
         savepoint = Savepoint(name, manifest.offsets, manifest.unit_bytes)
         self.savepoints.append(savepoint)
         last = self.stages[-1]

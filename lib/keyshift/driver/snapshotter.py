@@ -107,7 +107,8 @@ class Snapshotter:
                 self._note(f"snapshot {self._number}: {type(error).__name__}: {error}; there are no more snapshots")
 
     def _take(self, name: str) -> None:
-        config, manifest, written, begun_us = self._config, Manifest(), dict[str, int](), now_us()
+        config, written, begun_us = self._config, dict[str, int](), now_us()
+        manifest = Manifest(config.workload, config.parameters, self._revoked)
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         for stage, version in zip(self._stages, versions, strict=True):
             wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
@@ -121,8 +122,7 @@ class Snapshotter:
             written[stage.name] = sum(answer.bytes for answer in slots.values())
         self._await_results(name)
         self._stages[0].participant.require_epoch()
-        made_by = {"workload": config.workload, "parameters": config.parameters, "revoked": self._revoked}
-        self._store.commit(name, manifest, **made_by)
+        self._store.commit(name, manifest)
         with self._completing:
             if self._over.is_set():
                 return

@@ -13,17 +13,19 @@ import secrets
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter, ValidationError
 
 from keyshift.endpoints import Endpoints
 from keyshift.model import frames
 from keyshift.model.errors import BadInput, Damaged, ProtocolViolation
 from keyshift.model.keys import Assignment
 from keyshift.objects import Bucket, Progress
+from keyshift.refusals import refusal
 from keyshift.runtime.snapshots import Part
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
@@ -47,40 +49,59 @@ class Savepoint:
     unit_bytes: dict[str, dict[int, int]]
 
 
-class Manifest:
-    """What is in a savepoint or a snapshot, of one stage after the other. ``offsets``: where routers continue."""
+@dataclass
+class SavedStage:
+    """One stage in a savepoint or a snapshot. ``places``: where each slot wrote the parts of its units, which
+    belong to ``assignment``.
+    """
 
-    def __init__(self) -> None:
-        self.offsets: dict[int, int] = {}
-        self.stages: dict[str, dict[str, Any]] = {}
+    assignment: Assignment
+    places: dict[int, list[Location]]
+
+    def by_unit(self) -> dict[int, list[Location]]:
+        """The places of the parts of each unit, whoever wrote them, in their order."""
+        found: dict[int, list[Location]] = {}
+        for places in self.places.values():
+            for place in places:
+                found.setdefault(place.unit, []).append(place)
+        return found
+
+
+@dataclass
+class Manifest:
+    """What is in a savepoint or a snapshot. ``offsets``: where each router continues. ``workload``, ``parameters``: of
+    the job that made it. ``revoked``: versions whose results count for nothing.
+    """
+
+    workload: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    revoked: list[int] = field(default_factory=list)
+    offsets: dict[int, int] = field(default_factory=dict)
+    stages: dict[str, SavedStage] = field(default_factory=dict)
+    format: int = FORMAT
 
     def add(self, stage: str, said: Mapping[str, Saved], assignment: Assignment) -> None:
         """What the ``participants`` of ``stage`` have ``said``: where routers of the input are, where parts of slots
         are. ``assignment``: that the parts belong to.
         """
-        places: dict[int, Sequence[Location]] = {}
+        self.stages[stage] = saved = SavedStage(assignment, {})
         for who, answer in said.items():
             _, number = who.split("-")
             if isinstance(answer, RouterSaved):
                 self.offsets[int(number)] = answer.offset
             else:
-                places[int(number)] = answer.places
-        self.stages[stage] = {"assignment": assignment.to_json(), "places": dict(sorted(places.items()))}
+                saved.places[int(number)] = list(answer.places)
 
     @property
     def unit_bytes(self) -> dict[str, dict[int, int]]:
         """By stage and unit, of all its parts."""
-        found: dict[str, Counter[int]] = {}
-        for stage, content in self.stages.items():
-            found[stage] = Counter()
-            for rows_ in content["places"].values():
-                for row in rows_:
-                    found[stage][row[0]] += row[3]
-        return {stage: dict(sizes) for stage, sizes in found.items()}
+        return {
+            stage: {unit: sum(place.length for place in places) for unit, places in saved.by_unit().items()}
+            for stage, saved in self.stages.items()
+        }
 
-    def to_json(self) -> dict[str, Any]:
-        """As it is written down."""
-        return {"offsets": dict(sorted(self.offsets.items())), "stages": self.stages}
+
+_MANIFESTS = TypeAdapter(Manifest)
 
 
 class SavepointStore:
@@ -176,44 +197,46 @@ class SavepointStore:
         timers, _ = frames.decode(streams[0], TIMER_SCHEMA)
         return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
 
-    def commit(self, savepoint: str, manifest: Manifest, **made_by: Any) -> None:
-        """Write the manifest, and what the savepoint is ``made_by``: only now does the savepoint exist.
+    def commit(self, savepoint: str, manifest: Manifest) -> None:
+        """Write the manifest: only now does the savepoint exist.
 
         Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot, and each part of
         it follows the one before.
         """
-        for stage, content in manifest.stages.items():
-            for rows_ in content["places"].values():
-                _require_chains(f"savepoint {savepoint}", stage, rows_)
-            written = Counter(unit for rows_ in content["places"].values() for unit in {row[0] for row in rows_})
-            units = Counter(range(len(content["assignment"]["owner"])))
+        for stage, saved in manifest.stages.items():
+            for places in saved.places.values():
+                _require_chains(f"savepoint {savepoint}", stage, places)
+            written = Counter(unit for places in saved.places.values() for unit in {place.unit for place in places})
+            units = Counter(range(len(saved.assignment.owner)))
             if wrong := sorted((written - units) + (units - written)):
                 what = f"units {wrong[:5]} of {stage} are missing, or in it more than once"
                 raise ProtocolViolation(f"savepoint {savepoint}: {what}")
-        told = {"format": FORMAT, **manifest.to_json(), **made_by}
-        self._bucket.put(f"{savepoint}/{_MANIFEST}", json.dumps(told).encode())
+        self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest))
 
-    def manifest(self, savepoint: str) -> dict[str, Any]:
+    def manifest(self, savepoint: str) -> Manifest:
         """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
         another keyshift has written it.
         """
         raw = self._bucket.get(f"{savepoint}/{_MANIFEST}")
         try:
-            found: dict[str, Any] = dict(json.loads(raw))
+            found = dict(json.loads(raw))
         except (ValueError, TypeError):
             raise Damaged(f"savepoint {savepoint}: its {_MANIFEST} is damaged, it is no JSON") from None
         if (written := found.get("format")) != FORMAT:
             raise BadInput(
                 f"savepoint {savepoint}: format = {written}, and this keyshift reads {FORMAT}; use the one that made it"
             )
-        return found
+        try:
+            return _MANIFESTS.validate_python(found)
+        except ValidationError as error:
+            raise Damaged(f"savepoint {savepoint}: its {_MANIFEST} is damaged: {refusal(error.errors())}") from None
 
     def require_of(self, savepoint: str, workload: Workload) -> None:
         """Raises what ``manifest`` does, and BadInput if the savepoint is of other state than that of ``workload``."""
         found = self.manifest(savepoint)
-        stages = {name: len(stage["assignment"]["owner"]) for name, stage in found["stages"].items()}
+        stages = {name: len(saved.assignment.owner) for name, saved in found.stages.items()}
         units = workload.key_groups * workload.bins
-        said = f"{found.get('workload')} with {_units(stages)}"
+        said = f"{found.workload} with {_units(stages)}"
         wanted = f"{workload.name} with {_units({stage.name: units for stage in workload.stages})}"
         if said != wanted:
             raise BadInput(f"savepoint {savepoint}: it is of {said}, and this job is of {wanted}")
@@ -222,14 +245,10 @@ class SavepointStore:
         """Where the state of each unit of ``stage`` is, part by part. Raises what ``manifest`` does, and BadInput if
         there is no such stage.
         """
-        found: dict[int, list[Location]] = {}
-        stages = self.manifest(savepoint)["stages"]
+        stages = self.manifest(savepoint).stages
         if stage not in stages:
             raise BadInput(f"savepoint {savepoint}: it has no stage {stage}, but {', '.join(stages)}")
-        for slot_rows in stages[stage]["places"].values():
-            for row in slot_rows:
-                found.setdefault(row[0], []).append(Location(*row))
-        return found
+        return stages[stage].by_unit()
 
     def committed(self, of: str) -> list[str]:
         """Names of what was committed and is there, if they begin with ``of``; ascending. Raises ServiceUnavailable."""
@@ -241,9 +260,8 @@ class SavepointStore:
 
         ``snapshots``: names, oldest first; names are ascending. Raises ServiceUnavailable.
         """
-        manifests = [self.manifest(name)["stages"].values() for name in snapshots]
-        slots = (rows_ for stages in manifests for stage in stages for rows_ in stage["places"].values())
-        needed = {Location(*row).segment for rows_ in slots for row in rows_}
+        stages = [saved for name in snapshots for saved in self.manifest(name).stages.values()]
+        needed = {place.segment for saved in stages for places in saved.places.values() for place in places}
         old = [name for name in self._bucket.names(of) if name.split("/")[0] < snapshots[0] and name not in needed]
         self._bucket.remove(sorted(old, key=lambda name: not name.endswith(_MANIFEST)))  # it goes first
 
@@ -258,10 +276,10 @@ def participants(config: JobConfig) -> set[str]:
     return set(map(of_router, range(routers))) | set(map(of_slot, range(config.slots)))
 
 
-def _require_chains(what: str, stage: str, rows_: Iterable[Sequence[Any]]) -> None:
+def _require_chains(what: str, stage: str, places: Iterable[Location]) -> None:
     """Raises ProtocolViolation unless the first part of each unit is a whole and each one follows the one before."""
     last: dict[int, int] = {}  # by unit
-    for place in (Location(*row) for row in rows_):
+    for place in places:
         if place.follows != (before := last.get(place.unit, 0)):
             wanted, found = (f"part {number}" if number else "nothing" for number in (place.follows, before))
             raise ProtocolViolation(

@@ -136,8 +136,8 @@ def test_a_snapshot_has_all_state_and_where_routers_continue(made):
     assert len(made.complete.taken) == len(made.complete) and 0 < first.begun_us <= first.completed_us
     assert first.written == first.state == {"counter": snapshot.bytes}
     manifest = made.store.manifest(made.complete[-1].name)
-    assert manifest["workload"] == CONFIG.workload
-    assert manifest["stages"]["counter"]["assignment"]["owner"] == [0, 0, 1, 1]
+    assert manifest.workload == CONFIG.workload
+    assert manifest.stages["counter"].assignment.owner == (0, 0, 1, 1)
     assert sorted(made.store.places(made.complete[-1].name, "counter")) == [0, 1, 2, 3]
     assert made.notes == []
 
@@ -240,7 +240,7 @@ def test_those_that_are_to_be_judged_are_all_kept_with_what_was_revoked_by_then(
     made.snapshotters[0]._thread.join(60)
     names = [record.name for record in made.complete.taken]
     assert made.store.committed(MARK)[: len(names)] == names
-    assert made.store.manifest(names[0])["revoked"] == [5, 7]
+    assert made.store.manifest(names[0]).revoked == [5, 7]
 
 
 def test_a_snapshot_does_not_exist_before_the_results_before_it_have_come_out(made):

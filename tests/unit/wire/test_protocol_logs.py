@@ -2,8 +2,8 @@
 
 import pytest
 
-from keyshift.driver.leader import StepRecord
 from keyshift.model.keys import Move, Step
+from keyshift.model.records import StepRecord
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.wire import protocol_logs
 from keyshift.wire.memory import Memory, MemoryCoordination

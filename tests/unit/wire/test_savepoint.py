@@ -146,9 +146,9 @@ def committed(**made_by):
     """A store with a savepoint of two units of a stage ``counter``."""
     store = store_of()
     places = store.write("one", "counter-0", [(unit, state(unit)) for unit in (0, 1)], 100)
-    manifest = Manifest()
+    manifest = Manifest(**made_by)
     manifest.add("counter", {"slot-0": SlotSaved(tuple(places))}, Assignment(3, (0, 0)))
-    store.commit("one", manifest, **made_by)
+    store.commit("one", manifest)
     return store
 
 
@@ -162,7 +162,8 @@ def committed(**made_by):
             BadInput,
             "savepoint one: format = None, and this keyshift reads 2; use the one that made it",
         ),
-        (lambda raw: raw.replace(b'"format": 2', b'"format": 1'), BadInput, "savepoint one: format = 1, and this"),
+        (lambda raw: raw.replace(b'"format":2', b'"format":1'), BadInput, "savepoint one: format = 1, and this"),
+        (lambda raw: raw.replace(b'"places"', b'"place"'), ServiceUnavailable, r"is damaged: stages\.counter\.places"),
     ],
 )
 def test_a_manifest_that_this_keyshift_has_not_written_is_refused_in_one_line(spoil, kind, words):

@@ -11,13 +11,11 @@ from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results.verdict import Course, Inventory, Judgement, judge
 from keyshift.runtime.router import TICK_US
-from keyshift.wire.nodes import Location
-from keyshift.wire.savepoint import SavepointStore
+from keyshift.wire.savepoint import Manifest, SavedStage, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 
@@ -65,7 +63,7 @@ def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) ->
     manifests = {saved.name: store.manifest(saved.name) for saved in job.savepoints}
 
     def end(stage: LedStage, left_behind: Collection[tuple[int, int]], **fields: Any) -> StageEnd:
-        saved = [_inventory(f"savepoint {name}", each["stages"][stage.name]) for name, each in manifests.items()]
+        saved = [_inventory(f"savepoint {name}", each.stages[stage.name]) for name, each in manifests.items()]
         past, course = stage.history, Course(stage.history.assignments, saved, left_behind)
         return StageEnd(stage.name, course, past.begins, final.unit_bytes[stage.name], past.records, **fields)
 
@@ -92,7 +90,7 @@ def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
     manifest = store.manifest(name)
 
     def end(stage: StageEnd) -> StageEnd:
-        found = _inventory(name, manifest["stages"][stage.name])
+        found = _inventory(name, manifest.stages[stage.name])
         last = found.assignment.version
         before = [each for each in stage.course.assignments if each.version < last]
         course = Course([*before, found.assignment], [replace(found, units=sorted(set(found.units)))])  # several parts
@@ -100,10 +98,10 @@ def _cut(store: SavepointStore, name: str, final: FinalState) -> FinalState:
 
     return replace(
         final,
-        offsets={int(router): offset for router, offset in manifest["offsets"].items()},
+        offsets=manifest.offsets,
         parts=partial(_parts, store, manifest),
         stages=[end(stage) for stage in final.stages],
-        revoked=manifest["revoked"],
+        revoked=manifest.revoked,
         stopped=False,
     )
 
@@ -166,21 +164,18 @@ def _judged_cut(
         return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
 
 
-def _parts(store: SavepointStore, manifest: dict[str, Any], timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _parts(store: SavepointStore, manifest: Manifest, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """The values of a savepoint or a snapshot, unit by unit; timers of the first stage go into ``timers``."""
-    for number, stage in enumerate(manifest["stages"].values()):
-        for slot, rows in stage["places"].items():
-            places: dict[int, list[Location]] = {}
-            for row in rows:
-                places.setdefault(row[0], []).append(Location(*row))
-            for unit, parts in places.items():
+    for number, saved in enumerate(manifest.stages.values()):
+        for slot, places in saved.places.items():
+            for unit, parts in SavedStage(saved.assignment, {slot: places}).by_unit().items():
                 values, timed = store.read(*parts)
                 if number == 0:
-                    timers.append(timed.to_pandas().assign(unit=unit, slot=int(slot)))
+                    timers.append(timed.to_pandas().assign(unit=unit, slot=slot))
                 for batch in values:
-                    yield batch.to_pandas().assign(stage=number, unit=unit, slot=int(slot))
+                    yield batch.to_pandas().assign(stage=number, unit=unit, slot=slot)
 
 
-def _inventory(name: str, manifest: dict[str, Any]) -> Inventory:
-    units = [(row[0], int(slot)) for slot, rows in manifest["places"].items() for row in rows]
-    return Inventory(name, Assignment.from_json(manifest["assignment"]), units)
+def _inventory(name: str, saved: SavedStage) -> Inventory:
+    units = [(place.unit, slot) for slot, places in saved.places.items() for place in places]
+    return Inventory(name, saved.assignment, units)

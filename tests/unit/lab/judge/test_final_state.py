@@ -147,10 +147,10 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
         ("snapshot-001-000002-bb", 5, 8, places, [2, 3]),
         ("final", 6, 9, places[:1], []),
     ):
-        manifest = Manifest()
+        manifest = Manifest(revoked=revoked)
         manifest.offsets[0] = offset
         manifest.add("counter", {"slot-0": SlotSaved(tuple(some))}, Assignment(version, (0,)))
-        store.commit(name, manifest, revoked=revoked)
+        store.commit(name, manifest)
     versions = Assignments(Assignment(version, (0,)) for version in range(1, 7))
     job = SimpleNamespace(
         config=SimpleNamespace(endpoints=ENDPOINTS, job="job", keep_snapshots=True),
