@@ -4,10 +4,10 @@ It has services of its own, in a folder of its own below the state folder, so th
 samples, its figure and its summary are there afterwards, and unless all went well what the job could go on from.
 
 Passed is a soak whose verdict is ok, in which every request was answered and the job got over every fault, and of which
-nothing grows. Memory of a process (of a JVM without what is free in its heap) is flat if the 95 % interval of its
-growth includes 0, or if it grows by less than 4 MiB or 2 % of its median in an hour; threads, open files and numbers
-of processes if the interval includes 0 or they grow by less than one in an hour. The first part of each process' life
-does not count.
+nothing grows. Memory of a process (of a JVM without what is free in its heap, of MinIO what a collection leaves) is
+flat if the 95 % interval of its growth includes 0, or if it grows by less than 4 MiB or 2 % of its median in an hour;
+threads, open files and numbers of processes if the interval includes 0 or they grow by less than one in an hour. The
+first part of each process' life does not count.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from tqdm import tqdm
 from bench.soak.job import SoakJob, Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, Round, rounds
 from bench.soak.report import Happened, clock, figure, grown, growth_table, summary
-from bench.soak.watch import TOUCHED, Sample, Watch
+from bench.soak.watch import TOUCHED, TRACED, Sample, Watch
 from keyshift.analysis.plots.style import png
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
@@ -137,7 +137,7 @@ def _home() -> Iterator[Path]:
     """A new state folder, which is that of this process from then on, with its services down at the end."""
     home = state_folder() / "soak" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     home.mkdir(parents=True)
-    os.environ |= {"KEYSHIFT_HOME": str(home)} | TOUCHED
+    os.environ |= {"KEYSHIFT_HOME": str(home)} | TOUCHED | TRACED
     try:
         yield home
     finally:

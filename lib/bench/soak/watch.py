@@ -1,6 +1,7 @@
 """Memory, threads and open files of every process of a job, and of the services that it uses.
 
-A heap that fills up is no leak, so of a JVM counts what is left after a collection, and what it has beside its heap.
+A heap that fills up is no leak, so of a JVM counts what is left after a collection, and what it has beside its heap; of
+MinIO, a Go program, what was left in its heap after its last collection, of which its log has a line.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import psutil
 
 from keyshift.folders import MIB
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.services.processes import tail
 from keyshift.services.stack import Stack
 from keyshift.wire.faults import SERVICES
 
@@ -32,11 +34,13 @@ COLLECT_EVERY_S = 60.0
 JCMD_S = 15.0  # a process that a fault has stopped does not answer
 # Pages of a heap are resident from when they belong to it, so that what is resident beside the heap can be told.
 TOUCHED = {"JAVA_TOOL_OPTIONS": "-XX:+AlwaysPreTouch"}
+TRACED = {"GODEBUG": "gctrace=1"}  # a line in the log for each collection
 
 
 class Sample(NamedTuple):
     """Of one process: ``t_s`` since the watch began; ``age_s`` since the process began; ``held_mib``: its resident
-    memory without what is free in the heap of a JVM, None where that was not measured.
+    memory without what is free in the heap of a JVM, or what is left in the heap of a Go program; None where that was
+    not measured.
     """
 
     t_s: float
@@ -108,7 +112,7 @@ class Watch:
         for process, role in self.alive().items():
             with contextlib.suppress(psutil.Error):
                 with process.oneshot():
-                    age_s, held = now - process.create_time(), self._held_mib(process)
+                    age_s, held = now - process.create_time(), self._held_mib(process, role)
                     counts = process.num_threads(), process.num_fds()
                 row = Sample(round(now - self._began, 2), role, process.pid, round(age_s, 2), held, *counts)
                 some.append(row)
@@ -118,7 +122,9 @@ class Watch:
         for process in set(self._known) - set(self.alive()):
             del self._known[process]
 
-    def _held_mib(self, process: psutil.Process) -> float | None:
+    def _held_mib(self, process: psutil.Process, role: str) -> float | None:
+        if role == "minio":
+            return left_mib(tail(self._stack.home / "logs" / "minio.log", 1000))
         free = 0.0
         if process.name() == "java":
             if time.monotonic() < self._collected.get(process.pid, 0.0) + COLLECT_EVERY_S:
@@ -167,6 +173,12 @@ def free_mib(heap_info: str) -> float:
     """What belongs to a heap and is not used, from what ``jcmd PID GC.heap_info`` says of the serial collector."""
     rooms = re.findall(r"generation +total (\d+)K, used (\d+)K", heap_info)
     return sum(int(total) - int(used) for total, used in rooms) / 1024
+
+
+def left_mib(log: str) -> float | None:
+    """What was left in the heap of a Go program after its last collection, as it says with ``TRACED``."""
+    collections = re.findall(r"^gc \d+ @.* \d+->\d+->(\d+) MB", log, re.MULTILINE)
+    return float(collections[-1]) if collections else None
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -11,7 +11,7 @@ from bench.soak import __main__ as soak
 from bench.soak.job import Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, rounds
 from bench.soak.report import Happened, figure, grown, problems, summary
-from bench.soak.watch import Sample, free_mib, role_of
+from bench.soak.watch import Sample, free_mib, left_mib, role_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.planner import strategies
@@ -150,6 +150,13 @@ HEAP = """4242:
    the space 87424K,   1% used [0x1, 0x2, 0x3, 0x4)
  Metaspace       used 7000K, committed 7168K, reserved 1114112K
 """
+
+
+def test_of_a_go_program_counts_what_its_last_collection_left():
+    line = "gc {} @0.875s 1%: 7.3+9.3+0.11 ms clock, 14+0/7.1/1.4+0.23 ms cpu, 46->51->{} MB, 54 MB goal, 2 P"
+    log = ["API: http://127.0.0.1:19000", line.format(4, 46), line.format(5, 31), "gc said nothing"]
+    assert left_mib("\n".join(log)) == 31
+    assert left_mib(log[0]) is None
 
 
 def test_what_is_free_in_a_heap_is_not_held():

@@ -14,12 +14,13 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception_type,
+    retry_if_not_exception_type,
     stop_after_delay,
     stop_when_event_set,
     wait_exponential,
 )
 
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import Damaged, NotThere, ServiceUnavailable
 from keyshift.worker.flight.messages import Parcel
 
 Item = TypeVar("Item")
@@ -76,7 +77,8 @@ class Courier(Generic[Item]):
 
 
 def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:
-    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds.
+    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds; what is damaged or not there
+    does not become better.
 
     Messages of a step need no such bound: the coordinator's deadline says when it is too late.
     """
@@ -85,7 +87,7 @@ def again(name: str, closed: threading.Event, act: Callable[[], None], within_s:
         sys.stderr.write(f"{name}, attempt {state.attempt_number}: {state.outcome and state.outcome.exception()}\n")
 
     for attempt in Retrying(
-        retry=retry_if_exception_type(ServiceUnavailable),
+        retry=retry_if_exception_type(ServiceUnavailable) & retry_if_not_exception_type((Damaged, NotThere)),
         wait=wait_exponential(multiplier=0.1, max=RETRY_MOST_S),
         stop=stop_when_event_set(closed) | stop_after_delay(within_s),
         before_sleep=complain,
