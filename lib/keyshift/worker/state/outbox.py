@@ -77,8 +77,8 @@ class Courier(Generic[Item]):
 
 
 def again(name: str, closed: threading.Event, act: Callable[[], None], within_s: float = math.inf) -> None:
-    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds; what is damaged or not there
-    does not become better.
+    """Call ``act`` until it succeeds, until ``closed`` is set, or for ``within_s`` seconds; but once if something is
+    damaged or not there: that does not become better.
 
     Messages of a step need no such bound: the coordinator's deadline says when it is too late.
     """
