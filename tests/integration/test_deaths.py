@@ -113,8 +113,10 @@ def test_a_snapshot_that_cannot_be_read_gives_way_to_the_one_before(lab, monkeyp
             for name in bucket.names(f"{newest.name}/"):
                 if not name.endswith("manifest.json"):
                     bucket.put(name, bytes(len(bucket.get(name))))
-        recover(job)
-        damaged.append(job.config.restore)
+        try:
+            recover(job)
+        finally:  # the attempt may have died by then
+            damaged.append(job.config.restore)
 
     monkeypatch.setattr(Job, "recover", spoil)
     job = lab.start(live_spec(SMALL_LIVE | {"snapshot_s": 1.0, "recoveries": 3}))
