@@ -21,7 +21,8 @@ from keyshift.lab.system import job_config
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.model.markers import Ready
-from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
 ANSWER_S = 30.0  # for late results after a burst
@@ -69,10 +70,9 @@ class Subject:
         config = job_config(spec, f"bench-{name}-{secrets.token_hex(4)}", endpoints, None)
         self.config = replace(config, slots=spec.job.slots, trace=trace)
         self._traffic = Traffic(
-            endpoints,
             spec.workload,
-            Topic(self.config.events_topic, self.config.routers),
-            Topic(self.config.results_topic, self.config.slots),
+            Topic.at(endpoints, self.config.events_topic, self.config.routers),
+            Topic.at(endpoints, self.config.results_topic, self.config.slots),
             work / f"{self.config.job}.parquet",
             trace=trace,
         )

@@ -295,8 +295,8 @@ def world_of(monkeypatch, folder):
     for module in (background, client):
         monkeypatch.setattr(module, "LOOK_S", 0.02)
     monkeypatch.setattr(forgetting, "open_services", services)
-    monkeypatch.setattr(forgetting, "await_silence", world.await_silence)
-    monkeypatch.setattr(forgetting, "delete_topic", lambda *_: world.delete("topics"))
+    topic = Mock(await_silence=world.await_silence, delete=lambda: world.delete("topics"))
+    monkeypatch.setattr(forgetting, "Topic", Mock(at=lambda *_: topic))
     monkeypatch.setattr(forgetting, "Coordination", lambda *_: Mock(withdraw=lambda path: world.delete("nodes")))
     monkeypatch.setattr(forgetting, "SavepointStore", lambda *_: Mock(delete_all=lambda: world.delete("snapshots")))
     monkeypatch.setattr(forgetting, "clean_stores", lambda *_: world.delete("stores"))

@@ -39,7 +39,8 @@ from keyshift.results.store import ResultStore
 from keyshift.runtime.protocol_log import Event
 from keyshift.services.stack import Stack
 from keyshift.state import backends, clean_stores
-from keyshift.traffic.traffic import Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire.config import JobConfig
 from keyshift.wire.savepoint import SavepointStore
@@ -234,10 +235,9 @@ class Lab:
     ) -> Iterator[Prepared]:
         display = Display(self.say)
         traffic = Traffic(
-            self._endpoints,
             spec.workload,
-            Topic(config.events_topic, config.routers),
-            Topic(config.results_topic, results),
+            Topic.at(self._endpoints, config.events_topic, config.routers),
+            Topic.at(self._endpoints, config.results_topic, results),
             self._work / f"{config.job}.parquet",
             display.second,
         )

@@ -14,7 +14,7 @@ from keyshift.peers.flink_job import FlinkCount, FlinkJob, query, restarted, tab
 from keyshift.peers.flink_run import MOST_STATE, NAME, flink_spec, with_jvm
 from keyshift.results.from_records import metrics_table, migration_table
 from keyshift.studies.study import Study
-from keyshift.traffic.traffic import Topic
+from keyshift.traffic.topics import Topic
 
 SMALL = {"keys": 20, "state_bytes": 64, "key_groups": 8, "slots": 2, "to_slots": 4, "skew": 0.0}
 
@@ -124,12 +124,12 @@ class Client:
 @pytest.fixture
 def job(monkeypatch):
     filled = []
-    monkeypatch.setattr(flink_job.lines, "fill", lambda endpoints, *told: filled.append(told))
-    monkeypatch.setattr(flink_job, "length", lambda *place: 20 if filled else 0)
-    endpoints = type("Endpoints", (), {"kafka": "k", "sign_in": None})()
-    made = FlinkJob(flink_spec(SMALL), Client(), endpoints, Topic("in", 2), Topic("out", 1))
+    monkeypatch.setattr(flink_job.lines, "fill", lambda *told: filled.append(told))
+    monkeypatch.setattr(Topic, "length", lambda topic: 20 if filled else 0)
+    events = Topic("k", "in", 2)
+    made = FlinkJob(flink_spec(SMALL), Client(), events, Topic("k", "out"))
     made.start()
-    assert filled == [("in", 2, 20)]
+    assert filled == [(events, 20)]
     return made
 
 

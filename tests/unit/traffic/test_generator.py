@@ -11,8 +11,8 @@ from kafka.future import Future
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
 from keyshift.model.frames import MOST_BYTES, decode
-from keyshift.traffic import generator as module
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
+from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
 from keyshift.workloads.keycount import EVENTS
 
@@ -99,12 +99,16 @@ PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed
 
 
 def generator(broker, rate, told_us=START_US, skip=(), **more):
-    config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
-    made = Generator(GeneratorConfig(**config, rate=rate, routers=2, frame_ms=20, **more), broker)
+    made = idle_generator(broker, rate, **more)
     if skip:
         made.obey({"skip": skip}, told_us)
     made.obey({"start_at_us": START_US, "seconds": 1}, told_us)
     return made
+
+
+def idle_generator(broker, rate, **more):
+    config = {"topic": Topic("k:1", "t", 2), "workload": "keycount", "parameters": PARAMETERS}
+    return Generator(GeneratorConfig(**config, rate=rate, frame_ms=20, **more), broker)
 
 
 def test_a_late_generator_sends_all_that_is_due_in_bounded_frames_and_no_event_becomes_late_by_it():
@@ -208,8 +212,7 @@ def test_a_generator_goes_on_behind_the_events_of_another_one():
 
 def test_a_load_without_an_end_goes_on_until_it_is_told_to_end():
     broker = Broker()
-    config = {"kafka": "k:1", "topic": "t", "workload": "keycount", "parameters": PARAMETERS}
-    made = Generator(GeneratorConfig(**config, rate=1000, routers=2, frame_ms=20), broker)
+    made = idle_generator(broker, rate=1000)
     with pytest.raises(BadInput, match="while the load has no end"):
         made.obey({"end": True}, START_US)
     made.obey({"start_at_us": START_US, "seconds": None}, START_US - 1000)
@@ -299,13 +302,12 @@ def written(monkeypatch):
     """Metadata of what others have written, by partition and offset; ``asked`` has what was looked for."""
     facts, asked = {}, []
 
-    def read_facts(kafka, where, offset, schema, sign_in):
-        asked.append((where.partition, offset))
-        return facts[where.partition, offset]
+    def facts_of(topic, partition, offset, schema):
+        asked.append((partition, offset))
+        return facts[partition, offset]
 
-    monkeypatch.setattr(module, "read_facts", read_facts)
-    facts_of = SimpleNamespace(facts=facts, asked=asked)
-    return facts_of
+    monkeypatch.setattr(Topic, "facts", facts_of)
+    return SimpleNamespace(facts=facts, asked=asked)
 
 
 def test_a_generator_ends_when_that_of_a_later_driver_writes_into_one_of_its_partitions(written):

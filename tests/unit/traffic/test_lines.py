@@ -15,6 +15,7 @@ from keyshift.model.frames import encode as frame
 from keyshift.traffic import lines
 from keyshift.traffic.collector import decoded
 from keyshift.traffic.generator import Generator, GeneratorConfig
+from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import EVENTS, RESULT_FIELDS
 
 RESULTS = pa.schema([*frames.RESULT_FIELDS, *RESULT_FIELDS])
@@ -86,7 +87,7 @@ class Producer:
 def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_ticks():
     producer = Producer()
     config = GeneratorConfig(
-        kafka="", topic="t", workload="keycount", parameters={"keys": 50}, rate=100, routers=2, frame_ms=20, lines=True
+        topic=Topic("", "t", 2), workload="keycount", parameters={"keys": 50}, rate=100, frame_ms=20, lines=True
     )
     generator = Generator(config, producer)
     generator.send(0, 900_000)
@@ -102,9 +103,8 @@ def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_tick
 
 def test_what_fills_the_state_is_no_event_of_the_load(monkeypatch):
     some = [record(offset, value) for offset, value in enumerate(lines.encode(events((5, 0), (5, 10), (6, 20))))]
-    partition = SimpleNamespace(partition=1)
-    monkeypatch.setattr(lines, "records", lambda *place: iter([(partition, some[:2]), (partition, some[2:])]))
-    offered, frames = lines.read_topic(SimpleNamespace(kafka="", sign_in=None), "t", EVENTS, 2)
+    monkeypatch.setattr(Topic, "records", lambda self: iter([(1, some[:2]), (1, some[2:])]))
+    offered, frames = lines.read(Topic("", "t", 2), EVENTS)
     assert offered.to_dict("list") == {
         "router": [1, 1], "offset": [1, 2], "position": [0, 0], "key": [5, 6], "t": [10, 20]
     }  # fmt: skip
@@ -113,6 +113,6 @@ def test_what_fills_the_state_is_no_event_of_the_load(monkeypatch):
 
 
 def test_a_topic_without_events_is_empty(monkeypatch):
-    monkeypatch.setattr(lines, "records", lambda *place: iter([]))
-    offered, frames = lines.read_topic(SimpleNamespace(kafka="", sign_in=None), "t", EVENTS, 2)
+    monkeypatch.setattr(Topic, "records", lambda self: iter([]))
+    offered, frames = lines.read(Topic("", "t", 2), EVENTS)
     assert offered.empty and frames.empty and list(offered) == ["router", "offset", "position", "key", "t"]

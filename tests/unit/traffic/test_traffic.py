@@ -6,22 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.endpoints import Endpoints
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.markers import Ready, Said, Sealed
-from keyshift.traffic import topics
 from keyshift.traffic import traffic as module
-from keyshift.traffic.traffic import Latencies, Topic, Traffic
+from keyshift.traffic.topics import Topic
+from keyshift.traffic.traffic import Latencies, Traffic
 from keyshift.workloads.keycount import KeyCount
-
-ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 
 
 @pytest.fixture
 def traffic(monkeypatch):
     monkeypatch.setattr(module, "SAY_S", 0.3)
     heard = []
-    made = Traffic(ENDPOINTS, KeyCount(), Topic("events", 2), Topic("results", 3), Path("nowhere"), heard.append)
+    topics = Topic("k:1", "events", 2), Topic("k:1", "results", 3)
+    made = Traffic(KeyCount(), *topics, Path("nowhere"), heard.append)
     made.heard_seconds = heard
     return made
 
@@ -37,8 +35,8 @@ def second(number, results, version=1):
 
 def test_processes_are_ended_without_the_topics_and_what_is_in_them_is_kept_a_day_or_for_ever(traffic, monkeypatch):
     made, deleted = [], []
-    monkeypatch.setattr(module.topics, "create_topic", lambda kafka, name, number, sign_in, ms: made.append((name, ms)))
-    monkeypatch.setattr(module.topics, "delete_topic", lambda kafka, name, sign_in: deleted.append(name))
+    monkeypatch.setattr(Topic, "create", lambda topic, ms: made.append((topic.name, ms)))
+    monkeypatch.setattr(Topic, "delete", lambda topic: deleted.append(topic.name))
     monkeypatch.setattr(module, "JsonProcess", lambda *_: SimpleNamespace(kill=lambda: killed.append(1)))
     killed = []
     traffic.open()
@@ -101,7 +99,7 @@ def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traf
 
 
 def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
-    monkeypatch.setattr(topics, "begins", lambda *_: {0: 0, 1: 500})
+    monkeypatch.setattr(Topic, "begins", lambda topic: {0: 0, 1: 500})
     traffic.require_input({0: 3, 1: 500})
     with pytest.raises(NotThere, match=r"begins at offset 500 of partition 1 by now, and the job has to begin at 499"):
         traffic.require_input({0: 3, 1: 499})
