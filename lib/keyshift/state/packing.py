@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as types
 
-Value = tuple[Any, ...]
+from keyshift.state.tracking import Value
 
 # Letters of ``struct`` and ``array``; those of numpy are the same.
 _FIXED = {

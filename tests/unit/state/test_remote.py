@@ -87,8 +87,8 @@ def test_what_moves_is_a_name_and_whoever_has_left_writes_nothing_any_more(serve
             state.values[1] = 2, b""
         with pytest.raises(ProtocolViolation, match="key 5 is read"):
             state.values[5]
-        # Were something on its way all the same, it would come to a place where nobody looks.
-        source.table.exchange([(state.values.place, {1: source.packing.pack((666, b"late"))})], [])
+        # Were something on its way all the same, it would come to a region where nobody looks.
+        source.table.exchange([(state.values.region, {1: source.packing.pack((666, b"late"))})], [])
         assert taken.take([1]) == [(1, (1, b"set last"))]
 
 

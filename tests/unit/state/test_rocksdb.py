@@ -41,14 +41,6 @@ def filled(store, keys, size=1000, unit=0):
     return state
 
 
-def test_a_store_leaves_nothing_behind_when_it_is_closed(tmp_path):
-    store = opened(tmp_path)
-    filled(store, range(100))
-    assert len(databases(tmp_path)) == 1
-    store.close()
-    assert not databases(tmp_path)
-
-
 def test_what_a_killed_process_left_goes_when_the_next_store_is_opened_and_what_a_living_one_has_stays(tmp_path):
     processes = [
         subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
