@@ -46,7 +46,7 @@ class CollectorConfig(TrafficConfig):
     output: Path = Field(description="parquet file to write")
 
 
-class Results:
+class ResultsFile:
     """All results so far, in a parquet file; those of the last minutes are still to be written."""
 
     def __init__(self, result_fields: tuple[pa.Field, ...], output: Path) -> None:
@@ -144,13 +144,20 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
         )
         consumer.assign(topic.parts)
         consumer.seek_to_beginning(*topic.parts)
-    results = Results(stage.result_fields, config.output)
+    results = ResultsFile(stage.result_fields, config.output)
     columns = ["slot", "router", "offset", "stored_us", "arrived_us"]
     trace = Trace(config.trace, "collector", columns) if config.trace else None
     say({"state": "ready"})
 
     began_us = now_us()  # what is older was read by another process, when it came
     second = began_us // SECOND_US
+
+    def tell() -> None:
+        nonlocal second
+        while second < now_us() // SECOND_US:
+            report(second, *results.roll())
+            second += 1
+
     stopped_at: float | None = None
     heard_at = time.monotonic()
     while stopped_at is None or (
@@ -166,9 +173,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                 arrived_us = now_us() if stored_us > began_us - SECOND_US else stored_us
                 if batch.num_rows:
                     heard_at = time.monotonic()
-                    while second < now_us() // SECOND_US:
-                        report(second, *results.roll())
-                        second += 1
+                    tell()
                     results.add(batch, slot, record.offset, arrived_us)
                     if trace:
                         origins = zip(batch["router"].to_pylist(), batch["offset"].to_pylist(), strict=True)
@@ -176,9 +181,7 @@ def collect(config: CollectorConfig, commands: CommandLines) -> None:
                             trace.add(slot, router, offset, stored_us, arrived_us)
                 elif "marker" in meta:
                     say(meta)
-        while second < now_us() // SECOND_US:
-            report(second, *results.roll())
-            second += 1
+        tell()
     results.close()
     say({"state": "done", "results": results.count})
 

@@ -129,12 +129,12 @@ class Generator:
         self._others: dict[int, int] = {}  # routers, and the offset of what somebody else has written there last
         self._facts = {"epoch": config.epoch} if config.epoch > frames.FIRST_EPOCH else {}  # of every frame
         self._sent = [0 for _ in routers]
-        self._due = 0
+        self.due = 0  # results that the events sent so far must have
         self._last_us = 0  # when the load is over, if it has an end
         self._planned = 0  # events of the load, if it has an end
         self._failure: Exception | None = None
         self._on_the_way = 0  # bytes
-        self._room = threading.Condition()
+        self._acknowledged = threading.Condition()
         self.schedule: Schedule | None = None
         self.trace = Trace(config.trace, "generator", ["router", "frame_us", "sent_us"]) if config.trace else None
 
@@ -142,11 +142,6 @@ class Generator:
     def events(self) -> int:
         """Events sent so far."""
         return sum(self._sent)
-
-    @property
-    def results(self) -> int:
-        """Results that the events sent so far must have."""
-        return self._due
 
     @property
     def finished(self) -> bool:
@@ -170,7 +165,7 @@ class Generator:
     def done(self, now_us: int) -> dict[str, Any]:
         """What is said when the load is over."""
         took_us = now_us - self.schedule.start_us if self.schedule is not None else 0
-        said = {"state": "done", "events": self.events, "planned": self._planned, "due": self._due}
+        said = {"state": "done", "events": self.events, "planned": self._planned, "due": self.due}
         return said | {"took_s": took_us / SECOND_US}
 
     def obey(self, command: dict[str, Any], now_us: int) -> None:
@@ -215,7 +210,7 @@ class Generator:
                 end = min(due, sent + TAKE_EVENTS)
                 batch = self._partitions[router].take(self.schedule.times(router, sent, end))
                 self._sent[router] = end
-                self._due += results_due(self._stages, batch)
+                self.due += results_due(self._stages, batch)
                 if end < due:
                     watermark = int(self.schedule.times(router, end, end + 1)[0]) - 1
         for value in self._encoded(batch, watermark):
@@ -234,8 +229,8 @@ class Generator:
         yield frames.encode(last, {"watermark": watermark} | self._facts)
 
     def _put(self, router: int, frame: bytes) -> None:
-        with self._room:
-            self._room.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
+        with self._acknowledged:
+            self._acknowledged.wait_for(lambda: self._on_the_way < ON_THE_WAY_BYTES or self._failure is not None)
             self._on_the_way += len(frame)
         sent = self._producer.send(self._topic.name, frame, partition=router)
         sent.add_callback(partial(self._gone, router, len(frame))).add_errback(self._failed)
@@ -251,9 +246,9 @@ class Generator:
         if written.offset > self._next_offset.get(router, written.offset):
             self._others[router] = written.offset - 1
         self._next_offset[router] = written.offset + 1
-        with self._room:
+        with self._acknowledged:
             self._on_the_way -= size
-            self._room.notify()
+            self._acknowledged.notify()
 
     def require_newest(self) -> None:
         """Raises Deposed if the generator of a later driver writes into the topic, too; whatever one of an earlier
@@ -268,9 +263,9 @@ class Generator:
                 raise Deposed(f"{said} (epoch {epoch}, ours was {config.epoch})")
 
     def _failed(self, error: Exception) -> None:
-        with self._room:
+        with self._acknowledged:
             self._failure = error
-            self._room.notify()
+            self._acknowledged.notify()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -334,7 +329,7 @@ def generate(config: GeneratorConfig, commands: CommandLines) -> None:
             done = True
             say(generator.done(now_us()))
         if passed_us >= report_us:
-            say({"sent_events": generator.events, "due": generator.results, "late_ms": round(late_us / 1000, 3)})
+            say({"sent_events": generator.events, "due": generator.due, "late_ms": round(late_us / 1000, 3)})
             late_us, report_us = 0.0, report_us + SECOND_US
     generator.flush()
     if not done:

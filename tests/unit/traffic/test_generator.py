@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import KafkaTimeoutError
 from kafka.future import Future
+from small_kafka import Broker
 
 from keyshift.model.errors import BadInput, Deposed, ServiceUnavailable
-from keyshift.model.frames import MOST_BYTES, decode
+from keyshift.model.frames import MOST_BYTES
 from keyshift.traffic.generator import ON_THE_WAY_BYTES, OVERTIME_S, TAKE_EVENTS, Generator, GeneratorConfig, Schedule
 from keyshift.traffic.topics import Topic
 from keyshift.waiting import wait_until
-from keyshift.workloads.keycount import EVENTS
 
 RATES = st.integers(1, 50_000) | st.floats(0.5, 50_000)
 START_US = 1_700_000_000_000_000
@@ -69,30 +69,6 @@ def test_a_rate_that_changes_to_what_it_is_changes_nothing():
     plain, changed = Schedule(START_US, 3, 700, 2), Schedule(START_US, 3, 9, 2, [(0.0, 700)])
     assert plain.total == changed.total
     assert (plain.times(1, 0, 1050) == changed.times(1, 0, 1050)).all()
-
-
-class Broker:
-    """Stands for Kafka's producer: takes what is sent, and acknowledges it at once or when told to."""
-
-    def __init__(self, at_once=True):
-        self.at_once, self.values, self.waiting, self.ends = at_once, [], [], [0, 0]
-
-    def send(self, topic, value, partition):
-        self.values.append((partition, value))
-        self.waiting.append((Future(), SimpleNamespace(offset=self.ends[partition])))
-        self.ends[partition] += 1
-        answer, _ = self.waiting[-1]
-        if self.at_once:
-            self.answer(Future.success)
-        return answer
-
-    def answer(self, how, value=None):
-        waiting, self.waiting = self.waiting, []
-        for future, written in waiting:
-            how(future, value or written)
-
-    def frames(self, router):
-        return [decode(value, EVENTS) for partition, value in self.values if partition == router and value]
 
 
 PARAMETERS = {"key_groups": 8, "keys": 50, "skew": 0.5, "state_bytes": 64, "seed": 4}

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_kafka import Broker
 
 from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
@@ -68,35 +69,19 @@ def test_frames_come_one_by_one_with_what_they_say():
     ]
 
 
-class Producer:
-    def __init__(self):
-        self.sent = []
-
-    def send(self, topic, value, partition):
-        self.sent.append((partition, value))
-        return self
-
-    def add_callback(self, taken):
-        taken(SimpleNamespace(offset=0))
-        return self
-
-    def add_errback(self, failed):
-        return self
-
-
 def test_a_generator_of_lines_sends_each_event_when_its_frame_is_due_and_no_ticks():
-    producer = Producer()
+    broker = Broker()
     config = GeneratorConfig(
         topic=Topic("", "t", 2), workload="keycount", parameters={"keys": 50}, rate=100, frame_ms=20, lines=True
     )
-    generator = Generator(config, producer)
+    generator = Generator(config, broker)
     generator.send(0, 900_000)
-    assert producer.sent == []
+    assert broker.values == []
     generator.obey({"start_at_us": 1_000_000, "seconds": 1}, 900_000)
     generator.send(0, 1_100_000)
     generator.send(1, 1_100_000)
-    assert [partition for partition, _ in producer.sent] == [0] * 6 + [1] * 5
-    due = [json.loads(value)["t"] for _, value in producer.sent]
+    assert [partition for partition, _ in broker.values] == [0] * 6 + [1] * 5
+    due = [json.loads(value)["t"] for _, value in broker.values]
     assert due == [*range(1_000_000, 1_100_001, 20_000), *range(1_010_000, 1_100_000, 20_000)]
     assert generator.events == 11
 
