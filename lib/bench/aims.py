@@ -13,6 +13,7 @@ import numpy as np
 
 from bench.measurements import Measurement, aligned, spread
 from keyshift.analysis.tables import MEASURES
+from keyshift.folders import MIB
 from keyshift.studies.study import Study
 
 CALM = ("fluid", "matched", "meces", "lazy")  # presets that users should hardly notice
@@ -20,7 +21,6 @@ AT_MOST_BEFORE = 2.0  # their spike, times the P99 before
 # Their spike, against that of the presets that a naive user would take.
 AT_MOST_OF = {"order_unaware": 1 / 5, "stop_restart": 1 / 20}
 AT_MOST_COPY = 1.5  # completion of all_at_once, times a bare copy of the same bytes
-MIB = 2**20
 # What the line of a preset has, and digits behind the point.
 SHOWN = {
     **{"P99 before (ms)": 0, "P99 spike (ms)": 0, "P99 spike (× before)": 2, "completion (s)": 2, "floor (s)": 2},
@@ -88,7 +88,7 @@ def preset_table(study: Study) -> str:
 
 
 @dataclass(frozen=True)
-class Fit:
+class HandOverFit:
     """Hand-over as a straight line over dirty bytes, by least squares; ``explained``: its R², 1 is all on the line."""
 
     fixed_ms: float
@@ -96,7 +96,7 @@ class Fit:
     explained: float
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
+def fit(points: Sequence[tuple[float, float]]) -> HandOverFit | None:
     """The line through points of (bytes, seconds); None if they do not differ enough to tell one."""
     if len({size for size, _ in points}) < 2:
         return None
@@ -104,7 +104,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
     slope, fixed = np.polyfit(mib, ms, 1)
     scatter = ((ms - ms.mean()) ** 2).sum()
     missed = ((ms - fixed - slope * mib) ** 2).sum()
-    return Fit(float(fixed), float(slope), float(1 - missed / scatter) if scatter else 1.0)
+    return HandOverFit(float(fixed), float(slope), float(1 - missed / scatter) if scatter else 1.0)
 
 
 def dirty_points(rows: Sequence[Row]) -> list[tuple[float, float]]:

@@ -52,7 +52,7 @@ def hand_overs(common: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {f"{OVER_COPIES}, {rate:g} events/s": never | {"rate": rate} for rate in rates}
 
 
-class Copies:
+class BareCopies:
     """Bare copies of what ``all_at_once`` has moved, between as many processes: seconds, by run."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def bench(
     common, names = load(settings, quick), preset or (QUICK_PRESETS if quick else strategies.names())
     presets = specs_of(named(names), common)
     over_copies = specs_of(hand_overs(common), common) if OVER_COPIES in names and not quick else {}
-    copies = Copies()
+    copies = BareCopies()
     study = collect(presets | over_copies, after=copies.after, say=say)
     rows = [row | {"copy_s": copies.seconds.get(row["run_id"])} for row in study.rows()]
     dirty = [row for row in rows if row["strategy"] in over_copies]

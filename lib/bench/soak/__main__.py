@@ -29,7 +29,7 @@ from tqdm import tqdm
 from bench.soak.job import SoakJob, Unanswered
 from bench.soak.plan import DRIVER, FAULTS, STRATEGIES, Round, rounds
 from bench.soak.report import Happened, clock, figure, grown, growth_table, summary
-from bench.soak.watch import TOUCHED, TRACED, Sample, Watch
+from bench.soak.watch import TOUCHED, TRACED, ProcessWatch, Sample
 from keyshift.analysis.plots.style import png
 from keyshift.experiment.live_spec import live_spec
 from keyshift.folders import state_folder, write_whole
@@ -184,7 +184,7 @@ def _soak(home: Path, values: dict[str, Any], profile: str | None, some: list[Ro
     tell(f"{len(some)} faults and migrations in {clock(seconds)}; all of it is in {home}")
     stack, more, ended_s = Stack(home), list[str](), math.inf
     with (
-        Watch(stack, home / "samples.csv", max(1.0, seconds / SAMPLES)) as watch,
+        ProcessWatch(stack, home / "samples.csv", max(1.0, seconds / SAMPLES)) as watch,
         tqdm(total=round(seconds), unit="s", desc="soak", leave=False, disable=None) as bar,
     ):
         job = SoakJob(stack, values, profile, watch.follow)

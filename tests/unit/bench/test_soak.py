@@ -241,7 +241,7 @@ def test_a_job_that_ends_ends_the_soak_and_its_last_round_is_told(run):
     assert [each.bad for each in made.happened] == ["the job has ended"]
 
 
-class Watch(contextlib.nullcontext):
+class ProcessWatch(contextlib.nullcontext):
     """Has seen a driver that does not grow."""
 
     rows = samples()
@@ -278,7 +278,7 @@ def whole(monkeypatch, tmp_path):
         for name, act in does.items():
             monkeypatch.setattr(Whole if hasattr(Whole, name) else Job, name, act)
         monkeypatch.setattr(soak, "SoakJob", Whole)
-        monkeypatch.setattr(soak, "Watch", Watch)
+        monkeypatch.setattr(soak, "ProcessWatch", ProcessWatch)
         given = {"seed": 1, "seconds": 3600.0, "warm_up_s": 60.0}
         passed = soak._soak(tmp_path, dict(soak.LOAD), None, rounds(1, 100, 45, 4), given)
         return json.loads((tmp_path / "summary.json").read_text()), passed
