@@ -12,7 +12,7 @@ from keyshift.clock import SECOND_US
 from keyshift.control import background
 from keyshift.control.client import Client, await_end, stopped
 from keyshift.control.files import JobFile, Jobs
-from keyshift.experiment.commands import InjectFault, Plan
+from keyshift.experiment.commands import Command
 from keyshift.experiment.live_spec import live_spec, room
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.progress import Say
@@ -64,13 +64,9 @@ class SoakJob:
             raise KeyshiftError(f"the job has failed: {told['why']}")
         return told
 
-    def plan(self, strategy: str, slots: int) -> None:
-        """Ask for a migration. Raises BadInput, or KeyshiftError if a service is away."""
-        self._asked(lambda client: client.do(Plan(strategy=strategy, target=slots)))
-
-    def fault(self, fault: str) -> None:
-        """Ask for a fault. Raises as ``plan``."""
-        self._asked(lambda client: client.do(InjectFault(fault=fault)))
+    def do(self, command: Command) -> None:
+        """Ask for it. Raises BadInput, or KeyshiftError if a service is away."""
+        self._asked(lambda client: client.do(command))
 
     def _asked(self, ask: Callable[[Client], Status]) -> Status:
         assert self._file is not None

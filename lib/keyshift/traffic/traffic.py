@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,8 @@ from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
 from keyshift.model.markers import Marker, Said, name_of
 from keyshift.traffic import lines
+from keyshift.traffic.collector import CollectorConfig
+from keyshift.traffic.generator import GeneratorConfig
 from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.seconds import Seconds
 from keyshift.traffic.topics import FOR_EVER_MS, RETENTION_MS, Offered, Topic
@@ -61,12 +62,12 @@ class Progress(NamedTuple):
 class Feed(JsonProcess):
     """One generator: ticks from the beginning, a load when it is told to."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: GeneratorConfig) -> None:
         self.sent = 0  # events so far, as it said last
         self.before = Before()
         self._said: dict[str, dict[str, Any]] = {}  # by state
         self.progress: deque[Progress] = deque(maxlen=REMEMBERED)
-        super().__init__("keyshift.traffic.generator", config, self._heard)
+        super().__init__("keyshift.traffic.generator", config.model_dump(mode="json"), self._heard)
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "state" in report:
@@ -143,7 +144,7 @@ class Traffic:
     ) -> None:
         self._workload, self._events, self._results = workload, events, results
         self._output, self._heard_second = output, heard
-        self._common = {
+        self._common: dict[str, Any] = {
             "workload": workload.name,
             "parameters": workload.model_dump(),
             "parcel": parcel_of(type(workload)),
@@ -167,8 +168,8 @@ class Traffic:
         if not again:
             for topic in (self._events, self._results):
                 topic.create(FOR_EVER_MS if self.for_ever else RETENTION_MS)
-        sink = {"topic": asdict(self._results), "output": str(self._output)}
-        self._processes.append(JsonProcess("keyshift.traffic.collector", self._common | sink, self._heard))
+        config = CollectorConfig(topic=self._results, output=self._output, **self._common)
+        self._processes.append(JsonProcess("keyshift.traffic.collector", config.model_dump(mode="json"), self._heard))
 
     def await_silence(self) -> None:
         """Wait until nobody writes events any more. Raises ServiceUnavailable if somebody goes on."""
@@ -185,8 +186,8 @@ class Traffic:
 
         ``epoch``: of the driver that it is for; when the generator is ready, whatever those of others offer is stale.
         """
-        load = {"frame_ms": frame_ms, "rate": rate, "rate_steps": list(steps), "epoch": epoch}
-        feed = Feed(self._common | {"topic": asdict(self._events)} | load)
+        load: dict[str, Any] = {"frame_ms": frame_ms, "rate": rate, "rate_steps": list(steps), "epoch": epoch}
+        feed = Feed(GeneratorConfig(topic=self._events, **load, **self._common))
         self._processes.append(feed)
         return feed
 
