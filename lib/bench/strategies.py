@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import matplotlib
 import typer
 
-from bench.aims import aims, dirty_points, fit, hand_over_table, preset_table
+from bench.aims import aims, dirty_points, fit, hand_over_table
 from bench.measurements import table
 from bench.studies import DATA, Out, require_folder, say, tell_died, write_report
 from keyshift.analysis.plots.strategies import pareto
 from keyshift.analysis.plots.style import png
-from keyshift.analysis.tables import tradeoffs
+from keyshift.analysis.tables import comparison_table, tradeoffs
 from keyshift.cli.options import Settings
 from keyshift.lab.bare_copy import open_ring
 from keyshift.planner import strategies
@@ -92,7 +92,8 @@ def bench(
     said = [each.to_json() for each in found]
     tell_died(study)
     write_report(out, study, aims=said, copies=copies.seconds, hand_over_fit=line and asdict(line))
-    typer.echo(preset_table(study))
+    if rows:
+        typer.echo(comparison_table(rows).fillna("-").to_string(index=False, float_format="{:.4g}".format))
     if found:
         typer.echo("\n" + table(found))
     if over_copies:
