@@ -177,3 +177,15 @@ def test_a_count_of_the_final_state_that_is_another_is_wrong(window_ms):
     part = next(part for part in made.final if len(part))
     part.at[part.index[0], "counts"] = (part["counts"].iloc[0] + 1).tolist()
     assert verdict(workload, made).wrong == len(part["counts"].iloc[0])
+
+
+@pytest.mark.parametrize(
+    "column, other", [("unit", lambda unit: (unit + 1) % 8), ("counts", lambda counts: counts[1:].tolist())]
+)
+def test_a_key_in_another_unit_or_with_lists_that_do_not_fit_is_told(column, other):
+    workload = make(window_ms=0)
+    made = run(workload)
+    part = next(part for part in made.final if len(part))
+    part.at[part.index[0], column] = other(part[column].iloc[0])
+    told = "final state of key {key} in unit {unit}, slot {slot}: expected".format_map(part.iloc[0])
+    assert any(told in line for line in verdict(workload, made).examples)
