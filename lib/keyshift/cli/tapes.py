@@ -68,6 +68,6 @@ def check(
         "events_per_s": round(orders.num_rows / tape.seconds, 1) if tape.seconds else None,
     }
     for example in tape.examples:
-        tell(str(example))
+        tell(example)
     print_rows([facts], as_json)
     raise typer.Exit(int(tape.bad > 0))
