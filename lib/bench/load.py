@@ -20,7 +20,7 @@ from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import job_config
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, SlotId
-from keyshift.model.markers import Ready
+from keyshift.model.markers import SlotStarted
 from keyshift.traffic.traffic import Topic, Traffic
 
 BATCH_S = 3600.0  # longer than any bench: no batch boundary falls into a measurement
@@ -186,7 +186,7 @@ class PlainSubject(Subject):
     def _start(self) -> None:
         self._query = start_plain(self._spark, self.config, self._checkpoint, BATCH_S)
         self._traffic.await_slots(
-            range(self.config.slots), Ready(self.config.stage, self.config.attempt), self._check_query
+            range(self.config.slots), SlotStarted(self.config.stage, self.config.attempt), self._check_query
         )
 
     @property

@@ -31,9 +31,9 @@ from keyshift.state.timers import Timers
 from keyshift.wire import savepoint
 from keyshift.wire.nodes import PLAN
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.exits import Onward
 from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.output import NextStage
 from keyshift.worker.router import Routing
 from keyshift.worker.slot.effects import SlotEffects
 from keyshift.worker.slot.host import SlotHost
@@ -279,12 +279,12 @@ def does_not_hear_that_sending_failed(original: Original) -> Any:
     return push
 
 
-@mutant(messages, "parts", ("wrong",), CALM, kind="push", workload="windowcount")
+@mutant(messages, "fragments", ("wrong",), CALM, kind="push", workload="windowcount")
 def sends_units_without_their_timers(original: Original) -> Any:
-    def parts(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
+    def fragments(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
         return original(about, batches, schema)
 
-    return parts
+    return fragments
 
 
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original: Original)
 
 
 @mutant(
-    Onward, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
+    NextStage, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
 )
 def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original: Original) -> Any:
     def announced(self: Any, raw: Any) -> None:

@@ -15,7 +15,7 @@ from keyshift.protocol.slot.phases import ON_LOAN
 from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
 from keyshift.runtime.row import BARRIER, DATA, SNAPSHOT, Row
 from keyshift.runtime.slot import Captured, Cut, Leave, Moved
-from keyshift.runtime.snapshots import Part, Snapshots
+from keyshift.runtime.snapshots import SnapshotPart, Snapshots
 
 if TYPE_CHECKING:
     from simulation import Simulation
@@ -516,7 +516,7 @@ class SlotShell:
                     sim.seen["snapshot skipped"] += 1
                     sim.acknowledge("captured", version, self.slot)
 
-    def write(self, units: list[int], parts: list[Part]) -> None:
+    def write(self, units: list[int], parts: list[SnapshotPart]) -> None:
         """A snapshot has of each unit all its parts, the later over the earlier."""
         for part in parts:
             whole: Any = part.whole

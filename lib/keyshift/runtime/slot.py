@@ -18,7 +18,7 @@ from keyshift.runtime.key_access import RECORD_BYTES, Errand, Home, KeyAccess
 from keyshift.runtime.operator import FrameOperator, Record, Where
 from keyshift.runtime.protocol_log import ProtocolLog
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT, Row
-from keyshift.runtime.snapshots import Part, Snapshots
+from keyshift.runtime.snapshots import SnapshotPart, Snapshots
 from keyshift.runtime.succession import Succession
 from keyshift.state import UnitState
 
@@ -46,7 +46,7 @@ class Captured:
     snapshot: str
     version: int
     units: list[int]
-    parts: list[Part]
+    parts: list[SnapshotPart]
 
 
 @dataclass(frozen=True, slots=True)

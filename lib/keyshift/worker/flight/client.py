@@ -127,46 +127,46 @@ class StateClients:
         ``acknowledged`` as they are installed there (or refused, if it was a delta over nothing).
         """
 
-        def parts(parcel: Parcel) -> Iterator[messages.Part]:
+        def fragments(parcel: Parcel) -> Iterator[messages.Fragment]:
             assert parcel.state is not None
             values, deleted = parcel.values(self._schema, self._chunk_bytes)
             about, size = parcel.about(home) | {"deleted": deleted}, 0
-            for part in messages.parts(about, values, self._schema, parcel.state.timers.export()):
-                size += part.nbytes
-                if part.last:
+            for fragment in messages.fragments(about, values, self._schema, parcel.state.timers.export()):
+                size += fragment.nbytes
+                if fragment.last:
                     sent(parcel, size)  # now: the acknowledgement may be very quick
-                yield part
+                yield fragment
 
-        self._put(address, {"kind": "units", "slot": slot}, map(parts, parcels), acknowledged)
+        self._put(address, {"kind": "units", "slot": slot}, map(fragments, parcels), acknowledged)
 
     def copy(
         self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
     ) -> None:
         """Send a part of the copy of ``unit`` to the process of ``slot``, and wait until it is there."""
         about = {"unit": unit, "part": part, "deleted": deleted}
-        parts = messages.parts(about, batches, self._schema)
-        self._put(address, {"kind": "copies", "slot": slot}, [parts], lambda _: None)
+        fragments = messages.fragments(about, batches, self._schema)
+        self._put(address, {"kind": "copies", "slot": slot}, [fragments], lambda _: None)
 
     def _put(
         self,
         address: str,
         request: dict[str, Any],
-        units: Iterable[Iterator[messages.Part]],
+        units: Iterable[Iterator[messages.Fragment]],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of parts
+        begun: dict[str, int] = {}  # what has come of units in streams that broke: number of fragments
         greeted = threading.Event()
         trouble: list[BaseException] = []
 
-        def parts() -> Iterator[messages.Part]:
+        def fragments() -> Iterator[messages.Fragment]:
             for unit in units:
                 come = 0
-                for part in unit:
-                    if part.number == 0 and not part.last:
+                for fragment in unit:
+                    if fragment.number == 0 and not fragment.last:
                         greeted.wait()
-                        come = begun.get(messages.journey(part.about), 0)
-                    if part.number >= come:
-                        yield part
+                        come = begun.get(messages.journey(fragment.about), 0)
+                    if fragment.number >= come:
+                        yield fragment
 
         with self._stream(address, request) as stream:
 
@@ -187,7 +187,7 @@ class StateClients:
             listener = threading.Thread(target=listen, name="keyshift-acks", daemon=True)
             listener.start()
             try:
-                went = all(stream.write(*chunk) for chunk in messages.chunks(parts(), self._chunk_bytes))
+                went = all(stream.write(*chunk) for chunk in messages.chunks(fragments(), self._chunk_bytes))
                 stream.done_writing()
             except BaseException:
                 stream.end()
@@ -214,7 +214,7 @@ class StateClients:
         them as ``moved``. The values in ``written`` are stored there before the answer is made. If the call fails, a
         later one has to write these keys again, with the same values or newer ones.
         """
-        given, sizes = rows.join(self._schema, [part for *_, part in written])
+        given, sizes = rows.join(self._schema, [fragment for *_, fragment in written])
         about = [(*stay, deleted) for stay, deleted, _ in written]
         request = {"number": next(self._numbers), "stays": stays, "moved": moved, "written": about, "sizes": sizes}
         with self._lock:
@@ -246,8 +246,8 @@ class StateClients:
         """
         request = {"kind": "rest", "stays": [(*stay, after) for stay, after in stays]}
         for chunk in self._get(address, request):
-            for part in messages.unpack(chunk):
-                arrived((part.about["unit"], part.about["version"]), part.batch, part.last)
+            for fragment in messages.unpack(chunk):
+                arrived((fragment.about["unit"], fragment.about["version"]), fragment.batch, fragment.last)
 
     def _get(self, address: str, request: dict[str, Any]) -> Iterator[Any]:
         with self._stream(address, request) as stream:

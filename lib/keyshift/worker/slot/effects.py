@@ -10,8 +10,8 @@ from keyshift.protocol.coordinator import Phase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
 from keyshift.wire.nodes import Acknowledgement, CopiesClose, Ready, ack, copied
-from keyshift.worker.exits import Results
 from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.output import Results
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
@@ -22,7 +22,7 @@ from keyshift.worker.state.replicator import Replicator
 
 
 class SlotEffects:
-    """With a courier for each kind of thing that leaves. ``promise(results)``: see ``Exit.promise``."""
+    """With a courier for each kind of thing that leaves. ``promise(results)``: see ``SlotOutput.promise``."""
 
     def __init__(
         self, shared: Shared, addresses: Addresses, snapshots: SlotSnapshots, promise: Callable[[Results], int]

@@ -34,7 +34,7 @@ class Tenant(Protocol):
         """See ``StateClients.tell``, kind ``units``."""
 
 
-class Sealed:
+class EndedSlot:
     """A slot whose batch is over: it acknowledges again what arrived before, as an acknowledgement may have been lost.
 
     Newer messages are for the next holder of the slot, who may be in another process: they are refused here, and
@@ -141,7 +141,7 @@ class SlotHost:
     def seal(self, slot: int, version: int, states: dict[int, UnitState]) -> None:
         """The batch of ``slot`` is over at ``version``; its state stays until the next holder has it."""
         self.left[slot] = dict(states)
-        self.tenants[slot] = Sealed(slot, version)
+        self.tenants[slot] = EndedSlot(slot, version)
         self.copies.drop(slot)
 
     def left_behind(self) -> list[int]:
@@ -184,7 +184,7 @@ class SlotHost:
                     state.delete(key)
 
     def copy(self, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]) -> None:  # noqa: D102
-        if isinstance(self._tenant(slot), Sealed):
+        if isinstance(self._tenant(slot), EndedSlot):
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)
 

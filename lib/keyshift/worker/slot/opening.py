@@ -12,8 +12,8 @@ from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.exits import make_exit
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.output import make_output
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.cores import Shape, make_core
@@ -75,8 +75,8 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
     snapshots = SlotSnapshots(shared, savepoints, places, markers, background)
-    exit = make_exit(config, slot)
-    effects = SlotEffects(shared, Addresses(coordination, config.deadline_s), snapshots, exit.promise)
+    output = make_output(config, slot)
+    effects = SlotEffects(shared, Addresses(coordination, config.deadline_s), snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
     if found.fetch is not None:
         background.put(partial(found.fetch, arrivals))
@@ -92,7 +92,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         effects=effects,
         arrivals=arrivals,
         answers=SlotAnswers(shared, effects, measures),
-        exit=exit,
+        output=output,
     )
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.markers import Sealed
+from keyshift.model.markers import StateWritten
 from keyshift.objects import Progress
 from keyshift.runtime.slot import Captured
 from keyshift.state import UnitState
@@ -66,7 +66,7 @@ class SlotSnapshots:
             places = self._store().write(savepoint, self._name, states, self._shared.config.chunk_bytes, progress)
             self._answer(savepoint, SlotSaved(tuple(places)))
         with self._shared.lock:
-            self._markers.sealed(Sealed(self._shared.config.stage, savepoint))
+            self._markers.sealed(StateWritten(self._shared.config.stage, savepoint))
 
     @property
     def _name(self) -> str:
@@ -85,7 +85,7 @@ class SlotSnapshots:
             with self._shared.lock:
                 self.busy = False
                 if complete:
-                    self._markers.say(Sealed(self._shared.config.stage, effect.snapshot))
+                    self._markers.say(StateWritten(self._shared.config.stage, effect.snapshot))
 
     def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
         """What there is to answer."""

@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
-from keyshift.model.markers import Ready, Said
+from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.wire import nodes, protocol_logs
-from keyshift.wire.channel import MARKER
-from keyshift.worker.exits import Exit
+from keyshift.wire.spark_rows import MARKER
 from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.effects import SlotEffects
@@ -47,7 +47,7 @@ class SlotTask:
     effects: SlotEffects
     arrivals: Arrivals
     answers: SlotAnswers
-    exit: Exit
+    output: SlotOutput
     deadline: float = field(default=0.0, init=False)  # by the monotonic clock, once the input has ended
     _progress: tuple[Any, ...] = field(default=(), init=False)  # since then: what changes while something comes or goes
 
@@ -65,7 +65,7 @@ class SlotTask:
         shared.host.open(self)
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
-        self.markers.say(Ready(config.stage, config.attempt))
+        self.markers.say(SlotStarted(config.stage, config.attempt))
         self.background.start(self.answers.listen, self._go_on)
 
     def seal(self) -> None:
@@ -92,7 +92,7 @@ class SlotTask:
         """The task fails: what led to that goes into the log of its worker, and to the job."""
         with self.shared.lock:
             protocol_logs.report(self.shared.coordination, self.shared.core.log)
-        self.exit.report()
+        self.output.report()
 
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
@@ -104,7 +104,7 @@ class SlotTask:
         threading.Thread(target=self._disconnect, name=f"keyshift-slot-{self.slot}-end", daemon=True).start()
 
     def _disconnect(self) -> None:
-        self.exit.close()
+        self.output.close()
         self.effects.close()
         self.shared.coordination.close(prepare_next=True)
         self.shared.clients.close()
@@ -113,7 +113,7 @@ class SlotTask:
     # -- the task's thread --------------------------------------------------------------------------------------------
 
     def on_rows(self, rows: Sequence[Row]) -> list[Any]:
-        """Handle rows of routers; gives the rows to emit now, as ``exit`` has them."""
+        """Handle rows of routers; gives the rows to emit now, as ``output`` has them."""
         with self.effects.turn() as core, self.measures.working():
             self._raise_trouble()
             core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
@@ -121,16 +121,16 @@ class SlotTask:
                 if row.kind == BARRIER:
                     self.shared.faults.reached("align", row.version)
                 elif row.kind == MARKER:
-                    self.markers.pass_on(Said.from_json(json.loads(bytes(row.payload))))
+                    self.markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
             return self._emit()
 
     def stalled(self, in_time: bool = True) -> bool:
         """Whether more is queued here than should be: no further row is to be taken, they wait where they come from.
 
-        Not ``in_time``, when the batch is about to end, what the exit keeps back does not count.
+        Not ``in_time``, when the batch is about to end, what the output keeps back does not count.
         """
         with self.shared.lock:
-            return self.shared.core.full or (in_time and self.exit.full)
+            return self.shared.core.full or (in_time and self.output.full)
 
     def settled(self) -> bool:
         """Nothing is under way: the state can stay here and somebody else may continue."""
@@ -143,7 +143,7 @@ class SlotTask:
             writing = self.snapshots.busy or self.markers.pending
             if progress != self._progress or writing:  # the store has deadlines of its own
                 self._progress, self.deadline = progress, time.monotonic() + self.shared.config.deadline_s
-            return core.settled and not writing and not self.exit.holds
+            return core.settled and not writing and not self.output.holds
 
     def wait(self) -> list[Any]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
@@ -162,11 +162,11 @@ class SlotTask:
     def _emit(self) -> list[Any]:
         results, now = self.shared.core.take_results(), now_us()
         self.measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
-        return self.exit.give(results, self.markers.take(), self.shared.core.watermark, now)
+        return self.output.give(results, self.markers.take(), self.shared.core.watermark, now)
 
     def rest(self) -> list[Any]:
         """What is to be emitted at the end of the batch, when the slot is settled."""
-        return self.exit.rest()
+        return self.output.rest()
 
     def _raise_trouble(self) -> None:
         self.shared.trouble.check()

@@ -25,7 +25,7 @@ from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.slot import opening
 from keyshift.worker.slot import task as slot_task
-from keyshift.worker.slot.host import Sealed
+from keyshift.worker.slot.host import EndedSlot
 from keyshift.worker.state import arrivals
 from keyshift.workloads.windowcount.operator import IDLE, WINDOW
 
@@ -436,7 +436,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
 
 
 def test_a_slot_whose_batch_is_over_has_what_came_before_and_takes_nothing_newer():
-    slot = Sealed(1, 7)
+    slot = EndedSlot(1, 7)
     assert slot.parcels_arrived([Parcel(3, 6), Parcel(4, 7)]) == [True, True]
     slot.message({"wanted": [[3, 7, 0, 1]], "opened": [[4, 6]]})
     for parcels in ([Parcel(3, 8)], [Parcel(3, 7), Parcel(4, 8)]):

@@ -10,7 +10,7 @@ from small_slots import SmallJob, until
 from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
-from keyshift.model.markers import Said, Sealed
+from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.wire.config import result_schema
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import Manifest
@@ -84,7 +84,7 @@ def test_it_is_said_behind_the_results_when_it_is_written(job):
     snapshot(job, task, 2, "one")
     said = []
     until(lambda: said, lambda: said.extend(markers(job, task)))
-    assert list(map(Said.from_json, said)) == [Said(0, Sealed("counter", "one"))]
+    assert list(map(SlotMarker.from_json, said)) == [SlotMarker(0, StateWritten("counter", "one"))]
     assert markers(job, task) == [], "once"
 
 

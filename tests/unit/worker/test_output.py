@@ -10,12 +10,12 @@ from keyshift.model.keys import Assignment
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import BARRIER, DATA, MOVED, SAVEPOINT, SNAPSHOT
 from keyshift.runtime.slot import Cut, Moved
-from keyshift.wire.channel import received, routed
 from keyshift.wire.config import result_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
+from keyshift.wire.spark_rows import received, routed
 from keyshift.worker import router as routing
-from keyshift.worker.exits import Onward, make_exit
+from keyshift.worker.output import NextStage, make_output
 from keyshift.workloads import workloads
 
 CHAIN = workloads.get("chain")(**CONFIG.parameters, chain="counter,counter")
@@ -39,8 +39,8 @@ def onward(monkeypatch):
     driver = MemoryCoordination(memory, FIRST.next.root)
     driver.begin()
     driver.publish(ASSIGNMENT, published(1))
-    made = make_exit(FIRST, 0)
-    assert isinstance(made, Onward)
+    made = make_output(FIRST, 0)
+    assert isinstance(made, NextStage)
     made.publish = lambda *said: driver.publish(ASSIGNMENT, published(*said))
     return made
 

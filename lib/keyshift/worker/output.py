@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from keyshift.model import frames
-from keyshift.model.markers import Said
+from keyshift.model.markers import SlotMarker
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.row import Row
 from keyshift.runtime.slot import Cut, Mark, Moved
-from keyshift.wire import channel
+from keyshift.wire import spark_rows
 from keyshift.wire.config import JobConfig, result_schema
 from keyshift.worker.router import Routed, Routing
 from keyshift.workloads import ORIGIN
@@ -21,10 +21,10 @@ Results = Sequence[pa.RecordBatch | Mark]
 CUT_S = 2.0  # until it is known here what a snapshot begins that the slot has come to
 
 
-class Exit(Protocol):
+class SlotOutput(Protocol):
     """Of one slot during one batch; used by the task's thread alone, but for ``report`` and ``close``."""
 
-    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[Any]:
+    def give(self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int) -> list[Any]:
         """Rows to emit now. ``watermark``: of the results that come later; see ``SlotCore.watermark``."""
 
     def rest(self) -> list[Any]:
@@ -62,7 +62,7 @@ class Sink:
     def __init__(self, config: JobConfig) -> None:
         self._schema = result_schema(config.make_stage())
 
-    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
+    def give(self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int) -> list[bytes]:  # noqa: D102
         values: list[bytes] = []
         if some := [result for result in results if isinstance(result, pa.RecordBatch)]:
             merged = some[0] if len(some) == 1 else pa.concat_batches(some)
@@ -76,7 +76,7 @@ class Sink:
         return 0
 
     def batch(self, rows: list[bytes]) -> pa.RecordBatch:  # noqa: D102
-        return channel.answered(rows)
+        return spark_rows.answered(rows)
 
     def report(self) -> None:  # noqa: D102
         pass
@@ -85,7 +85,7 @@ class Sink:
         pass
 
 
-class Onward(Routing):
+class NextStage(Routing):
     """To the stage of ``config``. Results are gathered for ``hop_us``: each row between stages costs more than its
     bytes do.
 
@@ -126,9 +126,9 @@ class Onward(Routing):
             self._promised = max(self._core.machine.newest, self._promised, *wanted, 0)
             return self._promised
 
-    def give(self, results: Results, markers: Sequence[Said], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
+    def give(self, results: Results, markers: Sequence[SlotMarker], watermark: int, now_us: int) -> list[Routed]:  # noqa: D102
         self._pending += results
-        rows = [(self._slot % self._slots, channel.packed(_row(said))) for said in markers]
+        rows = [(self._slot % self._slots, spark_rows.packed(_row(said))) for said in markers]
         marked = any(not isinstance(each, pa.RecordBatch) for each in self._pending)
         if marked or now_us - self._given_us >= self._hop_us:
             self._given_us = now_us
@@ -213,14 +213,14 @@ class Onward(Routing):
         return bool(self._waits_since)
 
     def batch(self, rows: list[Routed]) -> pa.RecordBatch:  # noqa: D102
-        return channel.routed(rows)
+        return spark_rows.routed(rows)
 
 
-def make_exit(config: JobConfig, slot: int) -> Exit:
+def make_output(config: JobConfig, slot: int) -> SlotOutput:
     """Of a slot of the stage of ``config``."""
     following = config.next
-    return Onward(following, slot) if following else Sink(config)
+    return NextStage(following, slot) if following else Sink(config)
 
 
-def _row(said: Said) -> Row:
-    return Row(channel.MARKER, 0, 0, 0, 0, json.dumps(said.to_json()).encode())
+def _row(said: SlotMarker) -> Row:
+    return Row(spark_rows.MARKER, 0, 0, 0, 0, json.dumps(said.to_json()).encode())
