@@ -77,21 +77,17 @@ def slot(config: JobConfig, batch_s: float) -> Task:
             for batch in batches:
                 came_us = now_us()
                 rows = list(spark_rows.received(batch))
-                emitted = task.on_rows(rows)
+                given = task.on_rows(rows)
                 if trace:
                     for row in rows:
                         if row.kind == DATA:
                             trace.add(number, row.router, row.offset, came_us, now_us())
-                if emitted:
-                    yield task.output.batch(emitted)
+                yield from given
                 while task.stalled(time.monotonic() < over):
-                    if emitted := task.wait():
-                        yield task.output.batch(emitted)
+                    yield from task.wait()
             while not task.settled():
-                if emitted := task.wait():
-                    yield task.output.batch(emitted)
-            if emitted := task.rest():
-                yield task.output.batch(emitted)
+                yield from task.wait()
+            yield from task.output.rest()
             task.seal()
         except Exception:
             task.report()

@@ -13,7 +13,7 @@ from keyshift.runtime.slot import Cut, Moved
 from keyshift.wire.config import result_schema
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import ASSIGNMENT
-from keyshift.wire.spark_rows import received, routed
+from keyshift.wire.spark_rows import received
 from keyshift.worker import router as routing
 from keyshift.worker.output import NextStage, make_output
 from keyshift.workloads import workloads
@@ -53,11 +53,8 @@ def result(key):
 
 def given(onward, results, at_ms):
     """Kind and version of what goes out, for one of the slots; ticks are left out."""
-    rows = onward.give(results, [], 0, at_ms * 1000)
-    if not rows:
-        return []
-    slots = routed(rows)
-    found = [row for row in received(slots.select(["value"])) if row.kind in SAID]
+    slots = onward.give(results, [], 0, at_ms * 1000)
+    found = [row for batch in slots for row in received(batch.select(["value"])) if row.kind in SAID]
     return [(row.kind, row.version) for row in found if row.kind == DATA] + sorted(
         {(row.kind, row.version) for row in found if row.kind != DATA}
     )

@@ -28,7 +28,8 @@ class SlotEffects:
         self, shared: Shared, addresses: Addresses, snapshots: SlotSnapshots, promise: Callable[[Results], int]
     ) -> None:
         self._shared, self._snapshots, self._promise = shared, snapshots, promise
-        core, host, clients, turn, failed = shared.core, shared.host, shared.clients, self.turn, shared.trouble.tell
+        core, host, clients, turn = shared.core, shared.host, shared.clients, self.turn
+        failed = shared.background.failed
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us

@@ -70,23 +70,22 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
         coordination=coordination,
         clients=clients,
         faults=FaultPoints(config.faults, slot, config.attempt, tell),
+        background=Background(slot),
+        markers=Markers(slot),
     )
-    background, markers = Background(slot, shared.trouble), Markers(slot)
     measures = Measures(units, handover.measures if handover else None)
     savepoints = partial(SavepointStore, config.endpoints, config.job)
-    snapshots = SlotSnapshots(shared, savepoints, places, markers, background)
+    snapshots = SlotSnapshots(shared, savepoints, places)
     output = make_output(config, slot)
     effects = SlotEffects(shared, Addresses(coordination, config.deadline_s), snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
     if found.fetch is not None:
-        background.put(partial(found.fetch, arrivals))
+        shared.background.put(partial(found.fetch, arrivals))
     if not host.warm:
         host.warm = True
-        background.put(partial(_warm_up, shared))
+        shared.background.put(partial(_warm_up, shared))
     return SlotTask(
         shared=shared,
-        background=background,
-        markers=markers,
         measures=measures,
         snapshots=snapshots,
         effects=effects,

@@ -24,9 +24,7 @@ from keyshift.wire.spark_rows import MARKER
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
-from keyshift.worker.slot.background import Background
 from keyshift.worker.slot.effects import SlotEffects
-from keyshift.worker.slot.markers import Markers
 from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared, slice_of_time
 from keyshift.worker.slot.snapshots import SlotSnapshots
@@ -40,8 +38,6 @@ class SlotTask:
     """One slot during one batch, from its parts; ``opening.make_slot`` makes them."""
 
     shared: Shared
-    background: Background
-    markers: Markers
     measures: Measures
     snapshots: SlotSnapshots
     effects: SlotEffects
@@ -65,8 +61,8 @@ class SlotTask:
         shared.host.open(self)
         shared.coordination.watch(nodes.STEPS, self._steps_published)
         shared.coordination.register(nodes.ADDRESSES[self.slot], shared.host.server.address)
-        self.markers.say(SlotStarted(config.stage, config.attempt))
-        self.background.start(self.answers.listen, self._go_on)
+        self.shared.markers.say(SlotStarted(config.stage, config.attempt))
+        self.shared.background.start(self.answers.listen, self._go_on)
 
     def seal(self) -> None:
         """Leave the state in this process and say where it is."""
@@ -97,7 +93,7 @@ class SlotTask:
     def close(self) -> None:
         """Stop the background threads and end the session. The task, and with it the batch, does not wait for that."""
         self.shared.end()
-        self.background.close()
+        self.shared.background.close()
         tenants = self.shared.host.tenants
         if tenants.get(self.slot) is self:
             del tenants[self.slot]
@@ -112,8 +108,8 @@ class SlotTask:
 
     # -- the task's thread --------------------------------------------------------------------------------------------
 
-    def on_rows(self, rows: Sequence[Row]) -> list[Any]:
-        """Handle rows of routers; gives the rows to emit now, as ``output`` has them."""
+    def on_rows(self, rows: Sequence[Row]) -> list[pa.RecordBatch]:
+        """Handle rows of routers; gives what is to be emitted now, see ``SlotOutput.give``."""
         with self.effects.turn() as core, self.measures.working():
             self._raise_trouble()
             core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
@@ -121,7 +117,7 @@ class SlotTask:
                 if row.kind == BARRIER:
                     self.shared.faults.reached("align", row.version)
                 elif row.kind == MARKER:
-                    self.markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
+                    self.shared.markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
             return self._emit()
 
     def stalled(self, in_time: bool = True) -> bool:
@@ -140,12 +136,12 @@ class SlotTask:
                 core.end_of_input()
             moved_at = self.shared.clients.moved_at, self.shared.host.server.moved_at
             progress = len(core.machine.expected), core.queued_bytes, *moved_at
-            writing = self.snapshots.busy or self.markers.pending
+            writing = self.snapshots.busy or self.shared.markers.pending
             if progress != self._progress or writing:  # the store has deadlines of its own
                 self._progress, self.deadline = progress, time.monotonic() + self.shared.config.deadline_s
             return core.settled and not writing and not self.output.holds
 
-    def wait(self) -> list[Any]:
+    def wait(self) -> list[pa.RecordBatch]:
         """Without a new row: wait a little for background work, drain, and give what is to be emitted."""
         time.sleep(0.002)
         with self.effects.turn() as core:
@@ -159,17 +155,13 @@ class SlotTask:
                 core.drain(now_us(), slice_of_time())
                 return self._emit()
 
-    def _emit(self) -> list[Any]:
+    def _emit(self) -> list[pa.RecordBatch]:
         results, now = self.shared.core.take_results(), now_us()
         self.measures.answered((each for each in results if isinstance(each, pa.RecordBatch)), now)
-        return self.output.give(results, self.markers.take(), self.shared.core.watermark, now)
-
-    def rest(self) -> list[Any]:
-        """What is to be emitted at the end of the batch, when the slot is settled."""
-        return self.output.rest()
+        return self.output.give(results, self.shared.markers.take(), self.shared.core.watermark, now)
 
     def _raise_trouble(self) -> None:
-        self.shared.trouble.check()
+        self.shared.background.check()
         self.shared.coordination.check()
 
     # -- other threads ------------------------------------------------------------------------------------------------
@@ -181,9 +173,9 @@ class SlotTask:
             with self.effects.turn() as core:
                 new = core.published(told.version, told.steps)
             for step in new:
-                self.background.put(partial(self.effects.departures.greet, step))
+                self.shared.background.put(partial(self.effects.departures.greet, step))
         except BaseException as error:
-            self.shared.trouble.tell(error)
+            self.shared.background.failed(error)
             return False
         return True
 

@@ -46,7 +46,7 @@ class Arrivals:
                     self._shared.faults.reached("drain", parcel.version)
                 core.drain(now_us(), slice_of_time())  # now: the step that ends with it does not wait for a row
         except BaseException as error:
-            self._shared.trouble.tell(error)  # what has arrived would not be taken again
+            self._shared.background.failed(error)  # what has arrived would not be taken again
             raise
         return [states.get(parcel.unit, True) is not None for parcel in parcels]
 

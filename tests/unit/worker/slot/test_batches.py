@@ -13,12 +13,10 @@ from small_job import DEADLINE_S, state
 from small_slots import BEGIN_US, SmallJob, until
 
 from keyshift.clock import now_us
-from keyshift.model import frames
 from keyshift.model.errors import KeyshiftError, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Move, Step
 from keyshift.runtime import computation
 from keyshift.wire import nodes
-from keyshift.wire.config import result_schema
 from keyshift.wire.faults import Fault
 from keyshift.wire.savepoint import Manifest
 from keyshift.worker.flight.client import StateClients
@@ -303,10 +301,10 @@ def test_a_batch_does_not_end_before_its_savepoint_is_written_and_said(make, mon
     monkeypatch.setattr(job.bucket, "put_object", lambda *what, **more: goes_on.wait(60) and put(*what, **more))
     job.barrier(task)
     job.data(task, KEYS)
-    schema, said = result_schema(job.workload.stages[0]), []
+    said = []
 
     def wait():
-        said.extend(frames.decode(value, schema)[1].get("marker") for value in task.wait())
+        said.extend(meta.get("marker") for _, meta in job.frames(task.wait()))
 
     job.savepoint(task)
     slow = time.monotonic() + 2 * job.config.deadline_s

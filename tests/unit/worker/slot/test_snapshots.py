@@ -7,11 +7,9 @@ import pytest
 from minio.error import MinioException
 from small_slots import SmallJob, until
 
-from keyshift.model import frames
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.markers import SlotMarker, StateWritten
-from keyshift.wire.config import result_schema
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
 from keyshift.wire.savepoint import Manifest
 from keyshift.worker.slot import snapshots as slot_snapshots
@@ -53,8 +51,7 @@ def counts(job, name):
 
 
 def markers(job, task):
-    schema = result_schema(job.workload.stages[0])
-    return [meta for value in task.wait() if (meta := frames.decode(value, schema)[1]).get("marker") == "sealed"]
+    return [meta for _, meta in job.frames(task.wait()) if meta.get("marker") == "sealed"]
 
 
 def snapshot(job, task, version, name):
@@ -287,8 +284,8 @@ def test_what_is_written_so_far_is_told_and_also_its_end(job, hung, monkeypatch)
 
 def ended(task):
     """What ends a slot that begins from a snapshot."""
-    until(lambda: task.shared.trouble.error is not None)
-    return task.shared.trouble.error
+    until(lambda: task.shared.background.error is not None)
+    return task.shared.background.error
 
 
 @pytest.mark.parametrize(

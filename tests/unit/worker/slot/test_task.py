@@ -75,7 +75,7 @@ def test_what_can_be_done_is_done_without_a_row(slot, monkeypatch, something_wai
     with slot.effects.turn():
         pass
     assert drained.wait(60)
-    assert slot.shared.trouble.error is None
+    assert slot.shared.background.error is None
 
 
 def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
@@ -87,7 +87,7 @@ def test_trouble_beside_the_rows_is_told(slot, monkeypatch, something_waits):
     monkeypatch.setattr(slot.shared.core, "drain", fails)
     with slot.effects.turn():
         pass
-    until(lambda: slot.shared.trouble.error is error)
+    until(lambda: slot.shared.background.error is error)
     with pytest.raises(ValueError, match="a bug"):
         slot.wait()
 
