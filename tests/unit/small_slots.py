@@ -72,6 +72,18 @@ class SmallJob:
         self._tasks[-1].start()
         return self._tasks[-1]
 
+    def begun(self, host=None, keys=(), version=1, slot=0):
+        """A slot in a new batch, in a process of its own or that of ``host``: its state is there, all routers have said
+        their first barrier, and one of them events.
+        """
+        task = self.opened(slot, host or self.process())
+        until(lambda: task.shared.core.machine.settled)
+        for router in range(self.config.routers):
+            self.barrier(task, version, router)
+        if keys:
+            self.data(task, keys, version)
+        return task
+
     def end(self, task, then=lambda: None):
         """The end of its input, and of its batch; gives its last results."""
         batches = []

@@ -84,12 +84,9 @@ def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypa
 
     monkeypatch.setattr(opening, "StateClients", Breaking)
     job = make(**ONE_SLOT)
-    task = job.opened(0, job.process())
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     job.end(task)
-    task = job.opened(0, job.process())
-    job.barrier(task)
+    task = job.begun()
     results = job.data(task, KEYS) + job.end(task)
     assert len(broken) == 2
     assert [row["count"] for row in results] == [2] * 8
@@ -125,18 +122,13 @@ def measured(job, name):
 def test_what_a_slot_has_measured_is_not_lost_at_a_batch_boundary(make, following):
     job = make(**ONE_SLOT)
     first = job.process()
-    task = job.opened(0, first)
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(first, KEYS)
     task.effects.couriers._count(1000, 10, 70)
     with patch.object(type(task.shared.core), "queued_bytes", 12345):
         job.tick(task, BEGIN_US)
     before = measured(job, "one")
     job.end(task)
-    task = job.opened(0, following(job, first))
-    until(lambda: task.shared.core.machine.settled)
-    job.barrier(task)
-    job.data(task, [3])
+    task = job.begun(following(job, first), [3])
     task.effects.couriers._count(5, 0)
     after = measured(job, "two")
     job.end(task)
@@ -164,8 +156,7 @@ def test_a_slot_fails_in_the_phase_of_its_fault(make, monkeypatch, phase):
     ended = []
     monkeypatch.setattr(os, "kill", lambda *what: ended.append(what))
     job = make(**ONE_SLOT, faults=(Fault("kill", "slot", phase, None),))
-    task = job.opened(0, job.process())
-    job.barrier(task)
+    task = job.begun()
     job.publish(2, Step((), snapshot="one"))
     job.snapshot(task, 2, "one")
     assert bool(ended) == (phase == "snapshot")
@@ -203,9 +194,7 @@ def asked(job, name, place):
 
 def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
     job = make(slots=2, routers=1)
-    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
-    for task in tasks:
-        job.barrier(task)
+    tasks = [job.begun(slot=slot) for slot in (0, 1)]
     job.publish(2, STEP)
     for task in tasks:
         job.barrier(task, 2)
@@ -235,20 +224,16 @@ def test_both_slots_of_a_move_tell_of_it_when_they_are_asked(make):
 def test_a_slots_log_goes_on_in_the_next_batch(make, following):
     job = make(**ONE_SLOT)
     first = job.process()
-    task = job.opened(0, first)
-    job.barrier(task)
+    task = job.begun(first)
     job.end(task)
-    task = job.opened(0, following(job, first))
-    until(lambda: task.shared.core.machine.settled)
-    job.barrier(task)
+    task = job.begun(following(job, first))
     events = [event for event, *_ in asked(job, "one", "slot-0") if event != "arrived"]
     assert events == ["begin", "barrier", "end of input", "begin", "barrier"]
 
 
 def test_a_task_that_fails_tells_what_led_to_that(make, capfd):
     job = make(**ONE_SLOT)
-    task = job.opened(0, job.process())
-    job.barrier(task)
+    task = job.begun()
     with pytest.raises(ProtocolViolation):
         job.barrier(task, router=7)
     task.report()
@@ -274,9 +259,7 @@ def acknowledged(job, slot=0):
 def test_what_a_slot_has_acknowledged_of_a_savepoint_can_be_read_if_it_spans_a_batch_boundary(make, following):
     job = make(**ONE_SLOT)
     host = job.process()
-    task = job.opened(0, host)
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     job.savepoint(task)
     until(lambda: acknowledged(job))
     first = acknowledged(job)
@@ -331,9 +314,7 @@ def clock(monkeypatch):
 def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, following, clock):
     job = make(**ONE_SLOT, **TIMED)
     host = job.process()
-    task = job.opened(0, host)
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     job.savepoint(task)
     assert not job.tick(task, BEGIN_US * 2)
     job.end(task)
@@ -347,10 +328,7 @@ def test_in_a_slot_that_had_stopped_in_the_batch_before_no_timer_fires(make, fol
 def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, following, clock):
     job = make(slots=1, routers=2, **TIMED)
     host = job.process()
-    task = job.opened(0, host)
-    for router in (0, 1):
-        job.barrier(task, router=router)
-    job.data(task, KEYS)
+    task = job.begun(host, KEYS)
     job.end(task)
     task = job.opened(0, following(job, host))
     until(lambda: task.shared.core.machine.settled)
@@ -366,9 +344,7 @@ def test_timers_fire_in_a_new_batch_when_each_router_has_told_the_time(make, fol
 def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_else_arrives(make, monkeypatch):
     """What comes from other slots meanwhile is written down by other threads."""
     job = make(slots=1, routers=1)
-    task = job.opened(0, job.process())
-    job.barrier(task)
-    job.data(task, KEYS)
+    task = job.begun(keys=KEYS)
     job.savepoint(task)
     until(lambda: acknowledged(job))
     manifest = Manifest()
@@ -416,9 +392,7 @@ def test_an_acknowledgement_that_is_lost_as_the_destination_ends_its_batch_is_gi
 
     monkeypatch.setattr(opening, "StateClients", Losing)
     job = make(slots=2, routers=1, deadline_s=60.0)
-    tasks = [job.opened(slot, job.process()) for slot in (0, 1)]
-    for task in tasks:
-        job.barrier(task)
+    tasks = [job.begun(slot=slot) for slot in (0, 1)]
     key = job.keys_of(0)[0]
     job.data(tasks[0], [key])
     job.publish(2, STEP)

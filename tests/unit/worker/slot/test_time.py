@@ -32,9 +32,7 @@ def host(job):
 
 def opened(job, host, *watermarks):
     """The slot in a new batch, with the rows that each router begins with."""
-    task = job.opened(0, host)
-    for router in (0, 1):
-        job.barrier(task, router=router)
+    task = job.begun(host)
     for router, watermark in enumerate(watermarks):
         job.tick(task, watermark, router)
     return task
