@@ -12,7 +12,6 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
-from keyshift.worker.flight import messages
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.flight.server import StateServer
@@ -131,15 +130,6 @@ def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server,
     ]
 
 
-def test_more_units_than_a_chunk_has_room_for_come_in_several(holder, server, roomy, monkeypatch):
-    monkeypatch.setattr(messages, "SHARED_BYTES", 1000)  # each of these has about 250, the large one ten times as much
-    units = [state(1, 2), state(3, 4), state(5, 6), state(*range(20)), state(7, 8), state(9, 10)]
-    acknowledged, _ = push(roomy, server, *(Parcel(unit, state=each) for unit, each in enumerate(units)))
-    assert holder.together == [[0, 1, 2], [3], [4, 5]]
-    assert [sorted(content(parcel.batches)) for _, parcel in holder.parcels] == [sorted(each.keys()) for each in units]
-    assert acknowledged == dict.fromkeys(range(6), True)
-
-
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
     changed = frozenset({2, 3, 77})
     acknowledged, sizes = push(clients, server, Parcel(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
@@ -249,17 +239,6 @@ def test_a_request_for_keys_that_is_open_at_the_end_is_given_up(holder, server, 
     with pytest.raises(ServiceUnavailable):
         clients.keys(server.address, [(4, 9, [3])])
     door.set()
-
-
-def test_a_request_for_keys_that_failed_can_be_repeated(holder, server, clients):
-    def fails(*_):
-        raise RuntimeError("the disk is full")
-
-    holder.keys, works = fails, holder.keys
-    with pytest.raises(ServiceUnavailable, match="the disk is full"):
-        clients.keys(server.address, [(4, 9, [3])])
-    holder.keys = works
-    assert clients.keys(server.address, [(4, 9, [3])]).found == [[(3, value(3))]]
 
 
 def test_the_rest_of_units_comes_in_parts_ascending_and_is_marked_with_its_unit(server, clients):

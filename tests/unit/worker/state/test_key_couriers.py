@@ -4,12 +4,12 @@ import contextlib
 import itertools
 import random
 import threading
-import time
 from collections import Counter
 
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, counts, state
+from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Mode
@@ -25,14 +25,6 @@ UNIT = 3
 VERSIONS = itertools.count(9)  # each test has its own: what another one left under way does not reach it
 ACCESS, REMOTE = Mode(transfer="access", background=False), Mode(transfer="remote", background=False)
 CACHED = Mode(transfer="remote", background=False, cache=True)
-
-
-def until(condition, meanwhile=lambda: None):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        meanwhile()
-        time.sleep(0.001)
 
 
 class Recorded(StateClients):

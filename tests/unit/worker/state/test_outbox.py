@@ -1,22 +1,14 @@
 """Couriers and outboxes: what is sent leaves in order, in need first, again if it must, and not after the end."""
 
 import threading
-import time
 
 import pytest
+from small_job import DEADLINE_S
+from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.state.outbox import Courier, Outbox, again
-
-DEADLINE_S = 60.0
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 class Door:
@@ -173,13 +165,6 @@ def put(outbox, *units):
         outbox.put(Parcel(unit))
 
 
-def test_units_leave_in_the_order_they_were_put(outbox, road, door):
-    put(outbox, 3, 1, 2)
-    for _ in range(3):
-        door.let_through()
-    until(lambda: road.sent == [3, 1, 2])
-
-
 def test_what_somebody_waits_for_leaves_next(outbox, road, door):
     put(outbox, 1)
     assert door.came.acquire(timeout=DEADLINE_S)
@@ -253,13 +238,6 @@ def test_a_unit_that_is_put_again_is_sent_as_it_is_now(door, failures):
     until(lambda: len(sent) == 2)
     outbox.close()
     assert sent == [(88, 4), None]
-
-
-def test_an_error_that_is_no_absence_is_told(outbox, door, failures):
-    put(outbox, 1)
-    error = ValueError("a bug")
-    door.let_through(error)
-    until(lambda: failures == [error])
 
 
 def test_a_closed_outbox_sends_no_more(outbox, road, door, failures):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from small_job import CONFIG, DEADLINE_S, VALUE, counts, state
+from small_slots import until
 
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.state import rows
@@ -18,13 +19,6 @@ from keyshift.worker.state.replicator import COPIES, Replicator
 
 HOLDER = 1
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.002)
 
 
 class Slot:
@@ -113,23 +107,27 @@ def slot(served):
     assert not slot.failures
 
 
-def test_a_copy_is_made_once_as_a_whole_and_then_of_what_changed(slot):
+@pytest.fixture
+def copied(slot):
+    """A slot of whose units there are copies."""
     slot.start()
     until(lambda: slot.acknowledged)
-    slot.put({5: 7, 6: 7, 1000: 1})
-    until(lambda: len(slot.parts) == 3)
-    assert sorted(slot.parts) == [(3, 0, 600), (3, 1, 3), (4, 0, 0)]
+    return slot
 
 
-def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.put({5: 7})
-    until(lambda: len(slot.parts) == 3)
-    ((request, answer),) = slot.acknowledged
+def test_a_copy_is_made_once_as_a_whole_and_then_of_what_changed(copied):
+    copied.put({5: 7, 6: 7, 1000: 1})
+    until(lambda: len(copied.parts) == 3)
+    assert sorted(copied.parts) == [(3, 0, 600), (3, 1, 3), (4, 0, 0)]
+
+
+def test_it_is_said_once_that_all_copies_are_close_and_what_that_took(copied):
+    copied.put({5: 7})
+    until(lambda: len(copied.parts) == 3)
+    ((request, answer),) = copied.acknowledged
     assert request == "one"
     assert answer.units == 2 and answer.rounds >= 2
-    assert answer.bytes >= sum(batch.nbytes for batch in slot.states[3].export(1000))
+    assert answer.bytes >= sum(batch.nbytes for batch in copied.states[3].export(1000))
 
 
 def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
@@ -141,74 +139,56 @@ def test_copies_are_not_close_while_more_keys_change_than_allowed(slot):
     until(lambda: slot.acknowledged)
 
 
-def test_asking_for_the_same_again_changes_nothing(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.start()
-    slot.put({5: 7})
-    until(lambda: len(slot.parts) == 3)
-    assert [number for unit, number, _ in slot.parts if unit == 3] == [0, 1]
+def test_asking_for_the_same_again_changes_nothing(copied):
+    copied.start()
+    copied.put({5: 7})
+    until(lambda: len(copied.parts) == 3)
+    assert [number for unit, number, _ in copied.parts if unit == 3] == [0, 1]
 
 
-def test_another_request_begins_anew(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.start("two", units=((3, HOLDER),))
-    until(lambda: len(slot.acknowledged) == 2)
-    assert slot.parts[2:] == [(3, 0, 600)]
-    assert slot.acknowledged[1][0] == "two"
+def test_another_request_begins_anew(copied):
+    copied.start("two", units=((3, HOLDER),))
+    until(lambda: len(copied.acknowledged) == 2)
+    assert copied.parts[2:] == [(3, 0, 600)]
+    assert copied.acknowledged[1][0] == "two"
 
 
-def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    with slot.lock:  # a round cannot come between
-        state = slot.states[3]
+def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):
+    with copied.lock:  # a round cannot come between
+        state = copied.states[3]
         state.values[5] = (7, b"payload")
         state.values[1000] = (1, b"payload")
         state.delete(6)
         expected = counts(state)
-        del slot.states[3]
-        parcel = slot.replicator.shrink(Parcel(3, 9, 1, state=state), HOLDER)
+        del copied.states[3]
+        parcel = copied.replicator.shrink(Parcel(3, 9, 1, state=state), HOLDER)
     assert parcel.delta_of[1] == 0 and parcel.changed == {5, 6, 1000}
     assert (parcel.unit, parcel.version, parcel.hop) == (3, 9, 1)
-    assert slot.arrives(parcel) == expected
+    assert copied.arrives(parcel) == expected
 
 
-def test_a_unit_of_which_nothing_changed_sends_nothing(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    parcel = slot.leave()
-    assert parcel.delta_of[1] == 0 and not parcel.changed
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
-
-
-def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(slot):
+def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(copied):
     """Nobody knows yet whether the part has arrived."""
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.door.clear()
-    slot.put({5: 7})
-    with slot.lock:
-        copy = slot.replicator._copies[3]
+    copied.door.clear()
+    copied.put({5: 7})
+    with copied.lock:
+        copy = copied.replicator._copies[3]
     until(lambda: copy.pending == {5})
-    slot.put({6: 8})
-    parcel = slot.leave()
+    copied.put({6: 8})
+    parcel = copied.leave()
     assert parcel.changed == {5, 6}
-    slot.door.set()
-    until(lambda: (3, 1, 1) in slot.parts)
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
+    copied.door.set()
+    until(lambda: (3, 1, 1) in copied.parts)
+    assert copied.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
 
 
 @pytest.mark.parametrize(
     "leaves", [{"destination": HOLDER + 1}, {"routers": frozenset({0})}], ids=["elsewhere", "lent"]
 )
-def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole(slot, leaves):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    parcel = slot.leave(**leaves)
+def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole(copied, leaves):
+    parcel = copied.leave(**leaves)
     assert parcel.delta_of is None
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1)
+    assert copied.arrives(parcel) == dict.fromkeys(range(600), 1)
 
 
 def test_a_unit_without_a_copy_is_sent_whole(slot):
@@ -236,23 +216,19 @@ def test_if_so_wished_a_unit_that_has_changed_is_sent_whole(slot):
         assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of[1] == 0
 
 
-def test_a_unit_that_has_left_is_not_copied_any_more(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.leave()
-    slot.put({1: 1}, unit=4)
-    until(lambda: (4, 1, 1) in slot.parts)
-    assert [number for unit, number, _ in slot.parts if unit == 3] == [0]
+def test_a_unit_that_has_left_is_not_copied_any_more(copied):
+    copied.leave()
+    copied.put({1: 1}, unit=4)
+    until(lambda: (4, 1, 1) in copied.parts)
+    assert [number for unit, number, _ in copied.parts if unit == 3] == [0]
 
 
-def test_a_copy_that_was_lost_is_made_anew(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    assert slot.host.copies.take(HOLDER, 3, slot.part()) is not None
-    slot.put({5: 7})
-    until(lambda: slot.parts.count((3, 0, 600)) == 2)
-    parcel = slot.leave()
-    assert slot.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7}
+def test_a_copy_that_was_lost_is_made_anew(copied):
+    assert copied.host.copies.take(HOLDER, 3, copied.part()) is not None
+    copied.put({5: 7})
+    until(lambda: copied.parts.count((3, 0, 600)) == 2)
+    parcel = copied.leave()
+    assert copied.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7}
 
 
 def test_a_copy_under_load_arrives_as_the_unit_was(slot):
@@ -371,36 +347,28 @@ def kept(slot):
     return set(slot.host.copies._copies)
 
 
-def test_the_copy_of_a_unit_that_went_elsewhere_goes(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.leave(HOLDER + 1)
-    until(lambda: kept(slot) == {(HOLDER, 4)})
+def test_the_copy_of_a_unit_that_went_elsewhere_goes(copied):
+    copied.leave(HOLDER + 1)
+    until(lambda: kept(copied) == {(HOLDER, 4)})
 
 
-def test_the_copy_of_a_unit_that_was_sent_whole_goes(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.leave(routers=frozenset({0}))
-    slot.leave(partial=True, unit=4)
-    until(lambda: not kept(slot))
+def test_the_copy_of_a_unit_that_was_sent_whole_goes(copied):
+    copied.leave(routers=frozenset({0}))
+    copied.leave(partial=True, unit=4)
+    until(lambda: not kept(copied))
 
 
-def test_copies_of_which_another_request_does_not_speak_go(slot):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
-    until(lambda: kept(slot) == {(HOLDER + 1, 3), (HOLDER, 4)})
+def test_copies_of_which_another_request_does_not_speak_go(copied):
+    copied.start("two", units=((3, HOLDER + 1), (4, HOLDER)))
+    until(lambda: kept(copied) == {(HOLDER + 1, 3), (HOLDER, 4)})
 
 
-def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(slot, served):
-    slot.start()
-    until(lambda: slot.acknowledged)
-    slot.host.seal(HOLDER, 1, {})
-    assert not kept(slot)
+def test_a_holder_whose_batch_is_over_keeps_no_copy_and_takes_none(copied, served):
+    copied.host.seal(HOLDER, 1, {})
+    assert not kept(copied)
     with pytest.raises(ServiceUnavailable, match=f"the batch of slot {HOLDER} is over"):
-        served[1].copy(slot.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
-    assert not kept(slot)
+        served[1].copy(copied.host.server.address, HOLDER, 3, (NEW, 0), part({1: 1}), [])
+    assert not kept(copied)
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
@@ -418,50 +386,45 @@ def copies():
 OLD, NEW = 88, 5  # epochs: they are drawn, so that none is before another
 
 
-def test_parts_of_a_copy_follow_each_other(copies):
-    copies.add(1, 3, (NEW, 0), part({1: 1, 2: 1, 3: 1}), [])
-    copies.add(1, 3, (NEW, 1), part({1: 2, 9: 1}), [2])
-    assert counts(copies.take(1, 3, (NEW, 1))) == {1: 2, 3: 1, 9: 1}
+OF_PARTS = {  # parts that come, what is asked for, and what is there of it
+    "parts follow each other": (
+        [(NEW, 0, {1: 1, 2: 1, 3: 1}), (NEW, 1, {1: 2, 9: 1}, 2)],
+        (NEW, 1),
+        {1: 2, 3: 1, 9: 1},
+    ),
+    "it begins anew": ([(NEW, 0, {1: 1}), (NEW, 0, {2: 2})], (NEW, 0), {2: 2}),
+    "another beginning replaces it": ([(OLD, 0, {1: 1}), (NEW, 0, {1: 9})], (NEW, 0), {1: 9}),
+    "one that an earlier beginning has replaced": ([(NEW, 0, {1: 9}), (OLD, 0, {1: 1})], (NEW, 0), None),
+    "it has more than was asked for": ([(NEW, 0, {1: 1}), (NEW, 1, {1: 2})], (NEW, 0), {1: 2}),
+    "it has less than was asked for": ([(NEW, 0, {1: 1})], (NEW, 1), None),
+}
 
 
-@pytest.mark.parametrize("number", [0, 2, 3])
-def test_a_part_that_does_not_follow_is_refused_unless_it_is_the_first(copies, number):
-    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
-    if number:
-        with pytest.raises(KeyshiftError, match=f"part {number} of the copy of unit 3 came after part 0"):
-            copies.add(1, 3, (NEW, number), part({2: 2}), [])
-        assert counts(copies.take(1, 3, (NEW, 0))) == {1: 1}
-    else:
-        copies.add(1, 3, (NEW, 0), part({2: 2}), [])
-        assert counts(copies.take(1, 3, (NEW, 0))) == {2: 2}
+@pytest.mark.parametrize(("come", "asked", "there"), OF_PARTS.values(), ids=OF_PARTS)
+def test_a_copy_is_what_its_parts_make_from_its_beginning_on(copies, come, asked, there):
+    for epoch, number, content, *deleted in come:
+        copies.add(1, 3, (epoch, number), part(content), deleted)
+    copy = copies.take(1, 3, asked)
+    assert (copy and counts(copy)) == there
 
 
-def test_a_part_of_a_copy_that_is_not_there_is_refused(copies):
-    with pytest.raises(KeyshiftError, match="part 4 of the copy of unit 3 came after part -1"):
-        copies.add(1, 3, (NEW, 4), part({1: 1}), [])
-
-
-def test_a_part_of_a_copy_that_has_begun_anew_since_comes_too_late(copies):
-    """Its sender took it for lost, or belongs to a batch that is over; it brings what keys were then."""
-    copies.add(1, 3, (OLD, 0), part({1: 1, 2: 1}), [])
-    copies.add(1, 3, (NEW, 0), part({1: 9, 2: 9}), [])
-    with pytest.raises(KeyshiftError, match="part 1 of the copy of unit 3 came after part 0 of another one"):
-        copies.add(1, 3, (OLD, 1), part({1: 2}), [2])
-    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 9, 2: 9}
-
-
-def test_a_copy_that_an_earlier_beginning_has_replaced_is_not_taken_for_the_later_one(copies):
-    copies.add(1, 3, (NEW, 0), part({1: 9}), [])
-    copies.add(1, 3, (OLD, 0), part({1: 1}), [])
-    assert copies.take(1, 3, (NEW, 0)) is None
-
-
-def test_a_copy_may_have_more_than_was_asked_for_but_not_less(copies):
-    copies.add(1, 3, (NEW, 0), part({1: 1}), [])
-    copies.add(1, 3, (NEW, 1), part({1: 2}), [])
-    copies.add(1, 4, (NEW, 0), part({1: 1}), [])
-    assert counts(copies.take(1, 3, (NEW, 0))) == {1: 2}
-    assert copies.take(1, 4, (NEW, 1)) is None
+@pytest.mark.parametrize(
+    ("come", "late", "why"),
+    [
+        ([], (NEW, 4), "part 4 of the copy of unit 3 came after part -1"),
+        ([NEW], (NEW, 2), "part 2 of the copy of unit 3 came after part 0"),
+        ([NEW], (NEW, 3), "part 3 of the copy of unit 3 came after part 0"),
+        ([OLD, NEW], (OLD, 1), "part 1 of the copy of unit 3 came after part 0 of another one"),
+    ],
+)
+def test_a_part_that_does_not_follow_is_refused_and_changes_nothing(copies, come, late, why):
+    """Its sender took the copy for lost and has begun anew, or belongs to a batch that is over."""
+    for epoch in come:
+        copies.add(1, 3, (epoch, 0), part({1: 9, 2: 9}), [])
+    with pytest.raises(KeyshiftError, match=why):
+        copies.add(1, 3, late, part({1: 2}), [2])
+    if come:
+        assert counts(copies.take(1, 3, (NEW, 0))) == {1: 9, 2: 9}
 
 
 def test_a_copy_is_taken_once_and_by_the_slot_it_is_for(copies):
