@@ -56,9 +56,8 @@ class StateClients:
         self._streams: set[Stream] = set()
         self._questions: dict[str, Stream] = {}  # a call of its own for each request would cost four times as much
         self._numbers = itertools.count(1)  # of requests for keys
-        self._begun: dict[
-            tuple[str, int], messages.Begun
-        ] = {}  # address, slot -> what has come of units that are pulled
+        # By address and slot: what has come of units that are pulled.
+        self._begun: dict[tuple[str, int], messages.Begun] = {}
         self.moved_at = 0.0  # when the other side of any stream was heard last; by the monotonic clock
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -78,16 +77,12 @@ class StateClients:
             if self._closed.is_set():
                 raise ServiceUnavailable(f"{address} is not called any more")
             if address not in self._clients:
-                self._clients[address] = self._connected(address)
+                scheme, proof = "grpc", {}
+                if self._certificate is not None:
+                    scheme = "grpc+tls"
+                    proof = {"tls_root_certs": self._certificate.chain, "override_hostname": self._certificate.NAME}
+                self._clients[address] = flight.FlightClient(f"{scheme}://{address}", **proof)
             return self._clients[address]
-
-    def _connected(self, address: str) -> flight.FlightClient:
-        certificate = self._certificate
-        if certificate is None:
-            return flight.FlightClient(f"grpc://{address}")
-        return flight.FlightClient(
-            f"grpc+tls://{address}", tls_root_certs=certificate.chain, override_hostname=certificate.NAME
-        )
 
     def _open(self, address: str, request: dict[str, Any]) -> Stream:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(request).encode())

@@ -24,20 +24,17 @@ from keyshift.worker.state.replicator import Replicator
 class SlotEffects:
     """With a courier for each kind of thing that leaves. ``promise(results)``: see ``SlotOutput.promise``."""
 
-    def __init__(
-        self, shared: Shared, addresses: Addresses, snapshots: SlotSnapshots, promise: Callable[[Results], int]
-    ) -> None:
+    def __init__(self, shared: Shared, snapshots: SlotSnapshots, promise: Callable[[Results], int]) -> None:
         self._shared, self._snapshots, self._promise = shared, snapshots, promise
-        core, host, clients, turn = shared.core, shared.host, shared.clients, self.turn
-        failed = shared.background.failed
+        core, clients, failed = shared.core, shared.clients, shared.background.failed
+        addresses = Addresses(shared.coordination, shared.config.deadline_s)
         self._aligned_us: dict[int, int] = {}
         self._outgoing: dict[int, tuple[int, int, int]] = {}  # unit -> bytes, aligned_us, sent_us
         self.incoming: dict[int, tuple[int, int]] = {}  # unit -> received_us, installed_us
-        self.couriers = KeyCouriers(clients, core.keys, turn, failed)
-        at = host.server.address
-        self.departures = Departures(shared.slot, at, clients, addresses, turn, self._sent, failed)
+        self.couriers = KeyCouriers(clients, core.keys, self.turn, failed)
+        self.departures = Departures(shared, addresses, self.turn, self._sent)
         self.replicator = Replicator(
-            host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
+            shared.host.state_schema, clients, core.states, shared.lock, addresses.of, self._acknowledge_copies, failed
         )
 
     def close(self) -> None:

@@ -110,9 +110,8 @@ class SlotHost:
         self._open_store = partial(config.open_store, schema=operator.state_schema)
         self._stores: dict[int, Store] = {}
         self.copies = Copies(lambda slot, unit: self.store(slot).unit(unit))
-        self.snapshots: dict[
-            int, tuple[Snapshots, dict[int, list[Location]]]
-        ] = {}  # slot -> what of its state was written down, and where
+        # By slot: what of its state was written down, and where.
+        self.snapshots: dict[int, tuple[Snapshots, dict[int, list[Location]]]] = {}
         self.warm = False  # whether what is slow the first time was done
         self.tenants: dict[int, Tenant] = {}
         self._lock = threading.Lock()  # of what is lent

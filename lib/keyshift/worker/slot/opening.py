@@ -24,7 +24,6 @@ from keyshift.worker.slot.measures import Measures
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.slot.snapshots import SlotSnapshots
 from keyshift.worker.slot.task import SlotTask
-from keyshift.worker.state.addresses import Addresses
 from keyshift.worker.state.arrivals import Arrivals
 
 
@@ -77,7 +76,7 @@ def make_slot(config: JobConfig, slot: int) -> SlotTask:
     savepoints = partial(SavepointStore, config.endpoints, config.job)
     snapshots = SlotSnapshots(shared, savepoints, places)
     output = make_output(config, slot)
-    effects = SlotEffects(shared, Addresses(coordination, config.deadline_s), snapshots, output.promise)
+    effects = SlotEffects(shared, snapshots, output.promise)
     arrivals = Arrivals(shared, effects.turn, effects.incoming)
     if found.fetch is not None:
         shared.background.put(partial(found.fetch, arrivals))

@@ -9,9 +9,9 @@ from functools import partial
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Mode, Step
 from keyshift.protocol.slot import Open, Request
-from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Acknowledged, Parcel
 from keyshift.worker.slot.cores import ArrowCore
+from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.addresses import Addresses
 from keyshift.worker.state.outbox import Courier, Outbox
 
@@ -20,20 +20,12 @@ Turn = Callable[[], AbstractContextManager[ArrowCore]]  # the core, for a moment
 
 
 class Departures:
-    """Of ``slot``, which is ``at`` an address. ``sent(unit, size)``: some state of this unit is on its way."""
+    """``sent(unit, size)``: some state of this unit is on its way."""
 
-    def __init__(
-        self,
-        slot: int,
-        at: str,
-        clients: StateClients,
-        addresses: Addresses,
-        turn: Turn,
-        sent: Callable[[int, int], None],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._slot, self._at, self._clients, self._addresses = slot, at, clients, addresses
-        self._turn, self._sent, self._failed = turn, sent, failed
+    def __init__(self, shared: Shared, addresses: Addresses, turn: Turn, sent: Callable[[int, int], None]) -> None:
+        self._slot, self._clients, self._failed = shared.slot, shared.clients, shared.background.failed
+        self._at, self._addresses = shared.host.server.address, addresses
+        self._turn, self._sent = turn, sent
         self._outboxes: dict[int, Outbox] = {}
         self._messengers: dict[int, Courier[Message]] = {}
         self._greeted: set[str] = set()  # addresses

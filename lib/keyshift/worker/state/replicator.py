@@ -7,7 +7,7 @@ if anything in it has changed).
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from keyshift.clock import now_us
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
-from keyshift.wire.nodes import CopiesClose
+from keyshift.wire.nodes import CopiesClose, CopiesWanted
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 
@@ -29,14 +29,6 @@ class _Copy:
     epoch: int = 0  # of this beginning: a part of an earlier one, also of a batch before, may still be on its way
     number: int = -1  # of the last part that is there
     pending: set[int] = field(default_factory=set)  # keys of the part that is on its way, perhaps
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    id: str
-    every_s: float
-    lag_keys: int
-    whole: bool
 
 
 class Replicator:
@@ -59,22 +51,23 @@ class Replicator:
         self._address_of, self._acknowledge, self._failed = address_of, acknowledge, failed
         self._copies: dict[int, _Copy] = {}
         self._useless: list[tuple[int, int]] = []  # holders, and units of which they need no copy any more
-        self._order: _Order | None = None
+        self._order: CopiesWanted | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._bytes = 0
 
-    def start(self, name: str, units: Sequence[tuple[int, int]], every_s: float, lag_keys: int, whole: bool) -> None:
-        """The order ``name``: keep a copy of each unit at its holder from now on; under the slot's lock.
-
-        It is close when a round over all of them had at most ``lag_keys`` changed keys; ``every_s`` between rounds.
-        """
-        if self._closed.is_set() or (self._order is not None and self._order.id == name):
+    def start(self, order: CopiesWanted, slot: int) -> None:
+        """Keep a copy of each unit of ``slot`` at its holder from now on; under the slot's lock."""
+        if self._closed.is_set() or (self._order is not None and self._order.id == order.id):
             return
-        self._order = _Order(name, every_s, lag_keys, whole)
+        self._order = order
         before = {(copy.holder, unit) for unit, copy in self._copies.items()}
         own = self._states  # no copies of what others reach anyway
-        self._copies = {unit: _Copy(holder) for unit, holder in units if unit in own and not own[unit].shared}
+        self._copies = {
+            unit: _Copy(holder)
+            for unit, owner, holder in order.copies
+            if owner == slot and unit in own and not own[unit].shared
+        }
         self._useless += sorted(before - {(copy.holder, unit) for unit, copy in self._copies.items()})
         for unit in self._copies:
             self._states[unit].track(COPIES)

@@ -12,13 +12,20 @@ from small_slots import until
 from keyshift.model.errors import KeyshiftError, ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
+from keyshift.wire.nodes import CopiesWanted
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import Parcel
 from keyshift.worker.slot.host import Copies, SlotHost
 from keyshift.worker.state.replicator import COPIES, Replicator
 
-HOLDER = 1
+OWNER, HOLDER = 0, 1
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
+
+
+def wanted(request, units, every_s, lag_keys=0, whole=False):
+    """The order; units of another slot are in it, too."""
+    copies = [(unit, OWNER, holder) for unit, holder in units] + [(9, HOLDER, OWNER)]
+    return CopiesWanted(request, tuple(copies), every_s, lag_keys, whole)
 
 
 class Slot:
@@ -56,7 +63,7 @@ class Slot:
 
     def start(self, request="one", lag_keys=0, whole=False, units=((3, HOLDER), (4, HOLDER))):
         with self.lock:
-            self.replicator.start(request, list(units), 0.01, lag_keys, whole)
+            self.replicator.start(wanted(request, units, 0.01, lag_keys, whole), OWNER)
 
     def put(self, content, unit=3):
         with self.lock:
@@ -294,7 +301,7 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     states, lock = {4: slot.states[4]}, threading.Lock()
     following = slot.made(served[1], states, lock)
     with lock:
-        following.start("two", [(4, HOLDER)], 60, 0, False)
+        following.start(wanted("two", [(4, HOLDER)], every_s=60), OWNER)
     until(lambda: len(slot.acknowledged) == 2)
     with lock:
         states[4].values[7] = (7, b"payload")
