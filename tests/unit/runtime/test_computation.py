@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from small_job import CONFIG
 
-from keyshift.model.keys import Move, SlotId, Step, UnitId
 from keyshift.protocol.slot import SlotMachine
 from keyshift.runtime import computation as module
 from keyshift.runtime.arrow import ArrowOperator
@@ -203,27 +202,6 @@ def test_a_timer_that_an_event_puts_off_fires_at_its_new_time(slot):
     assert slot.timers_due(0) == [], "as the first event set it"
     slot.now_ms += 30
     assert [(row["kind"], row["start"]) for row in slot.timers_due(0)] == [(IDLE, 1030 * MS)]
-
-
-def test_timers_of_a_unit_that_leaves_wait_until_it_is_here_again(slot):
-    unit, other = 0, 1
-    keys = {int(WINDOWS.units[key]): key for key in range(8)}
-    slot.process(1000, (keys[unit], 1000), (keys[other], 1000))
-    slot.machine.prepare(2, Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)))
-    slot.machine.barrier(0, 2)
-    assert [row["key"] for row in slot.timers_due(1030)] == [keys[other]], "older records of router 1 are to come"
-    slot.machine.barrier(1, 2)
-    state = slot.states.pop(unit)
-    slot.computation.left(unit)
-    assert slot.timers_due(1040) == []
-    slot.machine.acknowledged(unit)
-    slot.machine.prepare(3, Step((Move(UnitId(unit), SlotId(1), SlotId(0)),)))
-    slot.machine.barrier(0, 3)
-    slot.machine.barrier(1, 3)
-    slot.machine.arrived(unit)
-    slot.states[unit] = state
-    slot.computation.came(unit)
-    assert [(row["key"], row["version"]) for row in slot.timers_due(1040)] == [(keys[unit], 3)]
 
 
 def test_a_timer_that_is_due_for_the_unit_but_not_yet_for_its_slot_fires(slot):

@@ -140,12 +140,6 @@ def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, serve
     assert 200 < sizes[3] < 400, "two of twenty keys"
 
 
-def test_a_unit_that_is_refused_is_told_from_one_that_is_installed(holder, server, clients):
-    holder.refuses = {3}
-    acknowledged, _ = push(clients, server, Parcel(3, state=state(1)), Parcel(4, state=state(2)))
-    assert acknowledged == {3: False, 4: True}
-
-
 def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, server, clients):
     """So that what somebody waits for can still be put first: the parcels are a queue, not a list."""
     first_is_there, done = threading.Event(), []

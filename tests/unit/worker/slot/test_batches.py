@@ -70,28 +70,6 @@ def test_the_next_holder_goes_on_where_the_last_one_stopped(make, following):
     until(lambda: task.shared.host is first or not first.left[0])
 
 
-def test_state_whose_stream_breaks_is_still_there_and_comes_again(make, monkeypatch):
-    """The last holder had sent all of it; how much of that has arrived it cannot know."""
-    broken = []
-
-    class Breaking(StateClients):
-        def pull(self, address, slot, units, arrived):
-            if len(broken) < 2:
-                broken.append(units)
-                super().pull(address, slot, units, lambda parcels: None)
-                raise ServiceUnavailable("the stream broke")
-            super().pull(address, slot, units, arrived)
-
-    monkeypatch.setattr(opening, "StateClients", Breaking)
-    job = make(**ONE_SLOT)
-    task = job.begun(keys=KEYS)
-    job.end(task)
-    task = job.begun()
-    results = job.data(task, KEYS) + job.end(task)
-    assert len(broken) == 2
-    assert [row["count"] for row in results] == [2] * 8
-
-
 def test_a_process_that_is_gone_with_the_state_ends_the_query(make):
     job = make(**ONE_SLOT, deadline_s=0.2)
     gone = job.process()
