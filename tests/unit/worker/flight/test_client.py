@@ -48,22 +48,6 @@ def test_what_is_said_of_a_unit_arrives_with_it(holder, server, clients):
     assert content(partial.batches) == {}, "its keys stay"
 
 
-def test_timers_travel_with_their_unit_even_if_its_keys_do_not(holder, server, clients):
-    whole, lazy = state(*range(20)), state(1)
-    whole.timers.set(EVENT, 50, 3)
-    whole.timers.reach(40, 7)
-    lazy.timers.set(EVENT, 60, 1)
-    push(clients, server, Parcel(3, state=whole), Parcel(4, partial=True, state=lazy), Parcel(5, state=state()))
-    there = []
-    for _, parcel in holder.parcels:
-        made = state()
-        made.timers.install(parcel.timers)
-        there.append(made.timers)
-    assert there[0].due(EVENT, 100) == [(50, 3)] and (there[0].watermark, there[0].clock) == (40, 7)
-    assert there[1].due(EVENT, 100) == [(60, 1)]
-    assert len(there[2]) == 0
-
-
 def test_connections_that_are_cut_break_what_is_under_way_and_the_next_call_connects_anew(holder, server, clients):
     push(clients, server, Parcel(3, state=state(1)))
     acknowledged = []
@@ -86,14 +70,14 @@ def pushed_again(clients, server):
         return False
 
 
-def test_small_units_travel_together_and_are_told_apart(holder, server, roomy):
+def test_small_units_travel_together_with_their_timers_even_if_their_keys_stay(holder, server, roomy):
     states = [state(*range(unit)) for unit in range(12)]
     for unit in range(0, 12, 2):
         states[unit].timers.set(EVENT, 100 + unit, unit)
-        states[unit].timers.reach(10 + unit)
+        states[unit].timers.reach(10 + unit, 7)
     holder.refuses = {7}
     answers, order, sizes = [], [], []
-    parcels = [Parcel(20 + unit, 3, 1, partial=unit == 5, state=each) for unit, each in enumerate(states)]
+    parcels = [Parcel(20 + unit, 3, 1, partial=unit == 4, state=each) for unit, each in enumerate(states)]
     roomy.push(
         server.address,
         2,
@@ -105,14 +89,14 @@ def test_small_units_travel_together_and_are_told_apart(holder, server, roomy):
     assert holder.together == [list(range(20, 32))], "in one call"
     assert answers == [[[unit, unit != 7] for unit in range(20, 32)]], "and acknowledged in one"
     assert order == list(range(20, 32))
-    assert sizes[0] == sizes[5] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
+    assert sizes[0] == sizes[4] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
     for unit, (_, parcel) in enumerate(holder.parcels):
-        expected = range(unit) if unit != 5 else ()
+        expected = range(unit) if unit != 4 else ()
         assert content(parcel.batches) == {key: value(key) for key in expected}
-        assert (parcel.unit, parcel.version, parcel.hop, parcel.partial) == (20 + unit, 3, 1, unit == 5)
+        assert (parcel.unit, parcel.version, parcel.hop, parcel.partial) == (20 + unit, 3, 1, unit == 4)
         there = state()
         there.timers.install(parcel.timers)
-        assert there.timers.watermark == (0 if unit % 2 else 10 + unit)
+        assert (there.timers.watermark, there.timers.clock) == ((0, 0) if unit % 2 else (10 + unit, 7))
         assert there.timers.due(EVENT, 200) == ([] if unit % 2 else [(100 + unit, unit)])
 
 

@@ -10,20 +10,12 @@ from keyshift.state import rows
 from keyshift.worker.flight.messages import Parcel
 
 
-def test_a_unit_that_takes_longer_than_the_deadline_arrives(holder, server, hasty):
-    acknowledged, _ = push(hasty, server, Parcel(3, state=Slow(state(*range(20)), 0.1)))
-    assert acknowledged == {3: True}
-    assert content(holder.parcels[0][1].batches) == {key: value(key) for key in range(20)}
-
-
-def test_a_unit_that_takes_longer_than_the_deadline_can_be_pulled(holder, server, hasty):
+def test_units_that_take_longer_than_the_deadline_arrive(holder, server, hasty):
+    whole, pulled = {key: value(key) for key in range(20)}, []
+    assert push(hasty, server, Parcel(3, state=Slow(state(*range(20)), 0.1)))[0] == {3: True}
     holder.left[1, 7] = Slow(state(*range(20)), 0.1)
-    got = []
-    hasty.pull(server.address, 1, [7], got.extend)
-    assert [content(parcel.batches) for parcel in got] == [{key: value(key) for key in range(20)}]
-
-
-def test_the_rest_of_units_may_take_longer_than_the_deadline(holder, server, hasty):
+    hasty.pull(server.address, 1, [7], pulled.extend)
+    assert [content(parcel.batches) for parcel in (holder.parcels[0][1], *pulled)] == [whole, whole]
     plain = holder.rest
     holder.rest = lambda *arguments: (time.sleep(0.1) or batch for batch in plain(*arguments))
     got = rest(hasty, server, ((4, 9), None), ((5, 9), None))

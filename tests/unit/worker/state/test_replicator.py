@@ -238,35 +238,6 @@ def test_a_copy_that_was_lost_is_made_anew(copied):
     assert copied.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7}
 
 
-def test_a_copy_under_load_arrives_as_the_unit_was(slot):
-    """Whatever part is under way when it leaves."""
-    done = threading.Event()
-
-    def load():
-        number = 0
-        while not done.is_set():
-            number += 1
-            with slot.lock:
-                unit = slot.states.get(3)
-                if unit is not None:
-                    unit.values[number % 700] = (number, b"payload")
-                    unit.delete((number * 7) % 700)
-            time.sleep(0.0005)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    slot.start(lag_keys=10**6)
-    until(lambda: len([part for part in slot.parts if part[0] == 3]) > 4)
-    with slot.lock:
-        unit = slot.states.pop(3)
-        expected = counts(unit)
-        parcel = slot.replicator.shrink(Parcel(3, state=unit), HOLDER)
-    done.set()
-    thread.join()
-    assert parcel.delta_of is not None
-    assert slot.arrives(parcel) == expected
-
-
 # -- the end of a batch ------------------------------------------------------------------------------------------------
 
 
