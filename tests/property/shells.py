@@ -454,7 +454,7 @@ class SlotShell:
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
-    def parcel(self, leave: Leave) -> State:
+    def shipment(self, leave: Leave) -> State:
         """What leaves of a unit; its keys stay here if that is how the step moves it."""
         state: Any = leave.state
         if leave.keys_stay:
@@ -472,7 +472,7 @@ class SlotShell:
             sim.log("slot", self.slot, effect)
             match effect:
                 case Leave(slot.Send(unit, destination, _, routers) as send):
-                    state = self.sending[unit] = self.parcel(effect)
+                    state = self.sending[unit] = self.shipment(effect)
                     sim.deliver(sim.slots[destination].pushed, send, state, self, effect.keys_stay)
                     sim.seen["empty unit sent"] += not state.values
                     sim.seen["timers sent"] += len(state.timers)

@@ -19,7 +19,7 @@ from keyshift.runtime.key_access import Stay, Written
 from keyshift.state import rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import Acknowledged, CopyPart, KeysOf, Parcel
+from keyshift.worker.flight.messages import Acknowledged, CopyPart, KeysOf, Shipment
 from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
 
 
@@ -114,25 +114,25 @@ class StateClients:
         address: str,
         slot: int,
         home: str,
-        parcels: Iterable[Parcel],
-        sent: Callable[[Parcel, int], None],
+        shipments: Iterable[Shipment],
+        sent: Callable[[Shipment, int], None],
         acknowledged: Callable[[Acknowledged], None],
     ) -> None:
-        """Send units to ``slot`` at ``address``: calls ``sent(parcel, bytes)`` before the last of each is written and
+        """Send units to ``slot`` at ``address``: calls ``sent(shipment, bytes)`` before the last of each is written and
         ``acknowledged`` as they are installed there (or refused, if it was a delta over nothing).
         """
 
-        def fragments(parcel: Parcel) -> Iterator[messages.Fragment]:
-            assert parcel.state is not None
-            values, deleted = parcel.values(self._schema, self._chunk_bytes)
-            about, size = parcel.about(home) | {"deleted": deleted}, 0
-            for fragment in messages.fragments(about, values, self._schema, parcel.state.timers.export()):
+        def fragments(shipment: Shipment) -> Iterator[messages.Fragment]:
+            assert shipment.state is not None
+            values, deleted = shipment.values(self._schema, self._chunk_bytes)
+            about, size = shipment.about(home) | {"deleted": deleted}, 0
+            for fragment in messages.fragments(about, values, self._schema, shipment.state.timers.export()):
                 size += fragment.nbytes
                 if fragment.last:
-                    sent(parcel, size)  # now: the acknowledgement may be very quick
+                    sent(shipment, size)  # now: the acknowledgement may be very quick
                 yield fragment
 
-        self._put(address, {"kind": "units", "slot": slot}, map(fragments, parcels), acknowledged)
+        self._put(address, {"kind": "units", "slot": slot}, map(fragments, shipments), acknowledged)
 
     def copy(
         self, address: str, slot: int, unit: int, part: CopyPart, batches: list[pa.RecordBatch], deleted: list[int]
@@ -194,13 +194,13 @@ class StateClients:
         if not went:
             raise ServiceUnavailable(f"{address} takes no more")
 
-    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Parcel]], object]) -> None:
+    def pull(self, address: str, slot: int, units: list[int], arrived: Callable[[list[Shipment]], object]) -> None:
         """Fetch units that ``slot`` left at ``address``. They are left there no more when all have come."""
         begun = self._begun.setdefault((address, slot), {})
         wanted = [(unit, len(begun[unit][1]) if unit in begun else 0) for unit in units]
         for some in messages.units(self._get(address, {"kind": "sealed", "slot": slot, "units": wanted}), begun):
             if some:
-                arrived([Parcel(batches=batches, timers=timers, **about) for about, batches, timers in some])
+                arrived([Shipment(batches=batches, timers=timers, **about) for about, batches, timers in some])
 
     def keys(
         self, address: str, stays: Sequence[KeysOf], moved: Sequence[KeysOf] = (), written: Sequence[Written] = ()

@@ -20,7 +20,7 @@ _LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Shipment:
     """One unit on its way, or what changed in it since its copy was brought up to ``delta_of``.
 
     ``routers``: whose records a lent unit may meet (None: it comes for good). ``partial``: its keys stay at ``home``.
@@ -69,7 +69,7 @@ class Parcel:
         return [rows.pack(schema, found)], sorted(self.changed - {key for key, _ in found})
 
     @classmethod
-    def arrived(cls, about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Parcel":
+    def arrived(cls, about: dict[str, Any], batches: list[pa.RecordBatch], timers: pa.RecordBatch | None) -> "Shipment":
         """A unit that has arrived: the inverse of ``about`` and ``values``."""
         about["routers"] = None if about["routers"] is None else frozenset(about["routers"])
         about["deleted"] = tuple(about["deleted"])

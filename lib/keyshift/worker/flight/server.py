@@ -13,7 +13,7 @@ from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import CopyPart, Parcel
+from keyshift.worker.flight.messages import CopyPart, Shipment
 
 
 class Holder(Protocol):
@@ -21,7 +21,7 @@ class Holder(Protocol):
 
     state_schema: pa.Schema  # with the key
 
-    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
+    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
         """The whole of these units has come for ``slot``. False for a delta over a copy that is not here."""
 
     def sealed(self, slot: int, unit: int) -> UnitState:
@@ -103,7 +103,7 @@ class StateServer(flight.FlightServerBase):
             taken = [True] * len(units)
             match request["kind"]:
                 case "units" if units:
-                    taken = self._holder.receive(slot, [Parcel.arrived(*unit) for unit in units])
+                    taken = self._holder.receive(slot, [Shipment.arrived(*unit) for unit in units])
                 case "copies":
                     for about, batches, _ in units:
                         self._holder.copy(slot, about["unit"], about["part"], batches, about["deleted"])

@@ -14,7 +14,7 @@ from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 from keyshift.wire.config import JobConfig
 from keyshift.wire.nodes import Location
-from keyshift.worker.flight.messages import CopyPart, Parcel
+from keyshift.worker.flight.messages import CopyPart, Shipment
 from keyshift.worker.flight.server import StateServer
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -27,7 +27,7 @@ class Tenant(Protocol):
     def slot(self) -> int:
         """Its number."""
 
-    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
         """See ``flight.server.Holder.receive``."""
 
     def message(self, body: dict[str, Any]) -> None:
@@ -44,9 +44,9 @@ class EndedSlot:
     def __init__(self, slot: int, version: int) -> None:
         self.slot, self._version = slot, version
 
-    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
-        self._refuse_newer(parcel.version for parcel in parcels)
-        return [True] * len(parcels)
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
+        self._refuse_newer(shipment.version for shipment in shipments)
+        return [True] * len(shipments)
 
     def message(self, body: dict[str, Any]) -> None:  # noqa: D102
         self._refuse_newer(version for _, version, *_ in [*body["wanted"], *body["opened"]])
@@ -148,8 +148,8 @@ class SlotHost:
         with self._lock:
             return sorted({unit for unit, _ in self.lent})
 
-    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:  # noqa: D102
-        return self._tenant(slot).parcels_arrived(parcels)
+    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:  # noqa: D102
+        return self._tenant(slot).shipments_arrived(shipments)
 
     def sealed(self, slot: int, unit: int) -> UnitState:  # noqa: D102
         return self.left[slot][unit]

@@ -21,7 +21,7 @@ from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.spark_rows import MARKER
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.effects import SlotEffects
@@ -187,9 +187,9 @@ class SlotTask:
             for opened in body["opened"]:
                 core.opened(*opened)
 
-    def parcels_arrived(self, parcels: list[Parcel]) -> list[bool]:
+    def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
         """From Flight's thread; see ``Arrivals.take``."""
-        return self.arrivals.take(parcels)
+        return self.arrivals.take(shipments)
 
     def _go_on(self) -> None:
         """Without rows, too: they may wait, in a router that another slot has stopped, for what this one has to do."""

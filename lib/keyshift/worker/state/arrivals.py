@@ -10,7 +10,7 @@ from keyshift.model.records import UnitCame
 from keyshift.state import UnitState
 from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Location, Restored, Unreadable
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.slot.shared import Shared, slice_of_time
 from keyshift.worker.state.departures import Turn
 from keyshift.worker.state.outbox import again
@@ -26,52 +26,52 @@ class Arrivals:
         self._shared, self._turn, self._times = shared, turn, times
         self._here: list[int] = []  # units that were fetched
 
-    def take(self, parcels: list[Parcel]) -> list[bool]:
+    def take(self, shipments: list[Shipment]) -> list[bool]:
         """Builds the states, then hands them to the core.
 
         False for a delta over a copy that is not here. What is not awaited (any more) came twice.
         """
         received = now_us()
         with self._shared.lock:
-            awaited = [parcel for parcel in parcels if self._awaits(parcel)]
-        states = {parcel.unit: self._built(parcel) for parcel in awaited}
+            awaited = [shipment for shipment in shipments if self._awaits(shipment)]
+        states = {shipment.unit: self._built(shipment) for shipment in awaited}
         try:
             with self._turn() as core:
-                for parcel in awaited:
-                    self._shared.faults.reached("install", parcel.version)
-                    if (state := states[parcel.unit]) is not None and self._awaits(parcel):
-                        home = parcel.home if parcel.partial else None
-                        about = parcel.unit, parcel.version, parcel.hop, parcel.routers
-                        core.arrived(*about, state, home, parcel.routed)
-                        self._times[parcel.unit] = received, now_us()
-                for parcel in awaited:
-                    self._shared.faults.reached("drain", parcel.version)
+                for shipment in awaited:
+                    self._shared.faults.reached("install", shipment.version)
+                    if (state := states[shipment.unit]) is not None and self._awaits(shipment):
+                        home = shipment.home if shipment.partial else None
+                        about = shipment.unit, shipment.version, shipment.hop, shipment.routers
+                        core.arrived(*about, state, home, shipment.routed)
+                        self._times[shipment.unit] = received, now_us()
+                for shipment in awaited:
+                    self._shared.faults.reached("drain", shipment.version)
                 core.drain(now_us(), slice_of_time())  # now: the step that ends with it does not wait for a row
         except BaseException as error:
             self._shared.background.failed(error)  # what has arrived would not be taken again
             raise
-        return [states.get(parcel.unit, True) is not None for parcel in parcels]
+        return [states.get(shipment.unit, True) is not None for shipment in shipments]
 
-    def _awaits(self, parcel: Parcel) -> bool:
-        return self._shared.core.machine.awaits(parcel.unit, parcel.version, parcel.hop)
+    def _awaits(self, shipment: Shipment) -> bool:
+        return self._shared.core.machine.awaits(shipment.unit, shipment.version, shipment.hop)
 
-    def _built(self, parcel: Parcel) -> UnitState | None:
+    def _built(self, shipment: Shipment) -> UnitState | None:
         """What has come, on top of the copy here if it is a delta; None if there is no such copy."""
         state: UnitState | None
-        if parcel.reference:
-            state = self._shared.store.adopt(parcel.unit, parcel.reference)
-        elif parcel.delta_of is None:
-            state = self._shared.store.unit(parcel.unit)
+        if shipment.reference:
+            state = self._shared.store.adopt(shipment.unit, shipment.reference)
+        elif shipment.delta_of is None:
+            state = self._shared.store.unit(shipment.unit)
         else:
-            state = self._shared.host.copies.take(self._shared.slot, parcel.unit, parcel.delta_of)
+            state = self._shared.host.copies.take(self._shared.slot, shipment.unit, shipment.delta_of)
             if state is None:
                 return None
-        if not parcel.reference:
-            state.install(parcel.batches)
-        for key in parcel.deleted:
+        if not shipment.reference:
+            state.install(shipment.batches)
+        for key in shipment.deleted:
             state.delete(key)
-        if parcel.timers is not None:
-            state.timers.install(parcel.timers)
+        if shipment.timers is not None:
+            state.timers.install(shipment.timers)
         return state
 
     # -- units that the slot owns when it opens, and whose state is elsewhere ------------------------------------------
@@ -101,7 +101,7 @@ class Arrivals:
             places.update(places or store.places(savepoint, shared.config.stage))
             for unit in some:
                 batches, timers = store.read(*places[unit])
-                self._came([Parcel(unit, batches=batches, timers=timers)])
+                self._came([Shipment(unit, batches=batches, timers=timers)])
                 if time.monotonic() - said_at >= SAY_S:
                     said_at = time.monotonic()
                     shared.coordination.publish(RESTORING[shared.slot], len(self._here))
@@ -136,6 +136,6 @@ class Arrivals:
         while following() and not shared.closed.is_set():
             again(name, shared.closed, some, shared.config.deadline_s)
 
-    def _came(self, parcels: list[Parcel]) -> None:
-        self.take(parcels)
-        self._here += (parcel.unit for parcel in parcels)
+    def _came(self, shipments: list[Shipment]) -> None:
+        self.take(shipments)
+        self._here += (shipment.unit for shipment in shipments)

@@ -9,7 +9,7 @@ from functools import partial
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Mode, Step
 from keyshift.protocol.slot import Open, Request
-from keyshift.worker.flight.messages import Acknowledged, Parcel
+from keyshift.worker.flight.messages import Acknowledged, Shipment
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.addresses import Addresses
@@ -39,12 +39,12 @@ class Departures:
                     self._clients.tell(address, "drop", {"stays": []})
                     self._greeted.add(address)
 
-    def send(self, destination: int, parcels: list[Parcel]) -> None:
+    def send(self, destination: int, shipments: list[Shipment]) -> None:
         """Send these units."""
         if destination not in self._outboxes:
             name, push = f"slot {self._slot} to {destination}", partial(self._push, destination)
             self._outboxes[destination] = Outbox(name, push, self._failed)
-        self._outboxes[destination].put(*parcels)
+        self._outboxes[destination].put(*shipments)
 
     def hurry(self, unit: int) -> None:
         """Send this unit before all others, if it still waits."""
@@ -67,23 +67,23 @@ class Departures:
 
     # -- couriers' threads --------------------------------------------------------------------------------------------
 
-    def _push(self, destination: int, parcels: Iterator[Parcel]) -> None:
+    def _push(self, destination: int, shipments: Iterator[Shipment]) -> None:
         outbox = self._outboxes[destination]
 
-        def sent(parcel: Parcel, size: int) -> None:
-            self._sent(parcel.unit, size)
+        def sent(shipment: Shipment, size: int) -> None:
+            self._sent(shipment.unit, size)
 
         def acknowledged(answers: Acknowledged) -> None:
             known = [(unit, taken, outbox.acknowledged(unit)) for unit, taken in answers]
-            refused = [parcel for _, taken, parcel in known if parcel is not None and not taken]
+            refused = [shipment for _, taken, shipment in known if shipment is not None and not taken]
             if refused:  # the copies they were to be added to are gone: the whole, then
-                outbox.put(*(replace(parcel, delta_of=None) for parcel in refused))
+                outbox.put(*(replace(shipment, delta_of=None) for shipment in refused))
             with self._turn() as core:
-                for unit, taken, parcel in known:
-                    if parcel is not None and taken:
+                for unit, taken, shipment in known:
+                    if shipment is not None and taken:
                         core.acknowledged(unit)
 
-        self._clients.push(self._addresses.of(destination), destination, self._at, parcels, sent, acknowledged)
+        self._clients.push(self._addresses.of(destination), destination, self._at, shipments, sent, acknowledged)
 
     def _deliver(self, slot: int, messages: list[Message]) -> None:
         wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, Request)]

@@ -18,7 +18,7 @@ from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 from keyshift.wire.nodes import CopiesClose, CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
 
@@ -75,18 +75,18 @@ class Replicator:
             self._thread = threading.Thread(target=self._work, name="keyshift-copies", daemon=True)
             self._thread.start()
 
-    def shrink(self, parcel: Parcel, destination: int) -> Parcel:
+    def shrink(self, shipment: Shipment, destination: int) -> Shipment:
         """The unit leaves: only what changed, if its copy is where it goes; under the slot's lock."""
-        copy = self._copies.pop(parcel.unit, None)
+        copy = self._copies.pop(shipment.unit, None)
         if copy is None:
-            return parcel
-        if copy.holder == destination and copy.number >= 0 and parcel.routers is None and not parcel.partial:
-            assert parcel.state is not None and self._order is not None
-            changed = parcel.state.changes(COPIES) | copy.pending
+            return shipment
+        if copy.holder == destination and copy.number >= 0 and shipment.routers is None and not shipment.partial:
+            assert shipment.state is not None and self._order is not None
+            changed = shipment.state.changes(COPIES) | copy.pending
             if not (changed and self._order.whole):
-                return replace(parcel, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
-        self._useless.append((copy.holder, parcel.unit))
-        return parcel
+                return replace(shipment, delta_of=(copy.epoch, copy.number), changed=frozenset(changed))
+        self._useless.append((copy.holder, shipment.unit))
+        return shipment
 
     def stop(self) -> None:
         """Look at no state from now on, it is to be another one's; under the slot's lock."""

@@ -13,35 +13,35 @@ from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.flight.server import StateServer
 
 # -- units -------------------------------------------------------------------------------------------------------------
 
 
 def test_pushed_units_arrive_whole_and_each_is_acknowledged(holder, server, clients):
-    parcels = [Parcel(3, 2, 1, state=state(*range(20))), Parcel(4, state=state()), Parcel(5, state=state(99))]
-    acknowledged, sizes = push(clients, server, *parcels)
+    shipments = [Shipment(3, 2, 1, state=state(*range(20))), Shipment(4, state=state()), Shipment(5, state=state(99))]
+    acknowledged, sizes = push(clients, server, *shipments)
     assert list(acknowledged.items()) == [(3, True), (4, True), (5, True)]
     assert sizes[3] > sizes[5] > sizes[4] == 0
-    assert [slot for slot, _ in holder.parcels] == [2, 2, 2]
-    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+    assert [slot for slot, _ in holder.shipments] == [2, 2, 2]
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
         {key: value(key) for key in range(20)},
         {},
         {99: value(99)},
     ]
-    assert len(holder.parcels[0][1].batches) > 5, "in parts of about the size that was asked for"
+    assert len(holder.shipments[0][1].batches) > 5, "in parts of about the size that was asked for"
 
 
 def test_what_is_said_of_a_unit_arrives_with_it(holder, server, clients):
     push(
         clients,
         server,
-        Parcel(3, 7, 2, routers=frozenset({0, 2}), state=state(1)),
-        Parcel(4, 7, 1, routers=frozenset(), state=state(1)),
-        Parcel(5, 8, 1, partial=True, state=state(1, 2)),
+        Shipment(3, 7, 2, routers=frozenset({0, 2}), state=state(1)),
+        Shipment(4, 7, 1, routers=frozenset(), state=state(1)),
+        Shipment(5, 8, 1, partial=True, state=state(1, 2)),
     )
-    lent, returned, partial = (parcel for _, parcel in holder.parcels)
+    lent, returned, partial = (shipment for _, shipment in holder.shipments)
     assert (lent.unit, lent.version, lent.hop, lent.routers, lent.partial) == (3, 7, 2, frozenset({0, 2}), False)
     assert returned.routers == frozenset(), "not the same as none"
     assert partial.partial and partial.home == "here:1" and partial.routers is None
@@ -49,23 +49,23 @@ def test_what_is_said_of_a_unit_arrives_with_it(holder, server, clients):
 
 
 def test_connections_that_are_cut_break_what_is_under_way_and_the_next_call_connects_anew(holder, server, clients):
-    push(clients, server, Parcel(3, state=state(1)))
+    push(clients, server, Shipment(3, state=state(1)))
     acknowledged = []
 
-    def cut(parcel, size):
+    def cut(shipment, size):
         clients.cut("127.0.0.1:1")
 
     with pytest.raises(ServiceUnavailable):
-        clients.push(server.address, 2, "here:1", [Parcel(4, state=state(*range(20)))], cut, acknowledged.append)
+        clients.push(server.address, 2, "here:1", [Shipment(4, state=state(*range(20)))], cut, acknowledged.append)
     assert not any(acknowledged)
     assert wait_until(lambda: pushed_again(clients, server), 60)
-    assert holder.parcels[-1][1].unit == 4
+    assert holder.shipments[-1][1].unit == 4
 
 
 def pushed_again(clients, server):
     """Whether it goes now: a client hears of its connection's end a moment later."""
     try:
-        return push(clients, server, Parcel(4, state=state(*range(20))))[0] == {4: True}
+        return push(clients, server, Shipment(4, state=state(*range(20))))[0] == {4: True}
     except ServiceUnavailable:
         return False
 
@@ -77,77 +77,77 @@ def test_small_units_travel_together_with_their_timers_even_if_their_keys_stay(h
         states[unit].timers.reach(10 + unit, 7)
     holder.refuses = {7}
     answers, order, sizes = [], [], []
-    parcels = [Parcel(20 + unit, 3, 1, partial=unit == 4, state=each) for unit, each in enumerate(states)]
+    shipments = [Shipment(20 + unit, 3, 1, partial=unit == 4, state=each) for unit, each in enumerate(states)]
     roomy.push(
         server.address,
         2,
         "here:1",
-        parcels,
-        lambda parcel, size: order.append(parcel.unit) or sizes.append(size),
+        shipments,
+        lambda shipment, size: order.append(shipment.unit) or sizes.append(size),
         answers.append,
     )
     assert holder.together == [list(range(20, 32))], "in one call"
     assert answers == [[[unit, unit != 7] for unit in range(20, 32)]], "and acknowledged in one"
     assert order == list(range(20, 32))
     assert sizes[0] == sizes[4] == 0 and sizes[6:] == sorted(sizes[6:]) and sizes[6] > 600
-    for unit, (_, parcel) in enumerate(holder.parcels):
+    for unit, (_, shipment) in enumerate(holder.shipments):
         expected = range(unit) if unit != 4 else ()
-        assert content(parcel.batches) == {key: value(key) for key in expected}
-        assert (parcel.unit, parcel.version, parcel.hop, parcel.partial) == (20 + unit, 3, 1, unit == 4)
+        assert content(shipment.batches) == {key: value(key) for key in expected}
+        assert (shipment.unit, shipment.version, shipment.hop, shipment.partial) == (20 + unit, 3, 1, unit == 4)
         there = state()
-        there.timers.install(parcel.timers)
+        there.timers.install(shipment.timers)
         assert (there.timers.watermark, there.timers.clock) == ((0, 0) if unit % 2 else (10 + unit, 7))
         assert there.timers.due(EVENT, 200) == ([] if unit % 2 else [(100 + unit, unit)])
 
 
 def test_units_that_have_arrived_together_leave_again_one_by_one(holder, server, roomy, clients):
-    push(roomy, server, *(Parcel(unit, state=state(unit, 50 + unit)) for unit in range(5)))
+    push(roomy, server, *(Shipment(unit, state=state(unit, 50 + unit)) for unit in range(5)))
     installed = []
-    for _, parcel in holder.parcels:
+    for _, shipment in holder.shipments:
         there = state()
-        there.install(parcel.batches)
+        there.install(shipment.batches)
         installed.append(there)
-    holder.parcels.clear()
-    push(clients, server, *(Parcel(unit, state=each) for unit, each in enumerate(installed)))
-    assert [content(parcel.batches) for _, parcel in holder.parcels] == [
+    holder.shipments.clear()
+    push(clients, server, *(Shipment(unit, state=each) for unit, each in enumerate(installed)))
+    assert [content(shipment.batches) for _, shipment in holder.shipments] == [
         {unit: value(unit), 50 + unit: value(50 + unit)} for unit in range(5)
     ]
 
 
 def test_a_delta_sends_the_changed_keys_and_names_the_deleted_ones(holder, server, clients):
     changed = frozenset({2, 3, 77})
-    acknowledged, sizes = push(clients, server, Parcel(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
+    acknowledged, sizes = push(clients, server, Shipment(3, delta_of=(88, 4), changed=changed, state=state(*range(20))))
     assert acknowledged == {3: True}
-    (_, parcel) = holder.parcels[0]
-    assert content(parcel.batches) == {2: value(2), 3: value(3)}
-    assert parcel.deleted == (77,) and parcel.delta_of == (88, 4)
+    (_, shipment) = holder.shipments[0]
+    assert content(shipment.batches) == {2: value(2), 3: value(3)}
+    assert shipment.deleted == (77,) and shipment.delta_of == (88, 4)
     assert 200 < sizes[3] < 400, "two of twenty keys"
 
 
 def test_units_are_taken_one_after_the_other_while_earlier_ones_arrive(holder, server, clients):
-    """So that what somebody waits for can still be put first: the parcels are a queue, not a list."""
+    """So that what somebody waits for can still be put first: the shipments are a queue, not a list."""
     first_is_there, done = threading.Event(), []
 
-    def receive(slot, parcels):
+    def receive(slot, shipments):
         first_is_there.set()
-        return [True] * len(parcels)
+        return [True] * len(shipments)
 
-    def parcels():
+    def shipments():
         for unit in range(50):
             if unit == 40:
                 assert first_is_there.wait(60)
-            yield Parcel(unit, state=state(*range(20)))
+            yield Shipment(unit, state=state(*range(20)))
 
     holder.receive = receive
-    clients.push(server.address, 2, "here:1", parcels(), lambda *_: None, done.extend)
+    clients.push(server.address, 2, "here:1", shipments(), lambda *_: None, done.extend)
     assert done == [[unit, True] for unit in range(50)]
 
 
 def test_pulled_units_stay_where_they_were_as_nobody_knows_yet_that_they_came(holder, server, clients):
     holder.left[1, 7].timers.set(EVENT, 50, 1)
     got = {}
-    clients.pull(server.address, 1, [7, 8], lambda some: got.update((parcel.unit, parcel) for parcel in some))
-    assert {unit: content(parcel.batches) for unit, parcel in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
+    clients.pull(server.address, 1, [7, 8], lambda some: got.update((shipment.unit, shipment) for shipment in some))
+    assert {unit: content(shipment.batches) for unit, shipment in got.items()} == {7: {1: value(1), 2: value(2)}, 8: {}}
     made = state()
     made.timers.install(got[7].timers)
     assert made.timers.due(EVENT, 50) == [(50, 1)]

@@ -9,7 +9,7 @@ from tenacity import stop_after_attempt
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import Location
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.state import arrivals, outbox
 from keyshift.worker.state.arrivals import Arrivals
 
@@ -29,7 +29,7 @@ class Predecessor:
         self.asked.append(units)
         whole = self.breaks.pop(0) if self.breaks else len(units)
         for unit in units[:whole]:
-            arrived([Parcel(unit)])
+            arrived([Shipment(unit)])
         if whole < len(units):
             raise ServiceUnavailable("the stream broke")
 
@@ -64,11 +64,11 @@ class Slot(Arrivals):
         self._shared.clients = before
         self.pull(self.units, "there")
 
-    def take(self, parcels):
-        for parcel in parcels:
-            self.got.append(parcel.unit)
-            self.wanted.remove(parcel.unit)
-        return [True] * len(parcels)
+    def take(self, shipments):
+        for shipment in shipments:
+            self.got.append(shipment.unit)
+            self.wanted.remove(shipment.unit)
+        return [True] * len(shipments)
 
 
 @pytest.fixture(autouse=True)

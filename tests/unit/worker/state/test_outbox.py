@@ -7,7 +7,7 @@ from small_job import DEADLINE_S
 from small_slots import until
 
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.state.outbox import Courier, Outbox, again
 
 
@@ -128,17 +128,17 @@ def test_what_is_tried_for_so_long_and_no_longer_fails_with_the_last_error():
 
 
 class Road:
-    """Where an outbox pushes to: parcels go one at a time, as the test lets them, and are acknowledged by it."""
+    """Where an outbox pushes to: shipments go one at a time, as the test lets them, and are acknowledged by it."""
 
     def __init__(self, door):
         self.door = door
         self.pushes = []  # units of each push, so far
         self.ended = 0
 
-    def push(self, parcels):
+    def push(self, shipments):
         self.pushes.append([])
-        for parcel in parcels:
-            self.pushes[-1].append(parcel.unit)
+        for shipment in shipments:
+            self.pushes[-1].append(shipment.unit)
             self.door.pass_through()
         self.ended += 1
 
@@ -162,7 +162,7 @@ def outbox(road, door, failures):
 
 def put(outbox, *units):
     for unit in units:
-        outbox.put(Parcel(unit))
+        outbox.put(Shipment(unit))
 
 
 def test_what_somebody_waits_for_leaves_next(outbox, road, door):
@@ -194,8 +194,8 @@ def test_each_unit_is_acknowledged_once(outbox, door):
     put(outbox, 1)
     assert outbox.acknowledged(2) is None
     door.let_through()
-    parcel = outbox.acknowledged(1)
-    assert parcel is not None and parcel.unit == 1
+    shipment = outbox.acknowledged(1)
+    assert shipment is not None and shipment.unit == 1
     assert outbox.acknowledged(1) is None, "it came twice, and the answer too"
 
 
@@ -226,15 +226,15 @@ def test_a_unit_that_is_put_again_is_sent_as_it_is_now(door, failures):
     """A delta that found no copy is put again as the whole."""
     sent = []
 
-    def push(parcels):
-        for parcel in parcels:
-            sent.append(parcel.delta_of)
-            outbox.acknowledged(parcel.unit)
-            if parcel.delta_of is not None:
-                outbox.put(Parcel(parcel.unit))
+    def push(shipments):
+        for shipment in shipments:
+            sent.append(shipment.delta_of)
+            outbox.acknowledged(shipment.unit)
+            if shipment.delta_of is not None:
+                outbox.put(Shipment(shipment.unit))
 
     outbox = Outbox("an outbox", push, failures.append)
-    outbox.put(Parcel(1, delta_of=(88, 4)))
+    outbox.put(Shipment(1, delta_of=(88, 4)))
     until(lambda: len(sent) == 2)
     outbox.close()
     assert sent == [(88, 4), None]

@@ -14,7 +14,7 @@ from keyshift.state import rows
 from keyshift.state.memory import MemoryState
 from keyshift.wire.nodes import CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Parcel
+from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
 from keyshift.worker.state.replicator import COPIES, Replicator
 
@@ -79,12 +79,16 @@ class Slot:
     def leave(self, destination=HOLDER, unit=3, **more):
         with self.lock:
             made = self.states.pop(unit)
-            return self.replicator.shrink(Parcel(unit, state=made, **more), destination)
+            return self.replicator.shrink(Shipment(unit, state=made, **more), destination)
 
-    def arrives(self, parcel, slot=HOLDER):
+    def arrives(self, shipment, slot=HOLDER):
         """The unit, as its destination builds it."""
-        made = self.host.copies.take(slot, parcel.unit, parcel.delta_of) if parcel.delta_of is not None else state({})
-        batches, deleted = parcel.values(SCHEMA, 1000)
+        made = (
+            self.host.copies.take(slot, shipment.unit, shipment.delta_of)
+            if shipment.delta_of is not None
+            else state({})
+        )
+        batches, deleted = shipment.values(SCHEMA, 1000)
         made.install(list(batches))
         for key in deleted:
             made.delete(key)
@@ -168,10 +172,10 @@ def test_a_unit_that_moves_to_its_copy_sends_what_changed_since(copied):
         state.delete(6)
         expected = counts(state)
         del copied.states[3]
-        parcel = copied.replicator.shrink(Parcel(3, 9, 1, state=state), HOLDER)
-    assert parcel.delta_of[1] == 0 and parcel.changed == {5, 6, 1000}
-    assert (parcel.unit, parcel.version, parcel.hop) == (3, 9, 1)
-    assert copied.arrives(parcel) == expected
+        shipment = copied.replicator.shrink(Shipment(3, 9, 1, state=state), HOLDER)
+    assert shipment.delta_of[1] == 0 and shipment.changed == {5, 6, 1000}
+    assert (shipment.unit, shipment.version, shipment.hop) == (3, 9, 1)
+    assert copied.arrives(shipment) == expected
 
 
 def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(copied):
@@ -182,20 +186,20 @@ def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(co
         copy = copied.replicator._copies[3]
     until(lambda: copy.pending == {5})
     copied.put({6: 8})
-    parcel = copied.leave()
-    assert parcel.changed == {5, 6}
+    shipment = copied.leave()
+    assert shipment.changed == {5, 6}
     copied.door.set()
     until(lambda: (3, 1, 1) in copied.parts)
-    assert copied.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
+    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
 
 
 @pytest.mark.parametrize(
     "leaves", [{"destination": HOLDER + 1}, {"routers": frozenset({0})}], ids=["elsewhere", "lent"]
 )
 def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole(copied, leaves):
-    parcel = copied.leave(**leaves)
-    assert parcel.delta_of is None
-    assert copied.arrives(parcel) == dict.fromkeys(range(600), 1)
+    shipment = copied.leave(**leaves)
+    assert shipment.delta_of is None
+    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1)
 
 
 def test_a_unit_without_a_copy_is_sent_whole(slot):
@@ -219,8 +223,8 @@ def test_if_so_wished_a_unit_that_has_changed_is_sent_whole(slot):
     with slot.lock:
         dirty, clean = slot.states.pop(3), slot.states.pop(4)
         dirty.values[5] = (7, b"payload")
-        assert slot.replicator.shrink(Parcel(3, state=dirty), HOLDER).delta_of is None
-        assert slot.replicator.shrink(Parcel(4, state=clean), HOLDER).delta_of[1] == 0
+        assert slot.replicator.shrink(Shipment(3, state=dirty), HOLDER).delta_of is None
+        assert slot.replicator.shrink(Shipment(4, state=clean), HOLDER).delta_of[1] == 0
 
 
 def test_a_unit_that_has_left_is_not_copied_any_more(copied):
@@ -234,8 +238,8 @@ def test_a_copy_that_was_lost_is_made_anew(copied):
     assert copied.host.copies.take(HOLDER, 3, copied.part()) is not None
     copied.put({5: 7})
     until(lambda: copied.parts.count((3, 0, 600)) == 2)
-    parcel = copied.leave()
-    assert copied.arrives(parcel) == dict.fromkeys(range(600), 1) | {5: 7}
+    shipment = copied.leave()
+    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {5: 7}
 
 
 # -- the end of a batch ------------------------------------------------------------------------------------------------
@@ -281,9 +285,9 @@ def test_a_replicator_that_is_closed_in_its_round_leaves_the_units_behind_to_who
     until(lambda: (3, 1, 1) in slot.parts)
     time.sleep(0.1)  # for what a thread of the batch before might do
     with lock:
-        parcel = following.shrink(Parcel(4, state=states.pop(4)), HOLDER)
+        shipment = following.shrink(Shipment(4, state=states.pop(4)), HOLDER)
     following.close()
-    assert slot.arrives(parcel) == {7: 7}
+    assert slot.arrives(shipment) == {7: 7}
 
 
 def test_a_closed_replicator_has_sent_its_last_and_looks_at_no_state(slot):
@@ -424,10 +428,12 @@ def test_copies_that_nobody_needs_are_dropped_and_no_others(copies):
 def test_the_host_takes_what_is_for_its_slots_and_names_those_that_are_elsewhere(served):
     host, _ = served
     got = []
-    host.tenants[1] = SimpleNamespace(parcels_arrived=lambda parcels: got.extend(parcels) or [True], message=got.append)
-    assert host.receive(1, [Parcel(3)]) == [True]
+    host.tenants[1] = SimpleNamespace(
+        shipments_arrived=lambda shipments: got.extend(shipments) or [True], message=got.append
+    )
+    assert host.receive(1, [Shipment(3)]) == [True]
     host.message("units", {"slot": 1, "wanted": [], "opened": []})
-    assert got == [Parcel(3), {"slot": 1, "wanted": [], "opened": []}]
+    assert got == [Shipment(3), {"slot": 1, "wanted": [], "opened": []}]
     with pytest.raises(KeyshiftError, match="slot 2 is not in this process"):
-        host.receive(2, [Parcel(3)])
+        host.receive(2, [Shipment(3)])
     del host.tenants[1]
