@@ -306,9 +306,9 @@ def lends_nothing(original: Original) -> Any:
 def drops_all_that_is_lent(original: Original) -> Any:
     """When one unit is asked for no more."""
 
-    def message(self: Any, kind: str, body: Any) -> None:
-        original(self, kind, body)
-        if kind == "drop":
+    def message(self: Any, message: Any) -> None:
+        original(self, message)
+        if isinstance(message, messages.KeysDropped):
             self.lent.clear()
 
     return message

@@ -10,7 +10,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import rows
 from keyshift.state.memory import MemoryState
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import KeysDropped, Shipment
 
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
 SCHEMA = pa.schema([pa.field("key", pa.int64()), *VALUE])
@@ -73,8 +73,8 @@ class Holder:
     def copy(self, slot, unit, part, batches, deleted):
         self.copies.append((slot, unit, tuple(part), content(batches), deleted))
 
-    def message(self, kind, body):
-        self.messages.append((kind, body))
+    def message(self, message):
+        self.messages.append(message)
 
 
 def push(clients, server, *shipments):
@@ -160,5 +160,5 @@ CALLS = {
     "rest": lambda c, a: c.rest(a, [((4, 9), None)], lambda *_: None),
     "write": lambda c, a: c.keys(a, [], written=[((4, 9), [], [(3, (1, b"new"))])]),
     "copy": lambda c, a: c.copy(a, 2, 4, (88, 0), [], []),
-    "tell": lambda c, a: c.tell(a, "units", {}),
+    "tell": lambda c, a: c.tell(a, KeysDropped()),
 }

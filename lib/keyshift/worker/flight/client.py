@@ -19,7 +19,7 @@ from keyshift.runtime.key_access import Stay, Written
 from keyshift.state import rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import Acknowledged, CopyPart, KeysOf, Shipment
+from keyshift.worker.flight.messages import MESSAGE, Acknowledged, CopyPart, KeysOf, Message, Shipment
 from keyshift.worker.flight.stream import AWAY, BROKEN, Stream
 
 
@@ -251,12 +251,9 @@ class StateClients:
                 self.moved_at, stream.moved_at = time.monotonic(), None  # what is done with it now may take its time
                 yield chunk
 
-    def tell(self, address: str, kind: str, body: dict[str, Any]) -> None:
-        """A short message: ``units`` (slot; wanted: rows of unit, version, router, hop; opened: rows of unit, version),
-        ``taken`` (slot, units: what it had left there has come), ``copies`` (slot, units: of which it needs none) or
-        ``drop`` (stays: rows of unit, version; nobody will ask for their keys any more).
-        """
-        action = flight.Action(kind, json.dumps(body).encode())
+    def tell(self, address: str, message: Message) -> None:
+        """Say something short; it has arrived when this returns."""
+        action = flight.Action(message.kind, MESSAGE.dump_json(message))
         with service_errors(BROKEN, lambda error: f"a message could not be sent to {address}: {error}"):
             list(self._to(address).do_action(action, _options(self._token, self._deadline_s)))
 

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
+from pydantic import Field, TypeAdapter
 
 from keyshift.model import frames
 from keyshift.model.errors import ServiceUnavailable
+from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.state.timers import TIMER_SCHEMA
 
@@ -17,6 +19,48 @@ Acknowledged = list[tuple[int, bool]]  # units, and whether they were taken
 CopyPart = tuple[int, int]  # of a copy: its epoch, which every beginning has for itself, and a number
 SHARED_BYTES = 1 << 18  # so much state of several units at the most is sent and installed together
 _LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OfStep:
+    """Messages of a step for ``slot``: rows of unit, version, router and hop that are ``wanted``, and rows of unit and
+    version that are ``opened``; see ``protocol.slot.Request`` and ``Open``.
+    """
+
+    slot: int
+    wanted: tuple[tuple[int, int, int, int], ...] = ()
+    opened: tuple[tuple[int, int], ...] = ()
+    kind: Literal["of step"] = "of step"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What ``slot`` had left there at the end of a batch has come."""
+
+    slot: int
+    units: tuple[int, ...]
+    kind: Literal["taken"] = "taken"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesDropped:
+    """``slot`` needs no copies of these units."""
+
+    slot: int
+    units: tuple[int, ...]
+    kind: Literal["copies dropped"] = "copies dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class KeysDropped:
+    """Nobody will ask for keys of these units any more: rows of unit, and the version with which it left."""
+
+    stays: tuple[Stay, ...] = ()
+    kind: Literal["keys dropped"] = "keys dropped"
+
+
+Message = OfStep | Taken | CopiesDropped | KeysDropped
+MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from keyshift.runtime.key_access import Stay
 from keyshift.state import UnitState, rows
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight import messages
-from keyshift.worker.flight.messages import CopyPart, Shipment
+from keyshift.worker.flight.messages import MESSAGE, CopyPart, Message, Shipment
 
 
 class Holder(Protocol):
@@ -44,8 +44,8 @@ class Holder(Protocol):
     def copy(self, slot: int, unit: int, part: CopyPart, rows: list[pa.RecordBatch], deleted: list[int]) -> None:
         """A part of a copy of ``unit`` that is kept for ``slot``; number 0 begins it anew."""
 
-    def message(self, kind: str, body: dict[str, Any]) -> None:
-        """A short message; see ``StateClients.tell``."""
+    def message(self, message: Message) -> None:
+        """What another slot says."""
 
 
 class _TokenFactory(flight.ServerMiddlewareFactory):
@@ -155,5 +155,5 @@ class StateServer(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> Iterator[flight.Result]:
         """A short message."""
-        self._holder.message(action.type, json.loads(action.body.to_pybytes()))
+        self._holder.message(MESSAGE.validate_json(action.body.to_pybytes()))
         return iter(())

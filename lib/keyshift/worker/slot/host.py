@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from keyshift.runtime.snapshots import Snapshots
 from keyshift.state import Store, UnitState, rows
 from keyshift.wire.config import JobConfig
 from keyshift.wire.nodes import Location
-from keyshift.worker.flight.messages import CopyPart, Shipment
+from keyshift.worker.flight.messages import CopiesDropped, CopyPart, KeysDropped, Message, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 
 POD_ADDRESS = "SPARK_EXECUTOR_POD_IP"  # Spark sets it in the executors it makes on Kubernetes
@@ -30,8 +30,8 @@ class Tenant(Protocol):
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:
         """See ``flight.server.Holder.receive``."""
 
-    def message(self, body: dict[str, Any]) -> None:
-        """See ``StateClients.tell``, kind ``units``."""
+    def message(self, message: OfStep) -> None:
+        """What another slot says."""
 
 
 class EndedSlot:
@@ -48,8 +48,8 @@ class EndedSlot:
         self._refuse_newer(shipment.version for shipment in shipments)
         return [True] * len(shipments)
 
-    def message(self, body: dict[str, Any]) -> None:  # noqa: D102
-        self._refuse_newer(version for _, version, *_ in [*body["wanted"], *body["opened"]])
+    def message(self, message: OfStep) -> None:  # noqa: D102
+        self._refuse_newer(version for _, version, *_ in [*message.wanted, *message.opened])
 
     def _refuse_newer(self, versions: Iterable[int]) -> None:
         if (newest := max(versions, default=0)) > self._version:
@@ -187,20 +187,20 @@ class SlotHost:
             raise KeyshiftError(f"the batch of slot {slot} is over, copies for it are made anew in the next one")
         self.copies.add(slot, unit, part, batches, deleted)
 
-    def message(self, kind: str, body: dict[str, Any]) -> None:  # noqa: D102
-        match kind:
-            case "units":
-                self._tenant(body["slot"]).message(body)
-            case "copies":
-                self.copies.drop(body["slot"], body["units"])
-            case "taken":
-                for unit in body["units"]:
-                    self.left.get(body["slot"], {}).pop(unit, None)
-            case "drop":
+    def message(self, message: Message) -> None:  # noqa: D102
+        match message:
+            case OfStep(slot):
+                self._tenant(slot).message(message)
+            case CopiesDropped(slot, units):
+                self.copies.drop(slot, units)
+            case Taken(slot, units):
+                for unit in units:
+                    self.left.get(slot, {}).pop(unit, None)
+            case KeysDropped(stays):
                 with self._lock:
-                    for unit, version in body["stays"]:
-                        self.lent.pop((unit, version), None)
-                        self._written.pop((unit, version), None)
+                    for stay in stays:
+                        self.lent.pop(stay, None)
+                        self._written.pop(stay, None)
 
     def _tenant(self, slot: int) -> Tenant:
         tenant = self.tenants.get(slot)

@@ -13,6 +13,7 @@ from keyshift.wire.coordination import Coordination
 from keyshift.wire.faults import FaultPoints
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.flight.client import StateClients
+from keyshift.worker.flight.messages import KeysDropped
 from keyshift.worker.output import make_output
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.background import Background
@@ -122,5 +123,5 @@ def _warm_up(shared: Shared) -> None:
     reserve = b"\1" * shared.config.reserve_bytes
     del reserve
     own = shared.host.server.address
-    shared.clients.tell(own, "drop", {"stays": []})
+    shared.clients.tell(own, KeysDropped())
     shared.clients.keys(own, [])

@@ -21,7 +21,7 @@ from keyshift.model.markers import SlotMarker, SlotStarted
 from keyshift.runtime.row import BARRIER, KINDS, Row
 from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.spark_rows import MARKER
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.output import SlotOutput
 from keyshift.worker.slot.answers import SlotAnswers
 from keyshift.worker.slot.effects import SlotEffects
@@ -179,12 +179,12 @@ class SlotTask:
             return False
         return True
 
-    def message(self, body: dict[str, Any]) -> None:
-        """From Flight's thread; see ``StateClients.tell``."""
+    def message(self, message: OfStep) -> None:
+        """From Flight's thread."""
         with self.effects.turn() as core:
-            for wanted in body["wanted"]:
+            for wanted in message.wanted:
                 core.requested(*wanted)
-            for opened in body["opened"]:
+            for opened in message.opened:
                 core.opened(*opened)
 
     def shipments_arrived(self, shipments: list[Shipment]) -> list[bool]:

@@ -10,7 +10,7 @@ from keyshift.model.records import UnitCame
 from keyshift.state import UnitState
 from keyshift.wire.nodes import RESTORED, RESTORING, UNREADABLE, Location, Restored, Unreadable
 from keyshift.wire.savepoint import SavepointStore
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.slot.shared import Shared, slice_of_time
 from keyshift.worker.state.departures import Turn
 from keyshift.worker.state.outbox import again
@@ -87,7 +87,7 @@ class Arrivals:
         def get(some: list[int]) -> None:
             clients.pull(address, slot, some, self._came)
             with contextlib.suppress(ServiceUnavailable):  # what was not told keeps its memory there, no more
-                clients.tell(address, "taken", {"slot": slot, "units": self._here})
+                clients.tell(address, Taken(slot, tuple(self._here)))
 
         self._fetch(f"slot {slot} from {address}", units, get)
 

@@ -9,7 +9,7 @@ from functools import partial
 from keyshift.model.errors import KeyshiftError
 from keyshift.model.keys import Mode, Step
 from keyshift.protocol.slot import Open, Request
-from keyshift.worker.flight.messages import Acknowledged, Shipment
+from keyshift.worker.flight.messages import Acknowledged, KeysDropped, OfStep, Shipment
 from keyshift.worker.slot.cores import ArrowCore
 from keyshift.worker.slot.shared import Shared
 from keyshift.worker.state.addresses import Addresses
@@ -36,7 +36,7 @@ class Departures:
         for slot in {slot for pair in pairs if self._slot in pair for slot in pair} - {self._slot}:
             with contextlib.suppress(KeyshiftError):  # whoever needs the slot will wait for it, and tell
                 if (address := self._addresses.of(slot, within_s=0)) not in self._greeted:
-                    self._clients.tell(address, "drop", {"stays": []})
+                    self._clients.tell(address, KeysDropped())
                     self._greeted.add(address)
 
     def send(self, destination: int, shipments: list[Shipment]) -> None:
@@ -86,10 +86,9 @@ class Departures:
         self._clients.push(self._addresses.of(destination), destination, self._at, shipments, sent, acknowledged)
 
     def _deliver(self, slot: int, messages: list[Message]) -> None:
-        wanted = [[m.unit, m.version, m.router, m.hop] for m in messages if isinstance(m, Request)]
-        opened = [[m.unit, m.version] for m in messages if isinstance(m, Open)]
-        body = {"slot": slot, "wanted": wanted, "opened": opened}
-        self._clients.tell(self._addresses.of(slot), "units", body)
+        wanted = tuple((m.unit, m.version, m.router, m.hop) for m in messages if isinstance(m, Request))
+        opened = tuple((m.unit, m.version) for m in messages if isinstance(m, Open))
+        self._clients.tell(self._addresses.of(slot), OfStep(slot, wanted, opened))
         with self._turn() as core:
             for unit, _ in opened:
                 core.acknowledged(unit)

@@ -18,7 +18,7 @@ from keyshift.runtime.key_access import SLICE_KEYS
 from keyshift.state import UnitState, rows
 from keyshift.wire.nodes import CopiesClose, CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import CopiesDropped, Shipment
 
 COPIES = "copies"  # of whom the changes are tracked for
 
@@ -126,7 +126,7 @@ class Replicator:
             useless, self._useless = self._useless, []
         for holder, unit in useless:
             with contextlib.suppress(ServiceUnavailable):  # then it goes when the holder's batch ends
-                self._clients.tell(self._address_of(holder), "copies", {"slot": holder, "units": [unit]})
+                self._clients.tell(self._address_of(holder), CopiesDropped(holder, (unit,)))
 
     def _round(self, unit: int) -> int:
         """Bring one copy up to date; how many keys that took."""

@@ -13,7 +13,7 @@ from keyshift.state import rows
 from keyshift.state.timers import EVENT
 from keyshift.waiting import wait_until
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import CopiesDropped, KeysDropped, OfStep, Shipment, Taken
 from keyshift.worker.flight.server import StateServer
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -272,8 +272,10 @@ def test_parts_of_a_copy_arrive_with_their_number_and_the_keys_that_are_gone(hol
 
 
 def test_a_message_has_arrived_when_the_call_returns(holder, server, clients):
-    clients.tell(server.address, "units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})
-    assert holder.messages == [("units", {"slot": 2, "wanted": [[4, 9, 1, 0]], "opened": []})]
+    said = [OfStep(2, ((4, 9, 1, 0),), ((3, 9),)), Taken(1, (4, 5)), CopiesDropped(1, (3,)), KeysDropped(((4, 9),))]
+    for message in said:
+        clients.tell(server.address, message)
+    assert holder.messages == said
 
 
 def test_a_connection_that_is_in_use_outlives_the_end_and_one_that_is_not_goes(monkeypatch):
@@ -294,7 +296,7 @@ def test_a_connection_that_is_in_use_outlives_the_end_and_one_that_is_not_goes(m
 
     monkeypatch.setattr(flight, "FlightClient", Client)
     clients = StateClients("secret", 1.0, SCHEMA, 150)
-    teller = threading.Thread(target=clients.tell, args=("here:1", "drop", {}), daemon=True)
+    teller = threading.Thread(target=clients.tell, args=("here:1", KeysDropped()), daemon=True)
     teller.start()
     telling.wait()
     clients.close()

@@ -9,7 +9,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state.memory import MemoryState
 from keyshift.wire.config import Certificate
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import KeysDropped, Shipment
 from keyshift.worker.flight.server import StateServer
 
 
@@ -76,8 +76,8 @@ def test_over_tls_state_keys_and_messages_arrive_as_ever(holder, over_tls):
     ((_, shipment),) = holder.shipments
     assert content(shipment.batches) == {key: value(key) for key in (1, 2, 3)}
     assert clients.keys(server.address, [(4, 9, [5])]).found == [[(5, value(5))]]
-    clients.tell(server.address, "drop", {"stays": []})
-    assert holder.messages == [("drop", {"stays": []})]
+    clients.tell(server.address, KeysDropped())
+    assert holder.messages == [KeysDropped()]
 
 
 def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_cannot_prove_who_it_is(
@@ -86,5 +86,5 @@ def test_nothing_is_told_in_clear_to_a_server_that_wants_tls_nor_to_one_that_can
     guarded, connect = over_tls
     for address, certificate in ((guarded.address, None), (server.address, Certificate(CERTIFICATE, KEY))):
         with pytest.raises(ServiceUnavailable):
-            connect(certificate).tell(address, "drop", {"stays": []})
+            connect(certificate).tell(address, KeysDropped())
     assert holder.messages == []

@@ -9,7 +9,7 @@ from tenacity import stop_after_attempt
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import Location
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import Shipment, Taken
 from keyshift.worker.state import arrivals, outbox
 from keyshift.worker.state.arrivals import Arrivals
 
@@ -33,12 +33,12 @@ class Predecessor:
         if whole < len(units):
             raise ServiceUnavailable("the stream broke")
 
-    def tell(self, address, kind, body):
-        assert (address, kind, body["slot"]) == ("there", "taken", 1)
+    def tell(self, address, message):
+        assert address == "there" and isinstance(message, Taken) and message.slot == 1
         if self.deaf:
             self.deaf -= 1
             raise ServiceUnavailable("not heard")
-        self.taken.append(list(body["units"]))
+        self.taken.append(list(message.units))
 
 
 class Slot(Arrivals):

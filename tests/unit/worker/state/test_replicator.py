@@ -14,7 +14,7 @@ from keyshift.state import rows
 from keyshift.state.memory import MemoryState
 from keyshift.wire.nodes import CopiesWanted
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Shipment
+from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot.host import Copies, SlotHost
 from keyshift.worker.state.replicator import COPIES, Replicator
 
@@ -432,8 +432,8 @@ def test_the_host_takes_what_is_for_its_slots_and_names_those_that_are_elsewhere
         shipments_arrived=lambda shipments: got.extend(shipments) or [True], message=got.append
     )
     assert host.receive(1, [Shipment(3)]) == [True]
-    host.message("units", {"slot": 1, "wanted": [], "opened": []})
-    assert got == [Shipment(3), {"slot": 1, "wanted": [], "opened": []}]
+    host.message(OfStep(1))
+    assert got == [Shipment(3), OfStep(1)]
     with pytest.raises(KeyshiftError, match="slot 2 is not in this process"):
         host.receive(2, [Shipment(3)])
     del host.tenants[1]
