@@ -51,15 +51,15 @@ def make():
     return lambda *partial: computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, *partial)
 
 
+def events_of(workload, keys, **columns):
+    """Events of one frame, as a router hands them on."""
+    schema = slot_schema(workload.stages[0])
+    columns |= {"key": keys, "position": range(len(keys)), "unit": workload.units[list(keys)]}
+    return pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
+
+
 def record(*keys, router=0, version=1, offset=0):
-    columns = {"key": keys, "t": [7] * len(keys), "position": range(len(keys)), "unit": WORKLOAD.units[list(keys)]}
-    schema = slot_schema(WORKLOAD.stages[0])
-    return pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names}), (
-        router,
-        version,
-        offset,
-        0,
-    )
+    return events_of(WORKLOAD, keys, t=[7] * len(keys)), (router, version, offset, 0)
 
 
 def rows(batches):
@@ -142,12 +142,9 @@ class TimedSlot:
 
     def record(self, met_ms, *events, router=0, offset=0):
         """Events (key, at) of one frame that met a watermark."""
-        keys, ats = (np.array(column) for column in zip(*events, strict=True))
-        columns = {"key": keys, "t": ats * MS, "at": ats * MS, "position": range(len(keys))}
-        columns["unit"] = WINDOWS.units[keys]
-        schema = slot_schema(WINDOWS.stages[0])
-        batch = pa.RecordBatch.from_pydict({n: pa.array(columns[n], schema.field(n).type) for n in schema.names})
-        return batch, (router, 1, offset, met_ms * MS)
+        keys, ats = zip(*events, strict=True)
+        times = [at * MS for at in ats]
+        return events_of(WINDOWS, keys, t=times, at=times), (router, 1, offset, met_ms * MS)
 
     def process(self, *record):
         return rows(self.computation.process(*self.record(*record), self.now_ms * MS))

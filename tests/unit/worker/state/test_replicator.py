@@ -193,13 +193,20 @@ def test_what_changed_while_a_part_was_on_its_way_is_sent_again_with_the_unit(co
     assert copied.arrives(shipment) == dict.fromkeys(range(600), 1) | {5: 7, 6: 8}
 
 
+def kept(slot):
+    return set(slot.host.copies._copies)
+
+
 @pytest.mark.parametrize(
-    "leaves", [{"destination": HOLDER + 1}, {"routers": frozenset({0})}], ids=["elsewhere", "lent"]
+    "leaves",
+    [{"destination": HOLDER + 1}, {"routers": frozenset({0})}, {"partial": True}],
+    ids=["elsewhere", "lent", "without its keys"],
 )
-def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole(copied, leaves):
+def test_a_unit_that_does_not_go_to_its_copy_for_good_is_sent_whole_and_the_copy_goes(copied, leaves):
     shipment = copied.leave(**leaves)
     assert shipment.delta_of is None
-    assert copied.arrives(shipment) == dict.fromkeys(range(600), 1)
+    assert copied.arrives(shipment) == ({} if shipment.partial else dict.fromkeys(range(600), 1))
+    until(lambda: kept(copied) == {(HOLDER, 4)})
 
 
 def test_a_unit_without_a_copy_is_sent_whole(slot):
@@ -323,21 +330,6 @@ def test_a_replicator_that_is_closed_in_its_round_does_not_say_that_all_copies_a
 
 
 # -- copies that nobody needs ------------------------------------------------------------------------------------------
-
-
-def kept(slot):
-    return set(slot.host.copies._copies)
-
-
-def test_the_copy_of_a_unit_that_went_elsewhere_goes(copied):
-    copied.leave(HOLDER + 1)
-    until(lambda: kept(copied) == {(HOLDER, 4)})
-
-
-def test_the_copy_of_a_unit_that_was_sent_whole_goes(copied):
-    copied.leave(routers=frozenset({0}))
-    copied.leave(partial=True, unit=4)
-    until(lambda: not kept(copied))
 
 
 def test_copies_of_which_another_request_does_not_speak_go(copied):
