@@ -36,11 +36,11 @@ class Partial(list):
         self.touched.update(units)
 
 
-def computation_of(workload, machine, states, *partial):
+def computation_of(workload, machine, states, keys):
     [stage] = workload.stages
     operator = ArrowOperator(stage, slot_schema(stage), result_schema(stage))
     store = MemoryStore("", stage.operator().state_schema, None)
-    made = Computation(operator, machine, Partial(*partial), store, states, len(UNITS))
+    made = Computation(operator, machine, keys, store, states, len(UNITS))
     for unit in UNITS:
         made.begin(unit)
     return made
@@ -48,7 +48,7 @@ def computation_of(workload, machine, states, *partial):
 
 @pytest.fixture
 def make():
-    return lambda *partial: computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, *partial)
+    return lambda keys=(): computation_of(WORKLOAD, SlotMachine(0, 1, UNITS, [], 1), {}, keys)
 
 
 def events_of(workload, keys, **columns):
@@ -80,22 +80,22 @@ def test_records_that_waited_are_processed_at_once_with_the_results_of_one_by_on
 
 
 def test_what_was_done_for_partial_units_is_told(make):
-    computation = make(0)
-    computation.process_all(RECORDS, 1, keys_here=True)
-    assert computation._keys.touched == {int(WORKLOAD.units[key]) for key in (1, 2, 5)}
-    assert not computation._keys.held, "their keys are known to be here"
+    keys = Partial(0)
+    make(keys).process_all(RECORDS, 1, keys_here=True)
+    assert keys.touched == {int(WORKLOAD.units[key]) for key in (1, 2, 5)}
+    assert not keys.held, "their keys are known to be here"
 
 
 def test_queued_records_of_units_without_their_keys_are_looked_through_one_by_one(make):
-    computation = make(0)
-    results = computation.process_all(RECORDS, 1)
+    keys = Partial(0)
+    results = make(keys).process_all(RECORDS, 1)
     assert [row["key"] for row in rows(results)] == [2, 5]
-    assert computation._keys.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
+    assert keys.held == [(2, (0, 1, 4, 0)), (1, (1, 1, 9, 0)), (1, (0, 2, 5, 0))]
 
 
 def test_an_event_is_counted_once_however_often_it_waited(make):
     """In a queue for its unit, and then for its key."""
-    computation = make(0)
+    computation = make(Partial(0))
     assert len(rows(computation.process_all([record(1, 2, 1)], 1))) == 1
     computation.process_all([record(1, 1)], 1, keys_here=True)
     expected = np.zeros(len(computation.heat), int)
@@ -138,7 +138,7 @@ class TimedSlot:
         monkeypatch.setattr(module, "TIMERS_EVERY_US", 0)
         self.machine = SlotMachine(0, 2, UNITS, [], 1)
         self.states = {}
-        self.computation = computation_of(WINDOWS, self.machine, self.states)
+        self.computation = computation_of(WINDOWS, self.machine, self.states, ())
 
     def record(self, met_ms, *events, router=0, offset=0):
         """Events (key, at) of one frame that met a watermark."""

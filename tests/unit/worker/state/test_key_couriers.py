@@ -160,10 +160,13 @@ MODES = [
     *(Mode(transfer="access", background=background) for background in (False, True)),
     *(Mode(transfer="remote", background=b, cache=c) for b in (False, True) for c in (False, True)),
 ]
+in_all_modes = pytest.mark.parametrize(
+    "mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}"
+)
 
 
 @pytest.mark.parametrize("uses_time", [False, True], ids=["", "timers"])
-@pytest.mark.parametrize("mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}")
+@in_all_modes
 def test_every_event_is_counted_once_and_in_order_and_the_unit_is_whole_in_the_end(make, mode, uses_time):
     rng = random.Random(7)
     there = {key: 100 * key for key in range(12)}
@@ -249,11 +252,14 @@ def test_a_key_lives_where_it_was_used_and_the_others_stay(make):
     assert not slot.whole
 
 
-def test_the_rest_follows_in_the_background_without_any_record(make):
-    slot = make(Mode(transfer="access"), {key: key for key in range(500)})
+@pytest.mark.parametrize("keys", [0, 500])
+def test_the_rest_follows_in_the_background_without_any_record(make, keys):
+    there = {key: key for key in range(keys)}
+    slot = make(Mode(transfer="access"), there)
     slot.until_whole()
-    assert counts(slot.states[UNIT]) == {key: key for key in range(500)}
+    assert counts(slot.states[UNIT]) == there
     assert [name for name, _ in slot.clients.calls] == ["rest"]
+    until(lambda: slot.home() is None)
 
 
 def test_the_rest_is_fetched_once_and_does_not_overwrite_what_was_used(make):
@@ -265,12 +271,6 @@ def test_the_rest_is_fetched_once_and_does_not_overwrite_what_was_used(make):
     slot.until_whole()
     assert counts(slot.states[UNIT]) == {1: 12, 2: 20}
     assert [name for name, _ in slot.clients.calls].count("rest") == 1
-
-
-def test_a_unit_that_has_no_keys_becomes_whole(make):
-    slot = make(Mode(transfer="access"), {})
-    slot.until_whole()
-    until(lambda: slot.home() is None)
 
 
 def test_answers_for_an_earlier_stay_are_not_taken(make):
@@ -367,7 +367,7 @@ def busy(slot):
     return door
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda m: f"{m.transfer} {'background' * m.background} {'cache' * m.cache}")
+@in_all_modes
 def test_a_home_that_does_not_answer_for_a_while_costs_nothing(make, mode):
     slot = make(mode, dict.fromkeys(range(6), 100))
     for call in ("keys", "write", "rest"):
