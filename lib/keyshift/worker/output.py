@@ -194,10 +194,6 @@ class NextStage(Routing, SlotOutput):
         return _batch(self._up_to_date(0, self._given_us) + self.resume())
 
     @property
-    def full(self) -> bool:  # noqa: D102
-        return self.stalled()
-
-    @property
     def holds(self) -> bool:  # noqa: D102
         return bool(self._waits_since)
 

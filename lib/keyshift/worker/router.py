@@ -94,7 +94,8 @@ class Routing:
         """What was kept back, in its order."""
         return _packed(self._core.resume())
 
-    def stalled(self) -> bool:
+    @property
+    def full(self) -> bool:
         """Whether more is kept back than should be: no further frame is to be taken, they wait where they come from."""
         with self._lock:
             return self._core.full

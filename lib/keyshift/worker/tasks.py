@@ -44,7 +44,7 @@ def router(config: JobConfig, batch_s: float) -> Task:
                         trace.add(partition.as_py(), offset.as_py(), task.watermark, came_us, now_us())
                     if rows:
                         yield spark_rows.routed(rows)
-                    while task.stalled() and time.monotonic() < over:
+                    while task.full and time.monotonic() < over:
                         time.sleep(STALL_S)
             if rest := task.resume():
                 yield spark_rows.routed(rest)

@@ -192,14 +192,13 @@ def test_a_router_that_has_no_room_waits_as_long_as_its_batch_lasts(monkeypatch)
     monkeypatch.setattr(tasks, "time", clock)
 
     class Full:
+        full = True
+
         def __init__(self, config):
             pass
 
         def frame(self, router, offset, value):
             return []
-
-        def stalled(self):
-            return True
 
         def resume(self):
             return [(0, b"kept")]

@@ -102,7 +102,6 @@ class SlotHost:
     def __init__(self, config: JobConfig) -> None:
         self.key = (config.job, config.attempt)
         operator = config.make_stage().operator()
-        self.uses_time = operator.uses_time
         self.state_schema = pa.schema([pa.field("key", pa.int64()), *operator.state_schema])
         self.left: dict[int, dict[int, UnitState]] = {}  # slot -> units it left here at the end of a batch
         self.lent: dict[Stay, UnitState] = {}  # units whose ownership has left, with the keys that did not
