@@ -17,7 +17,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.state import Store, UnitState, backends
 from keyshift.traffic.process import JsonProcess, say
 from keyshift.worker.flight.client import StateClients
-from keyshift.worker.flight.messages import Acknowledged, Parcel
+from keyshift.worker.flight.messages import Acknowledged, Shipment
 from keyshift.worker.flight.server import Holder, StateServer
 from keyshift.workloads.keycount import KeyCount
 
@@ -44,12 +44,12 @@ class _Destination:
         self._store = _store()
         self.states: dict[int, UnitState] = {}
 
-    def receive(self, slot: int, parcels: list[Parcel]) -> list[bool]:
-        for parcel in parcels:
-            state = self._store.unit(parcel.unit)
-            state.install(parcel.batches)
-            self.states[parcel.unit] = state
-        return [True] * len(parcels)
+    def receive(self, slot: int, shipments: list[Shipment]) -> list[bool]:
+        for shipment in shipments:
+            state = self._store.unit(shipment.unit)
+            state.install(shipment.batches)
+            self.states[shipment.unit] = state
+        return [True] * len(shipments)
 
 
 def _serve() -> None:
@@ -117,9 +117,9 @@ def measure(repetitions: int) -> list[Measurement]:
 
             def push(units: Units) -> float:
                 acknowledged: Acknowledged = []
-                parcels = [Parcel(unit, state=state) for unit, state in units]
+                shipments = [Shipment(unit, state=state) for unit, state in units]
                 begin = time.perf_counter()
-                clients.push(addresses["state"], 0, "", parcels, lambda *_: None, acknowledged.extend)
+                clients.push(addresses["state"], 0, "", shipments, lambda *_: None, acknowledged.extend)
                 took_ms = (time.perf_counter() - begin) * 1000
                 come = arrived()
                 if come != WORKLOAD.keys or len(acknowledged) != UNITS:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from keyshift.clock import SECOND_US
 from keyshift.model.errors import NotThere, ServiceUnavailable
 from keyshift.model.frames import FIRST_EPOCH
-from keyshift.model.markers import Marker, Said, name_of
+from keyshift.model.markers import Marker, SlotMarker, name_of
 from keyshift.traffic import lines
 from keyshift.traffic.collector import CollectorConfig
 from keyshift.traffic.generator import GeneratorConfig
@@ -229,7 +229,7 @@ class Traffic:
 
     def _heard(self, report: dict[str, Any]) -> None:
         if "marker" in report:
-            slot, marker = Said.from_json(report)
+            slot, marker = SlotMarker.from_json(report)
             said = self._markers[slot, marker.stage, type(marker)]
             if marker not in said:
                 said.append(marker)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.model.errors import NotThere, QueryDied, ServiceUnavailable
-from keyshift.model.markers import Ready, Said, Sealed
+from keyshift.model.markers import SlotMarker, SlotStarted, StateWritten
 from keyshift.traffic import traffic as module
 from keyshift.traffic.topics import Topic
 from keyshift.traffic.traffic import Latencies, Traffic
@@ -105,24 +105,24 @@ def test_what_came_before_a_snapshot_counts_and_what_came_behind_it_comes_once_m
 
 
 def says(collector, slot, marker):
-    collector.say(json.loads(json.dumps(Said(slot, marker).to_json())))
+    collector.say(json.loads(json.dumps(SlotMarker(slot, marker).to_json())))
 
 
 def test_what_slots_have_said_is_known_to_whoever_asks_later(traffic, collector):
     for slot, savepoint in ((0, "one"), (1, "one"), (1, "one"), (2, "two")):
-        says(collector, slot, Sealed("counter", savepoint))
-    assert traffic.said(Sealed("counter", "one")) == {0, 1}
-    assert traffic.said(Sealed("other", "one")) == traffic.said(Ready("counter", 0)) == set()
+        says(collector, slot, StateWritten("counter", savepoint))
+    assert traffic.said(StateWritten("counter", "one")) == {0, 1}
+    assert traffic.said(StateWritten("other", "one")) == traffic.said(SlotStarted("counter", 0)) == set()
 
 
 def test_what_slots_say_for_days_takes_no_more_room_and_the_newest_is_known(traffic, collector):
     for number in range(1000):
         for slot in (0, 1):
-            says(collector, slot, Sealed("counter", f"s{number}"))
-    says(collector, 0, Ready("counter", 3))
-    assert traffic.said(Sealed("counter", "s999")) == {0, 1}
-    assert traffic.said(Sealed("counter", "s1")) == set()
-    assert traffic.said(Ready("counter", 3)) == {0}
+            says(collector, slot, StateWritten("counter", f"s{number}"))
+    says(collector, 0, SlotStarted("counter", 3))
+    assert traffic.said(StateWritten("counter", "s999")) == {0, 1}
+    assert traffic.said(StateWritten("counter", "s1")) == set()
+    assert traffic.said(SlotStarted("counter", 3)) == {0}
     assert sum(map(len, traffic._markers.values())) < 20
 
 
@@ -137,15 +137,15 @@ def test_input_that_kafka_has_removed_is_missed_aloud(traffic, monkeypatch):
 
 def test_slots_are_waited_for_until_each_has_said_what_was_asked(traffic, collector):
     for slot, attempt in ((0, 1), (1, 0), (1, 1)):
-        says(collector, slot, Ready("counter", attempt))
-    traffic.await_slots(range(2), Ready("counter", 1), nothing)
+        says(collector, slot, SlotStarted("counter", attempt))
+    traffic.await_slots(range(2), SlotStarted("counter", 1), nothing)
 
 
 def test_slots_that_say_nothing_or_something_else_are_named(traffic, collector):
-    says(collector, 0, Ready("counter", 0))
-    says(collector, 1, Sealed("counter", "other"))
+    says(collector, 0, SlotStarted("counter", 0))
+    says(collector, 1, StateWritten("counter", "other"))
     with pytest.raises(ServiceUnavailable, match=r"slots \[0, 1\] did not say 'sealed' within 0.3 s"):
-        traffic.await_slots({0, 1}, Sealed("counter", "one"), nothing)
+        traffic.await_slots({0, 1}, StateWritten("counter", "one"), nothing)
 
 
 def test_while_results_come_slots_may_take_longer(traffic, collector):
@@ -155,9 +155,9 @@ def test_while_results_come_slots_may_take_longer(traffic, collector):
         calls.append(1)
         collector.say(second(len(calls), 1))
         if len(calls) == 4:
-            says(collector, 0, Sealed("counter", "one"))
+            says(collector, 0, StateWritten("counter", "one"))
 
-    traffic.await_slots({0}, Sealed("counter", "one"), check)
+    traffic.await_slots({0}, StateWritten("counter", "one"), check)
     assert len(calls) == 4
 
 
@@ -166,8 +166,8 @@ def test_whoever_waits_for_slots_sees_that_the_system_or_a_process_has_died(traf
         raise QueryDied("gone")
 
     with pytest.raises(QueryDied):
-        traffic.await_slots({0}, Ready("counter", 0), died)
+        traffic.await_slots({0}, SlotStarted("counter", 0), died)
 
     collector.dead = ServiceUnavailable("the collector process died")
     with pytest.raises(ServiceUnavailable, match="collector"):
-        traffic.await_slots({0}, Ready("counter", 0), nothing)
+        traffic.await_slots({0}, SlotStarted("counter", 0), nothing)
