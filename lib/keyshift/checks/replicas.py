@@ -51,9 +51,9 @@ class Input:
     later: bool
 
     @classmethod
-    def draw(cls, rng: random.Random) -> "Input":
+    def draw(cls, rng: random.Random, epochs: int = 25, later: bool = False) -> "Input":
         """Of one to three routers, some of them idle, and some with silence. All end in the same epoch."""
-        later, begin, end = rng.random() < 0.3, BEGIN_US // H_US, BEGIN_US // H_US + rng.randint(4, 25)
+        begin, end = BEGIN_US // H_US, BEGIN_US // H_US + rng.randint(4, epochs)
         frames = tuple(_partition(rng, later, begin * H_US, end * H_US) for _ in range(rng.randint(1, 3)))
         appointments, version, closed = [], 1, 0
         for epoch in sorted(rng.sample(range(begin + 1, end + 1), rng.randint(0, 3))):
@@ -62,7 +62,7 @@ class Input:
             version += 1
             appointments.append(Appointment(epoch, rng.choice((BARRIER, SNAPSHOT)), version))
             closed = max(_closed_with(partition, epoch) for partition in frames)
-        if rng.random() < 0.3:
+        if closed < end and rng.random() < 0.3:
             appointments.append(Appointment(end, SAVEPOINT, version))
         return cls(frames, tuple(appointments), later)
 
