@@ -85,6 +85,11 @@ class Channel:
         before, now = offset_of(self._came), offset_of(sequence)
         if self._setting.later and now > before + 1:
             raise ProtocolViolation(f"channel {self.number} goes from turn {before} to turn {now}: rows are missing")
+        if row.kind in CONTROL and now != before:
+            raise ProtocolViolation(
+                f"channel {self.number} has a barrier of version {row.version} at offset {now}, and has come to offset "
+                f"{before}: it is not right behind its mark"
+            )
         if sequence <= self._came:
             raise ProtocolViolation(f"channel {self.number} has two barriers behind one mark, at offset {now}")
         if row.version < self._came_version or (row.kind in (BARRIER, SNAPSHOT) and row.version == self._came_version):

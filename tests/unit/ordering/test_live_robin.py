@@ -115,6 +115,16 @@ def test_what_cannot_be_there_ends_the_replica(rows, words):
         taken(machine)
 
 
+@pytest.mark.parametrize(
+    ("offset", "words"), [(0, "at offset 0, and has come to offset 1"), (2, "at offset 2, and has")]
+)
+def test_a_barrier_is_right_behind_its_mark(offset, words):
+    machine = opened()
+    machine.arrived([data(0, 0, 10), data(0, 1, 20)])
+    with pytest.raises(ProtocolViolation, match=words):
+        machine.arrived([barrier(0, offset, 2)])
+
+
 def test_the_next_batch_begins_with_a_barrier_that_is_swallowed_and_goes_on_with_what_waited():
     whole, machine = opened(), opened()
     before = [data(0, 0, 10), data(1, 0, 14), data(0, 1, 15, b"kept"), barrier(1, 0, 2, SNAPSHOT, b"s")]
