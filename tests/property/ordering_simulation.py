@@ -24,7 +24,7 @@ from keyshift.runtime.turn import Turn
 
 SESSION_MS, ORDER_MS = 50.0, 2.0
 CALM_MS = 200.0  # from the last frame until nothing goes wrong any more
-END_MS = 60_000.0  # virtual; the longest runs of 20 000 seeds took 2000
+END_MS = 60_000.0  # virtual; the longest of 2000 runs took 3900
 MARKER = 7
 KEYS = 6
 Rows = list[Row]

@@ -25,7 +25,7 @@ from keyshift.runtime.turns import TurnCore
 from keyshift.state.timers import EVENT, PROCESSING, Timers
 
 UNITS = 6  # one key each
-CALLS = 20_000  # that a run takes at most; the longest of 3000 took 2000
+CALLS = 20_000  # that a run takes at most; the longest of 1000 took 2200
 
 
 class State:
