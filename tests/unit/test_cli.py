@@ -47,7 +47,7 @@ def keyshift(*arguments, home):
     return SimpleNamespace(returncode=left.value.code or 0, stdout=out.getvalue(), stderr=err.getvalue())
 
 
-@pytest.mark.parametrize("command", ["strategies", "workloads", "backends", "parameters"])
+@pytest.mark.parametrize("command", ["strategies", "workloads", "backends", "orderings", "parameters"])
 def test_lists_have_one_json_object_per_line(command, tmp_path):
     done = keyshift(command, "--json", home=tmp_path)
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -75,6 +75,18 @@ def backends(as_json: Json = False) -> None:
     _print_models("backend", [(n, b.summary, b.settings, b.settings.model_fields) for n, b in known.items()], as_json)
 
 
+def orderings(as_json: Json = False) -> None:
+    """How replicas of a job agree on an order."""
+    from keyshift.ordering import orderings as known
+
+    rows = [
+        {"ordering": name, "what": entry.summary, "source": entry.source}
+        | ({"agrees": entry.agrees, "leads": entry.leads} if as_json else {})
+        for name, entry in known.items()
+    ]
+    print_rows(rows, as_json)
+
+
 def _print_models(
     kind: str,
     models: list[tuple[str, str, Any, Iterable[str]]],
