@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from keyshift.clock import now_us
-from keyshift.driver.left_over import left_over, publish_plan
+from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing, Phase
@@ -153,7 +153,7 @@ class Coordinator:
         """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
         the requests that had not begun. Raises ServiceUnavailable.
         """
-        left, beginning = left_over(participant), self._beginning
+        left, beginning = read_published(participant), self._beginning
         steps = left.to_come(version) if left else []
         requests = [beginning[1]] if beginning and not (left and left.plan == beginning[0]) else []
         for asked in self._waiting:
@@ -212,13 +212,13 @@ class Coordinator:
             # For whoever takes over: what is published next says by the name that it is of this plan.
             name = secrets.token_hex(4)
             self._beginning = name, make_steps
-            publish_plan(self._coordination, name, steps)
+            self._coordination.publish(nodes.PLAN, nodes.WrittenPlan(name, tuple(steps)))
             self._plan_name = name
         return effects
 
     def _take_over(self) -> list[protocol.Effect]:
         """Go on with what another coordinator left under way, or the attempt before; nothing, if there was none."""
-        left, beginning = left_over(self._coordination), self._beginning
+        left, beginning = read_published(self._coordination), self._beginning
         effects: list[protocol.Effect] = []
         if left:
             self._machine = CoordinatorMachine(left.assignment, self._machine.deadline_ms, self._slots)

@@ -14,7 +14,7 @@ from small_job import CONFIG
 from keyshift import objects
 from keyshift.driver import attempt, query, questions
 from keyshift.driver import job as module
-from keyshift.driver.completed import Snapshot
+from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
@@ -340,7 +340,7 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_
 
 
 def snapshot(version, offset):
-    return Snapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
+    return CompletedSnapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
 
 
 def switch_to(job, *versions):
@@ -512,7 +512,7 @@ def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
 def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
     """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
     nodes = job.all_of
-    snapshots = [Snapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
+    snapshots = [CompletedSnapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
     past = job.past()
     counter = replace(past.stages["counter"], records=[StepRecord(START.version + 1, Step(()), 5)])
     past = replace(past, snapshots=snapshots, stages={"counter": counter})
@@ -577,19 +577,19 @@ def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_t
 
 
 def test_a_job_asks_one_slot_to_die(job):
-    job.strikes.hit(Fault("stop", "slot", "", 4.0, 2.0))
+    job.faults.hit(Fault("stop", "slot", "", 4.0, 2.0))
     path, told = job.all_of.published[-1]
     assert path == "fault" and (told.slot, told.fault.action, told.fault.seconds) == (0, "stop", 2.0)
 
 
 def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
     first, planned = job.counter.led, []
-    job.strikes.hit(*parse("kill:coordinator@4"))
+    job.faults.hit(*parse("kill:coordinator@4"))
     job.counter.request(lambda current: planned.append(current.version) or ())
     assert wait_until(lambda: job.counter.led is not first and not job.counter.busy, 60)
     assert planned == [START.version]
     job.check()
-    assert [str(fault) for fault in job.strikes.done] == ["kill:coordinator@4"]
+    assert [str(fault) for fault in job.faults.done] == ["kill:coordinator@4"]
 
 
 def test_copies_do_not_outlive_an_attempt(job):

@@ -6,11 +6,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from small_bucket import state, store_of
+from small_bucket import state, store_of, write
 from small_job import CONFIG
 
 from keyshift.driver import snapshotter as module
 from keyshift.driver.completed import CompletedSnapshots
+from keyshift.driver.questions import Questions
 from keyshift.driver.snapshotter import MARK, Snapshotter
 from keyshift.model.errors import Deposed, ProtocolViolation, ServiceUnavailable
 from keyshift.model.keys import Assignment, Step
@@ -44,7 +45,7 @@ class Job:
         self.nodes["savepoints"].add(name)
         answers = {"router-0": RouterSaved(version)}
         for slot, units in OWNERS.items():
-            places = self.store.write(name, slot, [(unit, state(unit)) for unit in units], 100)
+            places = write(self.store, name, slot, [(unit, state(unit)) for unit in units])
             answers[f"slot-{slot}"] = SlotSaved(tuple(places), sum(place.length for place in places))
         answers |= {who: SlotSaved(failed=why) for who, why in self.failing.items()}
         self.answers[saved(name).path] = {who: said for who, said in answers.items() if who not in self.silent}
@@ -97,7 +98,8 @@ def made(monkeypatch):
 
     def begin(deadline_s=10.0, revoked=(), **settings):
         config = replace(CONFIG, snapshot_s=0.02, deadline_s=deadline_s, **settings)
-        stage = Stage(config=config, name="counter", participant=one.job, made=one)
+        ask = Questions(SimpleNamespace(participant=one.job, config=config), lambda: None)
+        stage = Stage(config=config, name="counter", participant=one.job, ask=ask, made=one)
         snapshotter = Snapshotter(config, [stage], one.job, one.complete, one.notes.append, revoked)
         one.snapshotters.append(snapshotter)
         return snapshotter

@@ -27,7 +27,7 @@ class Job:
         self.stages, self.ask = [self], self
         self.assignment, self.copied, self.requests, self.restarted, self.notes = spec.start(), [], [], [], []
         self.busy, self.cancelled, self.dies_in_restart = False, 0, False
-        self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
+        self.faults = SimpleNamespace(busy=False, done=[], struck=[])
 
     def stage(self, name):
         assert name == self.name
@@ -184,11 +184,11 @@ def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
 
 def test_faults_whose_phase_never_came_are_noted():
     made = system_of(fault="kill:slot@1,restart:kafka@2,cut:flight@transfer")
-    made.job.strikes.done += parse("restart:kafka@2")
+    made.job.faults.done += parse("restart:kafka@2")
     made.system._note_missed_faults()
     (line,) = made.job.notes
     assert str(line).endswith("cut:flight@transfer did not happen, its phase never came")
-    made.job.strikes.busy = True
+    made.job.faults.busy = True
     assert made.system.busy, "a service is away"
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from keyshift.driver.completed import Snapshot
+from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
@@ -44,7 +44,7 @@ COUNTER = StageHistory(
 PAST = Past(
     stages={"counter": COUNTER, "second": replace(COUNTER, records=[])},
     savepoints=[SAVED],
-    snapshots=[Snapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
+    snapshots=[CompletedSnapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
     notes=[Note("one line", "counter")],
     revoked={2, 5},
     begun_from=SAVED,
