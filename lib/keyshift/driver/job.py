@@ -21,7 +21,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.model.markers import Sealed
 from keyshift.model.notes import Doing, Note, Phase
-from keyshift.model.records import Installed, Released, StepRecord, UnitLeft
+from keyshift.model.records import StepRecord, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
 from keyshift.traffic.traffic import Traffic
@@ -326,10 +326,10 @@ def _restarted(
     sizes = sorted(unit_bytes.items())
     moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
     drained_us = max(unit.installed_us for answer in restored.values() for unit in answer.units)
-    installed = {slot: Installed(answer.units, drained_us) for slot, answer in restored.items()}
+    installed = {slot: UnitsCame(answer.units, drained_us) for slot, answer in restored.items()}
     left = [UnitLeft(unit, size, aligned_us, stopped_us) for unit, size in sizes]
-    released: dict[int, Released] = {
-        slot: Released(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
+    released: dict[int, UnitsLeft] = {
+        slot: UnitsLeft(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
     }
     step, version = Step(moves, Mode(gate="query")), before.version + 1
     return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)

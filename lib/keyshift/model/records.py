@@ -25,7 +25,7 @@ class UnitCame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class UnitsLeft:
     """What a slot says when all units that leave it in a step have arrived elsewhere, at ``at_us`` (0: not said)."""
 
     units: tuple[UnitLeft, ...]
@@ -33,7 +33,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class UnitsCame:
     """What a slot says when all units that come to it in a step are there, and nothing waits for them any more since
     ``drained_us``.
     """
@@ -81,8 +81,8 @@ class StepRecord:
     switched_us: int | None = None
     completed_us: int | None = None
     outcome: str = "under way"  # or complete, rolled back, late, cancelled
-    released: dict[int, Released] = field(default_factory=dict)
-    installed: dict[int, Installed] = field(default_factory=dict)
+    released: dict[int, UnitsLeft] = field(default_factory=dict)
+    installed: dict[int, UnitsCame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from keyshift.driver.snapshotter import MARK
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.model.markers import name_of
-from keyshift.model.records import Installed, Measured, StepRecord, UnitCame
+from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
@@ -520,7 +520,7 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     newest = Assignment(START.version + 6, (SlotId(1),) * 4)
     nodes.below[""] = ["0", "1", "other"]
     nodes.below[f"1/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
-    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": Installed((), 3)}
+    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": UnitsCame((), 3)}
     other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
     other.resume(past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
@@ -529,7 +529,7 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     assert other.revoked == {START.version + n for n in range(2, 7)}
     assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
     assert job.offsets[-1] == {0: 40}
-    assert counter.history.records[0].installed == {1: Installed((), 3)}
+    assert counter.history.records[0].installed == {1: UnitsCame((), 3)}
     assert counter.history.begins == [START.version, START.version + 7]
     other.stop()
     del nodes.below[""]

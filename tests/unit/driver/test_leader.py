@@ -8,21 +8,21 @@ import pytest
 from keyshift.driver.leader import Coordinator, CoordinatorDied
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Doing, Phase
-from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
+from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import parse
-from keyshift.wire.nodes import Ready, acks
+from keyshift.wire.nodes import PhaseDone, acks
 
 START = Assignment.contiguous(4, 2)
 FIRST, SECOND = (Step((Move(UnitId(unit), SlotId(0), SlotId(1)),)) for unit in (0, 1))
 BACK = Step((Move(UnitId(0), SlotId(1), SlotId(0)),))
 PAUSING = Step(FIRST.moves, Mode(gate="router"))
 SAID = {
-    "installed-1": Installed((UnitCame(0, 1, 2),), 3),
-    "prepared-0": Ready(1),
-    "prepared-1": Ready(1),
-    "released-0": Released((UnitLeft(0, 10, 1, 2),)),
+    "installed-1": UnitsCame((UnitCame(0, 1, 2),), 3),
+    "prepared-0": PhaseDone(1),
+    "prepared-1": PhaseDone(1),
+    "released-0": UnitsLeft((UnitLeft(0, 10, 1, 2),)),
 }
 ENDS = tuple(SAID)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.scenario import Balance, Scale
+from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import QueryDied
@@ -114,10 +114,10 @@ def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_r
     plans = made.system.plans._of["counter"]
     plans.wants_unplanned()
     assert plans.to_move is None
-    made.system.request(Scale(3))
+    made.system.request(ScaleTo(3))
     plans.wants_unplanned()
     start = made.spec.start()
-    assert plans.to_move == {move.unit for move in start.moves_to(made.spec.target(start, Scale(3)))} != set()
+    assert plans.to_move == {move.unit for move in start.moves_to(made.spec.target(start, ScaleTo(3)))} != set()
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
