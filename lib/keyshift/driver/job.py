@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from keyshift.driver.query import Query
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.keys import Assignment
 from keyshift.model.markers import Sealed
 from keyshift.model.notes import Doing, Note, Phase
-from keyshift.model.records import StepRecord, UnitLeft, UnitsCame, UnitsLeft
+from keyshift.model.records import restart_record
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
 from keyshift.traffic.traffic import Traffic
@@ -29,7 +29,6 @@ from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
-from keyshift.wire.nodes import Restored
 from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore, participants
 
 
@@ -173,9 +172,9 @@ class Job:
         self._say(Doing(Phase.RESTORING))
         restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
         self._say(Doing(Phase.RESTORED))
-        unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
-        times = begun_us, aligned_us, stopped_us
-        restarted.history.records.append(_restarted(before, target, unit_bytes, moved, *times))
+        came = {slot: said.units for slot, said in restored[name].items()}
+        moved = before, target, savepoint.unit_bytes[name], came
+        restarted.history.records.append(restart_record(*moved, begun_us, aligned_us, stopped_us))
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
@@ -311,25 +310,3 @@ def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
 def _next_version(left: Unfinished) -> Unfinished:
     assignment = left.assignment
     return dataclasses.replace(left, assignment=Assignment(assignment.version + 1, assignment.owner))
-
-
-def _restarted(
-    before: Assignment,
-    after: Assignment,
-    unit_bytes: Mapping[int, int],
-    restored: dict[int, Restored],
-    begun_us: int,
-    aligned_us: int,
-    stopped_us: int,
-) -> StepRecord:
-    """A restart as one step, in which every unit leaves its slot and arrives at one."""
-    sizes = sorted(unit_bytes.items())
-    moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
-    drained_us = max(unit.installed_us for answer in restored.values() for unit in answer.units)
-    installed = {slot: UnitsCame(answer.units, drained_us) for slot, answer in restored.items()}
-    left = [UnitLeft(unit, size, aligned_us, stopped_us) for unit, size in sizes]
-    released: dict[int, UnitsLeft] = {
-        slot: UnitsLeft(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
-    }
-    step, version = Step(moves, Mode(gate="query")), before.version + 1
-    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)

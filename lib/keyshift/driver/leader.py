@@ -45,29 +45,19 @@ class _Asked:
         return machine.submit(self.make_steps, _ms(), self.replace)
 
 
-class _Planning(threading.Thread):
-    """Makes the plan of a migration, and puts what becomes of it into the inbox."""
+def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
+    """In a thread of its own; ``told`` gets what becomes of it."""
+    try:
+        steps = make_steps(current)
+    except BaseException as error:
+        failure = error
 
-    def __init__(
-        self, make_steps: MakeSteps, current: Assignment, inbox: "queue.Queue[Heard]", planned: Planned
-    ) -> None:
-        super().__init__(name="keyshift-planner", daemon=True)
-        self._make_steps, self._current, self._inbox, self._planned = make_steps, current, inbox, planned
-        self.start()
+        def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
+            raise failure
 
-    def run(self) -> None:
-        """In its own thread."""
-        try:
-            steps = self._make_steps(self._current)
-        except BaseException as error:
-            failure = error
-
-            def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
-                raise failure
-
-            self._inbox.put(failed)
-        else:
-            self._inbox.put(lambda machine: self._planned(self._make_steps, steps, self._current))
+        told(failed)
+    else:
+        told(lambda machine: planned(make_steps, steps, current))
 
 
 class Coordinator:
@@ -94,7 +84,7 @@ class Coordinator:
         self._plan_name = ""  # the name of the plan that was written down last
         self._beginning: tuple[str, MakeSteps] | None = None  # a plan of which nothing may have been written down yet
         self._completed = 0  # steps of the migration under way
-        self._planner: _Planning | None = None
+        self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
         self._under_way: set[int] = set()  # versions under way
@@ -245,7 +235,9 @@ class Coordinator:
             case protocol.PlanNext(make_steps):
                 say(Doing(Phase.PLANNING))
                 self._completed = 0
-                self._planner = _Planning(make_steps, self._machine.assignment, self._inbox, self._planned)
+                given = make_steps, self._machine.assignment, self._inbox.put, self._planned
+                self._planner = threading.Thread(target=_make_plan, args=given, name="keyshift-planner", daemon=True)
+                self._planner.start()
             case protocol.PublishSteps(version, steps, rest):
                 for of in self._under_way - dict(steps).keys():
                     self._ended(of, "cancelled")

@@ -23,8 +23,8 @@ from keyshift.experiment.scenario import Change, ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.records import Measured, StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
+from keyshift.model.keys import Assignment
+from keyshift.model.records import Measured, StepRecord, UnitCame, restart_record
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
 from keyshift.results.verdict import Course
@@ -237,14 +237,9 @@ def restarted(
     before: Assignment, after: Assignment, unit_bytes: int, begun_us: int, stopped_us: int, running_us: int
 ) -> StepRecord:
     """A restart as one step, in which every unit leaves its slot and arrives at one, as ``stop_restart`` records it."""
-    pairs = list(enumerate(zip(before.owner, after.owner, strict=True)))
-    step = Step(tuple(Move(UnitId(unit), here, there) for unit, (here, there) in pairs), Mode(gate="query"))
-    released: dict[int, UnitsLeft] = {
-        slot: UnitsLeft(tuple(UnitLeft(unit, unit_bytes, stopped_us, stopped_us) for unit in before.units_of(slot)))
-        for slot in set(before.owner)
-    }
-    installed: dict[int, UnitsCame] = {
-        slot: UnitsCame(tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot)), running_us)
+    came = {
+        slot: tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot))
         for slot in set(after.owner)
     }
-    return StepRecord(after.version, step, begun_us, begun_us, begun_us, running_us, "complete", released, installed)
+    sizes = dict.fromkeys(range(len(before.owner)), unit_bytes)
+    return restart_record(before, after, sizes, came, begun_us, stopped_us, stopped_us)
