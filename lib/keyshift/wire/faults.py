@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Step
+from keyshift.runtime.protocol_log import Event
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
@@ -46,6 +47,14 @@ TELLS = {
     **dict.fromkeys(("align", "transfer"), "source"),
     **dict.fromkeys(("install", "drain"), "destination"),
     **dict.fromkeys(BESIDE, "slot"),
+}
+
+OF_EVENTS = {  # the phases in which a slot is at an event of its protocol log; of a batch there is none
+    "prepared": ("prepare",),
+    "barrier": ("align",),
+    **dict.fromkeys(("send", "lend", "return"), ("transfer",)),
+    "arrived": ("install", "drain"),
+    "capture": ("snapshot",),
 }
 
 
@@ -185,6 +194,12 @@ class FaultPoints:
     def published(self, steps: Sequence[tuple[int, Step]]) -> None:
         """What is under way."""
         self._steps |= dict(steps)
+
+    def heard(self, events: Iterable[Event]) -> None:
+        """The slot's protocol log has these; what follows from them has not been carried out."""
+        for event in events:
+            for phase in OF_EVENTS.get(event.event, ()):
+                self.reached(phase, event.version)
 
     def reached(self, phase: str, version: int = 0) -> None:
         """The slot is in ``phase``, of the step of ``version`` if it belongs to one."""

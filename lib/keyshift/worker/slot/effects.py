@@ -54,20 +54,19 @@ class SlotEffects:
                 self._shared.waits.set()
 
     def _carry_out(self) -> None:
-        core, faults = self._shared.core, self._shared.faults
+        core = self._shared.core
         if core.log.new:
+            self._shared.faults.heard(core.log.new)
             core.log.stamp(now_us())
         leaving: dict[int, list[Parcel]] = {}  # by slot, as what goes together travels together
         messages: dict[int, list[Message]] = {}
         for effect in core.take_effects():
             match effect:
                 case Leave():
-                    faults.reached("transfer", effect.send.version)
                     leaving.setdefault(effect.send.destination, []).append(self._parcel(effect))
                 case Errand():
                     self.couriers.send(effect)
                 case protocol.Prepared(version):
-                    faults.reached("prepare", version)
                     self._acknowledge(version, "prepared", PhaseDone(now_us()))
                 case protocol.Open():
                     messages.setdefault(effect.destination, []).append(effect)
@@ -84,7 +83,6 @@ class SlotEffects:
                 case protocol.Freeze(savepoint):
                     self._snapshots.freeze(savepoint)
                 case Captured(snapshot, version):
-                    faults.reached("snapshot")
                     self._acknowledge(version, "captured", PhaseDone(now_us()))
                     self._snapshots.captured(effect)
                 case protocol.Skip(snapshot, version):

@@ -36,14 +36,11 @@ class Arrivals:
         try:
             with self._turn() as core:
                 for parcel in awaited:
-                    self._shared.faults.reached("install", parcel.version)
                     if (state := states[parcel.unit]) is not None and self._awaits(parcel):
                         home = parcel.home if parcel.partial else None
                         about = parcel.unit, parcel.version, parcel.hop, parcel.routers
                         core.arrived(*about, state, home, parcel.routed)
                         self._times[parcel.unit] = received, now_us()
-                for parcel in awaited:
-                    self._shared.faults.reached("drain", parcel.version)
                 core.drain(now_us(), slice_of_time())  # now: the step that ends with it does not wait for a row
         except BaseException as error:
             self._shared.trouble.tell(error)  # what has arrived would not be taken again
