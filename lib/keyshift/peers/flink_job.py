@@ -237,7 +237,7 @@ def restarted(
     before: Assignment, after: Assignment, unit_bytes: int, begun_us: int, stopped_us: int, running_us: int
 ) -> StepRecord:
     """A restart as one step, in which every unit leaves its slot and arrives at one, as ``stop_restart`` records it."""
-    came = {
+    came: dict[int, tuple[UnitCame, ...]] = {
         slot: tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot))
         for slot in set(after.owner)
     }

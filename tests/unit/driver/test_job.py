@@ -150,12 +150,13 @@ def job(monkeypatch):
     monkeypatch.setattr(query, "start_query", start_query)
     monkeypatch.setattr(query, "Snapshotter", snapshotter)
     made = Job(None, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
-    made.memory, made.output = memory, output
+    made.memory, made.output, made.others = memory, output, []
     made.queries, made.offsets, made.snapshotters = queries, offsets, snapshotters
     made.start([START])
     (made.counter,) = made.stages
     yield made
-    made.stop()
+    for each in (made, *made.others):
+        each.stop()
 
 
 def at(job, number):
@@ -165,7 +166,15 @@ def at(job, number):
 
 def successor(job):
     """The same job in another process."""
-    return Job(None, job.config, Path("nowhere"), 1.0, job.output)
+    job.others.append(Job(None, job.config, Path("nowhere"), 1.0, job.output))
+    return job.others[-1]
+
+
+def resumed(job, past):
+    """In another process."""
+    other = successor(job)
+    other.resume(past)
+    return other
 
 
 def publish_assignment(job, number, assignment):
@@ -440,10 +449,8 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
     assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
     past = job.past()
     job.stop()
-    other = successor(job)
-    other.resume(past)
+    resumed(job, past)
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
-    other.stop()
 
 
 def test_what_a_journal_on_disk_may_have_is_not_removed(job):
@@ -485,8 +492,7 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
     newest = Assignment(START.version + 6, (SlotId(1),) * 4)
     publish_assignment(job, 1, newest)
     at(job, 1).acknowledge(ack(START.version + 1, "installed", 1), UnitsCame((), 3))
-    other = successor(job)
-    other.resume(past)
+    other = resumed(job, past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
     counter = other.stage("counter")
     assert counter.assignment == Assignment(START.version + 7, newest.owner)
@@ -501,29 +507,20 @@ def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes
         successor(job).resume(past)
 
 
-def test_a_job_whose_driver_died_in_a_restart_goes_on_with_the_slots_that_it_led_to(job):
+@pytest.mark.parametrize(
+    ("number", "newest", "slots"),
+    [(1, Assignment(START.version + 1, (0, 1, 2, 3)), 4), (0, Assignment(START.version + 4, (1, 1, 1, 1)), 2)],
+    ids=["in a restart to more slots", "before the attempt had an assignment"],
+)
+def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_published(job, number, newest, slots):
     past = job.past()
     job.stop()
-    newest = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (0, 1, 2, 3)))
-    publish_assignment(job, 1, newest)
-    other = successor(job)
-    other.resume(past)
-    assert (other.config.slots, other.config.attempt) == (4, 2)
+    at(job, 1).begin()
+    publish_assignment(job, number, newest)
+    other = resumed(job, past)
+    assert (other.config.attempt, other.config.slots) == (2, slots)
     assert other.stage("counter").assignment.owner == newest.owner
-    other.stop()
-
-
-def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_the_one_before(job):
-    past = job.past()
-    job.stop()
-    newest = Assignment(START.version + 4, (SlotId(1),) * 4)
-    publish_assignment(job, 0, newest)
-    at(job, 1).begin()  # and no stage has an assignment there
-    other = successor(job)
-    other.resume(past)
-    assert (other.config.attempt, other.stage("counter").assignment.owner) == (2, newest.owner)
     assert other.revoked == set(range(newest.version + 1))
-    other.stop()
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
@@ -600,7 +597,6 @@ def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(
     other = claimed_by_another(job)
     assert other.config.epoch == other.stage("counter").config.epoch == 2
     other.require_driver()
-    other.stop()
 
 
 def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_nothing(job):
@@ -612,17 +608,15 @@ def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_not
             act()
     assert (len(job.memory.published), len(job.queries)) == (published, queries)
     other.check()
-    other.stop()
 
 
 def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
-    other = claimed_by_another(job)
+    claimed_by_another(job)
     job.counter.request(lambda current: (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),))
     with pytest.raises(Deposed):
         for _ in range(1000):
             job.check()
             threading.Event().wait(0.01)
-    other.stop()
 
 
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
@@ -636,7 +630,6 @@ def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_pub
     other.resume(job.past())
     assert other.stage("counter").history.begins[-1] == START.version + 4
     assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
-    other.stop()
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):
