@@ -23,7 +23,7 @@ from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
-from keyshift.wire.faults import Fault, parse
+from keyshift.wire.faults import parse
 from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
     ASSIGNMENT,
@@ -188,12 +188,6 @@ def test_a_job_that_cannot_reach_its_tasks_any_more_ends(job):
     job.check()
     job.counter.participant.lose()
     with pytest.raises(ServiceUnavailable):
-        job.check()
-
-
-def test_a_query_that_has_ended_is_seen(job):
-    job.queries[-1].stop()
-    with pytest.raises(QueryDied, match="the Spark query has ended"):
         job.check()
 
 
@@ -372,11 +366,12 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     assert {first, first + 2} < job.revoked
 
 
-def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
+@pytest.mark.parametrize("restores", [RESTORES, {0: Restored((), 1)}], ids=["has restored", "restores"])
+def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
     job.snapshots.replace([snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)])
-    job.memory.restores = {0: Restored((), 1)}
+    job.memory.restores = restores
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 9}
@@ -474,14 +469,6 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
         job.check()
 
 
-def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
-    switch_to(job, START.version + 2)
-    job.snapshots.replace([snapshot(START.version + 2, 5)])
-    for _ in range(3):
-        job.recover()
-        assert job.offsets[-1] == {0: 5}
-
-
 def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
     """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
     past = job.past()
@@ -535,12 +522,6 @@ def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_t
     assert len(job.log) == 4
 
 
-def test_a_job_asks_one_slot_to_die(job):
-    job.faults.hit(Fault("stop", "slot", "", 4.0, 2.0))
-    path, told = job.memory.published[-1]
-    assert path == "fault" and (told.slot, told.fault.action, told.fault.seconds) == (0, "stop", 2.0)
-
-
 def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
     first, planned = job.counter.led, []
     job.faults.hit(*parse("kill:coordinator@4"))
@@ -567,21 +548,6 @@ def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, mo
     job.memory.left = [[3]] * 1000
     monkeypatch.setattr(questions, "SETTLE_S", 0.5)
     assert job.counter.ask.left_behind() == {(3, 0)}
-
-
-def test_steps_are_led_as_long_as_the_job_runs(job):
-    """A request of another thread is planned from the assignment as it is then."""
-    seen = []
-
-    def plan(current):
-        seen.append(current)
-        return (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),)
-
-    threading.Thread(target=job.counter.request, args=(plan,)).start()
-    assert wait_until(lambda: any(path == "steps" for path, _ in job.memory.published), 60, 0.01)
-    job.stop()
-    assert seen == [START]
-    assert [record.version for record in job.counter.history.records] == [START.version + 1]
 
 
 def claimed_by_another(job):

@@ -69,17 +69,6 @@ def test_a_large_slot_writes_several_segments_and_each_unit_is_in_one(monkeypatc
     assert all(everything(restored(store, place)) == everything(state(place.unit)) for place in places)
 
 
-def test_slots_and_savepoints_do_not_write_over_each_other():
-    store = store_of()
-    written = {
-        (name, slot): write(store, name, slot, [(slot, state(slot, keys=len(name)))])[0]
-        for name in ("one", "three")
-        for slot in (1, 11)
-    }
-    for (name, slot), place in written.items():
-        assert everything(restored(store, place)) == everything(state(slot, keys=len(name)))
-
-
 def test_what_a_slot_writes_again_does_not_spoil_what_it_acknowledged_before():
     """Its batch was over before all had written, and in the next one the barriers come again."""
     store = store_of()
@@ -185,15 +174,6 @@ def test_a_snapshot_of_another_workload_is_refused():
         store.require_of("one", Chain(key_groups=2))
     with pytest.raises(BadInput, match="savepoint one: it has no stage windows, but counter"):
         store.places("one", "windows")
-
-
-def test_a_segment_that_is_cut_off_is_noticed():
-    store = store_of()
-    (place,) = write(store, "one", 2, [(1, state(1))])
-    ((name, data),) = store._bucket._client.objects.items()
-    store._bucket._client.objects[name] = data[:-1]
-    with pytest.raises(ServiceUnavailable, match="checksum"):
-        store.read(place)
 
 
 @pytest.mark.parametrize(
