@@ -32,7 +32,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.results.manifest import describe_machine, describe_versions
 from keyshift.traffic import collector, generator, topics, traffic
 from keyshift.traffic.process import JsonProcess
-from keyshift.wire import inquiry, protocol_logs
+from keyshift.wire import protocol_logs
 from keyshift.worker import router as routing
 from keyshift.worker.slot import opening
 
@@ -52,7 +52,6 @@ HURRY: list[tuple[Any, str, float]] = [
     (execution, "SILENCE_S", 6.0),
     (execution, "LONGEST_PAUSE_S", 0.05),
     (live_journal, "KEEP_AGAIN_S", 0.1),
-    (inquiry, "LOOK_S", 0.02),
     (questions, "CHECK_S", 0.02),
     (questions, "SETTLE_S", 3.0),
     (protocol_logs, "ANSWER_S", 0.2),

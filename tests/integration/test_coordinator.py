@@ -9,14 +9,14 @@ import pytest
 from keyshift.driver.leader import Coordinator
 from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.keys import Assignment, Move, Step
-from keyshift.model.records import Installed, Released
+from keyshift.model.records import UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
 
 START = Assignment.contiguous(4, 2)
 STEPS = (Step((Move(0, 0, 1),)), Step((Move(1, 0, 1),)), Step((Move(2, 1, 0),)))
-SAID = {"prepared": nodes.Ready(1), "installed": Installed((), 1), "released": Released(())}
+SAID = {"prepared": nodes.PhaseDone(1), "installed": UnitsCame((), 1), "released": UnitsLeft(())}
 
 
 class Died(Exception):

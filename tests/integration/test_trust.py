@@ -16,7 +16,7 @@ from keyshift.lab.run import Lab
 from keyshift.place.profile import SparkProfile
 from keyshift.services.jars import jars
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, Ready, ack
+from keyshift.wire.nodes import ADDRESSES, ALL, Folder, Node, PhaseDone, ack
 from small_run import spec
 
 ASSIGNMENT = Node("assignment", dict)  # of any kind
@@ -82,7 +82,7 @@ def test_who_knows_the_secret_takes_part(stack, job):
     try:
         assert second.read(ASSIGNMENT) == {"version": 1}
         second.publish(ASSIGNMENT, {"version": 3})
-        second.acknowledge(ack(3, "prepared", 0), Ready(1))
+        second.acknowledge(ack(3, "prepared", 0), PhaseDone(1))
         led = []
         second.lead("test", lambda: led.append(second.children(Folder("election", {}))))
         assert led

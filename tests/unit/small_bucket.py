@@ -8,10 +8,12 @@ from minio.error import S3Error
 from keyshift.endpoints import Endpoints
 from keyshift.state.memory import MemoryState
 from keyshift.state.timers import EVENT, PROCESSING
-from keyshift.wire.savepoint import SavepointStore
+from keyshift.wire.savepoint import SavepointStore, wholes
 
 ENDPOINTS = Endpoints("k:1", "z:1", "m:1", access_key="a", secret_key="s")
 VALUE = pa.schema([pa.field("count", pa.int64()), pa.field("payload", pa.binary())])
+
+KEYED = pa.schema([pa.field("key", pa.int64()), *VALUE])
 
 
 class Bucket:
@@ -72,6 +74,11 @@ def store_of(job="job"):
     store = SavepointStore(ENDPOINTS, job)
     store._bucket._client = Bucket()
     return store
+
+
+def write(store, name, slot, states, chunk_bytes=100, **more):
+    """The whole state of these units."""
+    return store.write(name, slot, wholes(states), KEYED, chunk_bytes, **more)
 
 
 def state(unit, keys=3, timers=2):

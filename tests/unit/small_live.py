@@ -97,7 +97,7 @@ class Job:
         self.config = Config(chain)
         self.in_journal = []
         self.snapshots.journaled = self.in_journal.append
-        self.strikes = SimpleNamespace(busy=False, done=[], struck=[], hit=self.hit)
+        self.faults = SimpleNamespace(busy=False, done=[], struck=[], hit=self.hit)
         self.go = threading.Event()
         self.go.set()
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from keyshift.checks import check_strategy, check_workload
-from keyshift.experiment.own import define_own, own_parcels
+from keyshift.experiment.definitions import define_own, own_parcels
 from keyshift.experiment.spec import make_spec
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Move, Step
@@ -141,12 +141,12 @@ def test_a_job_in_the_background_gets_all_strategies_and_its_workload():
     assert own_parcels(make_spec({}))["workload"] == {}
     told = elsewhere(
         "import json, sys\n"
-        "from keyshift.experiment.own import define_own\n"
+        "from keyshift.experiment.definitions import define_own\n"
         "from keyshift.experiment.live_spec import live_spec\n"
         "define_own(json.loads(sys.argv[1]))\n"
         "spec = live_spec({'workload': 'threefold', 'strategy': 'thirds', 'more': 4})\n"
         "from keyshift.checks import check_strategy; check_strategy(spec.point())\n"
-        "from keyshift.experiment.own import own_parcels\n"
+        "from keyshift.experiment.definitions import own_parcels\n"
         "print(spec.workload.times(), spec.point().summary, sorted(own_parcels(spec)['workload']))",
         json.dumps(parcels),
     )

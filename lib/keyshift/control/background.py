@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from keyshift.control.client import LOOK_S, Client
 from keyshift.control.files import NOTHING, JobFile, Jobs, last_line, process_created
 from keyshift.control.server import listen, url_of
+from keyshift.experiment.definitions import Parcels, define_own, own_parcels
 from keyshift.experiment.live_spec import live_spec
-from keyshift.experiment.own import Parcels, define_own, own_parcels
 from keyshift.model.errors import BadInput, KeyshiftError, ServiceUnavailable
 from keyshift.place.profile import load_profile
 from keyshift.progress import Say
@@ -36,7 +36,7 @@ class Order(BaseModel):
     name: str
     values: dict[str, Any]  # of the spec
     profile: str | None
-    own: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.own``
+    own: Parcels = {}  # what the notebook that starts the job has defined, see ``experiment.definitions``
     resume: bool = False  # go on with the job of this name
     take_over: bool = False  # ... even if its process seems to live
     token: str = Field(default="", repr=False)

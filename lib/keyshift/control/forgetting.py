@@ -6,8 +6,8 @@ from typing import Any
 
 from keyshift.control.files import Jobs
 from keyshift.endpoints import Endpoints
+from keyshift.experiment.definitions import define_own
 from keyshift.experiment.live_spec import live_spec
-from keyshift.experiment.own import define_own
 from keyshift.lab.connect import open_services
 from keyshift.model.errors import BadInput, RunsElsewhere, ServiceUnavailable
 from keyshift.progress import Say

@@ -18,8 +18,8 @@ from keyshift.control.api import make_app
 from keyshift.control.background import RELEASE, Order
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server
+from keyshift.experiment.definitions import define_own
 from keyshift.experiment.live_spec import anywhere, live_spec
-from keyshift.experiment.own import define_own
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.connect import open_job_lab
 from keyshift.lab.ending import End, Ending

@@ -113,7 +113,7 @@ def play(
             running_s = job.look()["running_s"]
             seen(job)
             while to_come and to_come[0].at_s <= running_s:
-                job.do(to_come.pop(0).command)
+                job.do(to_come.pop(0).action)
             if running_s >= seconds:
                 break
             time.sleep(max(0.1, LOOK_S - (time.monotonic() - looked)))

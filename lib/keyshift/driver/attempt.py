@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keyshift.driver.leader import Coordinator, CoordinatorDied, MakeSteps
-from keyshift.driver.left_over import publish_plan
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing
 from keyshift.protocol.coordinator import PublishAssignment
@@ -44,7 +43,8 @@ class StageAttempt:
             stack.callback(self.participant.close)
             self.participant.begin()
             if left.steps:
-                publish_plan(self.participant, f"of attempt {config.attempt - 1}", left.steps)
+                plan = nodes.WrittenPlan(f"of attempt {config.attempt - 1}", tuple(left.steps))
+                self.participant.publish(nodes.PLAN, plan)
             self.participant.publish(nodes.ASSIGNMENT, PublishAssignment(left.assignment))
             self.coordinator, self._session = self._elected_next(left.assignment)
             stack.pop_all()

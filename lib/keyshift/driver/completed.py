@@ -11,7 +11,7 @@ KEPT = 2  # the newest, and the one before if it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CompletedSnapshot:
     """A complete one. Results under its ``version`` and later ones come behind it. ``bytes``: that were written;
     ``unit_bytes``: those that make the state, by stage and unit.
     """
@@ -23,7 +23,7 @@ class Snapshot:
     unit_bytes: dict[str, dict[int, int]]
 
 
-class CompletedSnapshots(Sequence[Snapshot]):
+class CompletedSnapshots(Sequence[CompletedSnapshot]):
     """The newest ``KEPT`` of a job, in the order in which they were taken; for any thread.
 
     ``taken``: what is to be known of each that was ever complete in this process.
@@ -31,34 +31,34 @@ class CompletedSnapshots(Sequence[Snapshot]):
 
     def __init__(self) -> None:
         self.taken: list[SnapshotRecord] = []
-        self._newest: tuple[Snapshot, ...] = ()
+        self._newest: tuple[CompletedSnapshot, ...] = ()
         self._journaled: set[str] = set()  # names of those that a journal on disk may have
         self._changing = threading.Lock()
 
     @overload
-    def __getitem__(self, at: int) -> Snapshot: ...
+    def __getitem__(self, at: int) -> CompletedSnapshot: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[Snapshot, ...]: ...
+    def __getitem__(self, at: slice) -> tuple[CompletedSnapshot, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> Snapshot | tuple[Snapshot, ...]:
+    def __getitem__(self, at: int | slice) -> CompletedSnapshot | tuple[CompletedSnapshot, ...]:
         return self._newest[at]
 
     def __len__(self) -> int:
         return len(self._newest)
 
-    def add(self, snapshot: Snapshot, record: SnapshotRecord) -> None:
+    def add(self, snapshot: CompletedSnapshot, record: SnapshotRecord) -> None:
         """It is complete."""
         with self._changing:
             self._newest = (*self._newest, snapshot)[-KEPT:]
         self.taken.append(record)
 
-    def replace(self, snapshots: Iterable[Snapshot]) -> None:
+    def replace(self, snapshots: Iterable[CompletedSnapshot]) -> None:
         """Only these count from now on."""
         with self._changing:
             self._newest = tuple(snapshots)[-KEPT:]
 
-    def for_journal(self) -> list[Snapshot]:
+    def for_journal(self) -> list[CompletedSnapshot]:
         """The newest. None of them is removed from the store before ``journaled`` is told of a later journal."""
         with self._changing:
             self._journaled = self._journaled | {snapshot.name for snapshot in self._newest}

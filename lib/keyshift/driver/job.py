@@ -4,33 +4,32 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 
 from keyshift.clock import now_us
 from keyshift.driver.attempt import Unfinished
-from keyshift.driver.completed import CompletedSnapshots, Snapshot
-from keyshift.driver.query import Query, Started
+from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
+from keyshift.driver.job_faults import JobFaults, ServiceFaults
+from keyshift.driver.query import Query
 from keyshift.driver.stage import LedStage
 from keyshift.driver.stage_history import StageHistory
-from keyshift.driver.strikes import Services, Strikes
 from keyshift.model.errors import ServiceUnavailable
-from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
+from keyshift.model.keys import Assignment
 from keyshift.model.markers import StateWritten
 from keyshift.model.notes import Doing, Note, Phase
-from keyshift.model.records import Installed, Released, StepRecord, UnitLeft
+from keyshift.model.records import restart_record
 from keyshift.registry import unknown
 from keyshift.runtime.protocol_log import Event
+from keyshift.traffic.traffic import Traffic
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.epoch import Epoch
-from keyshift.wire.nodes import Restored
-from keyshift.wire.savepoint import Manifest, Savepoint, SavepointStore, participants
+from keyshift.wire.savepoint import Savepoint, SavepointManifest, SavepointStore, participants
 
 
 @dataclass(frozen=True)
@@ -39,25 +38,11 @@ class Past:
 
     stages: dict[str, StageHistory]
     savepoints: list[Savepoint]
-    snapshots: list[Snapshot]
+    snapshots: list[CompletedSnapshot]
     notes: list[Note]
     revoked: set[int]
     begun_from: Savepoint | None
     first_version: int
-
-
-class Output(Started, Protocol):
-    """The results topic, as far as a job has to know what has come out of it; see ``traffic.traffic.Traffic``."""
-
-    @property
-    def received(self) -> int:
-        """So much has come out that counts: grows as long as something does."""
-
-    def revoke(self, versions: Collection[int]) -> None:
-        """What came out under ``versions`` counts for nothing: it comes once more."""
-
-    def require_input(self, offsets: Mapping[int, int]) -> None:
-        """Raises NotThere unless the input is still there from these offsets of each router on; 0 if it has none."""
 
 
 class Job:
@@ -75,9 +60,9 @@ class Job:
         config: JobConfig,
         work: Path,
         batch_s: float,
-        output: Output,
+        output: Traffic,
         say: Callable[[Doing], None] = lambda doing: None,
-        services: Services | None = None,
+        services: ServiceFaults | None = None,
     ) -> None:
         self.config = config  # of the first stage
         self._work, self._output, self._say = work, output, say
@@ -89,7 +74,7 @@ class Job:
         self.log: list[Event] = []  # what ``read_log`` has read, one attempt behind the other
         self.revoked: set[int] = set()  # versions of the last stage: what came out under them counts for nothing
         self.stages = [LedStage(each, self.notes, self.check, say) for each in config.chain()]
-        self.strikes = Strikes(config.faults, self.stages, say, services)
+        self.faults = JobFaults(config.faults, self.stages, say, services)
         self._query = Query(spark, work, batch_s, self.stages, self.snapshots, output, self.note)
 
     def stage(self, name: str) -> LedStage:
@@ -149,7 +134,7 @@ class Job:
 
     def _start(self, unfinished: Sequence[Unfinished], offsets: dict[int, int] | None) -> None:
         """An attempt, with the assignment of each stage and what is left to do there."""
-        self._query.start(self.config, unfinished, offsets, self.strikes.listen, self.revoked)
+        self._query.start(self.config, unfinished, offsets, self.faults.listen, self.revoked)
 
     def check(self) -> None:
         """Raises QueryDied with the first telling line if the query has died, and whatever ended a coordinator or
@@ -187,9 +172,9 @@ class Job:
         self._say(Doing(Phase.RESTORING))
         restored = {stage.name: stage.ask.await_restored() for stage in self.stages}
         self._say(Doing(Phase.RESTORED))
-        unit_bytes, moved = savepoint.unit_bytes[name], restored[name]
-        times = begun_us, aligned_us, stopped_us
-        restarted.history.records.append(_restarted(before, target, unit_bytes, moved, *times))
+        came = {slot: said.units for slot, said in restored[name].items()}
+        moved = before, target, savepoint.unit_bytes[name], came
+        restarted.history.records.append(restart_record(*moved, begun_us, aligned_us, stopped_us))
 
     def recover(self) -> None:
         """After the death of the query: the next attempt, from the newest complete snapshot, and what came out behind
@@ -300,7 +285,7 @@ class Job:
         self._say(Doing(Phase.SAVEPOINT))
         self._query.end_snapshots()  # nothing goes on behind this one
         self.stages[0].ask.tell(nodes.SAVEPOINT, name)
-        manifest = Manifest(config.workload, config.parameters)
+        manifest = SavepointManifest(config.workload, config.parameters)
         for stage in self.stages:
             wanted = participants(stage.config)
             what = f"savepoint {name} of {stage.name}"
@@ -325,25 +310,3 @@ def _at_root(config: JobConfig) -> contextlib.closing[Coordination]:
 def _next_version(left: Unfinished) -> Unfinished:
     assignment = left.assignment
     return dataclasses.replace(left, assignment=Assignment(assignment.version + 1, assignment.owner))
-
-
-def _restarted(
-    before: Assignment,
-    after: Assignment,
-    unit_bytes: Mapping[int, int],
-    restored: dict[int, Restored],
-    begun_us: int,
-    aligned_us: int,
-    stopped_us: int,
-) -> StepRecord:
-    """A restart as one step, in which every unit leaves its slot and arrives at one."""
-    sizes = sorted(unit_bytes.items())
-    moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit, _ in sizes)
-    drained_us = max(unit.installed_us for answer in restored.values() for unit in answer.units)
-    installed = {slot: Installed(answer.units, drained_us) for slot, answer in restored.items()}
-    left = [UnitLeft(unit, size, aligned_us, stopped_us) for unit, size in sizes]
-    released: dict[int, Released] = {
-        slot: Released(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
-    }
-    step, version = Step(moves, Mode(gate="query")), before.version + 1
-    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from keyshift.clock import now_us
-from keyshift.driver.left_over import left_over, publish_plan
+from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.notes import Doing, Phase
@@ -45,29 +45,19 @@ class _Asked:
         return machine.submit(self.make_steps, _ms(), self.replace)
 
 
-class _Planning(threading.Thread):
-    """Makes the plan of a migration, and puts what becomes of it into the inbox."""
+def _make_plan(make_steps: MakeSteps, current: Assignment, told: Callable[[Heard], None], planned: Planned) -> None:
+    """In a thread of its own; ``told`` gets what becomes of it."""
+    try:
+        steps = make_steps(current)
+    except BaseException as error:
+        failure = error
 
-    def __init__(
-        self, make_steps: MakeSteps, current: Assignment, inbox: "queue.Queue[Heard]", planned: Planned
-    ) -> None:
-        super().__init__(name="keyshift-planner", daemon=True)
-        self._make_steps, self._current, self._inbox, self._planned = make_steps, current, inbox, planned
-        self.start()
+        def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
+            raise failure
 
-    def run(self) -> None:
-        """In its own thread."""
-        try:
-            steps = self._make_steps(self._current)
-        except BaseException as error:
-            failure = error
-
-            def failed(_: CoordinatorMachine) -> list[protocol.Effect]:
-                raise failure
-
-            self._inbox.put(failed)
-        else:
-            self._inbox.put(lambda machine: self._planned(self._make_steps, steps, self._current))
+        told(failed)
+    else:
+        told(lambda machine: planned(make_steps, steps, current))
 
 
 class Coordinator:
@@ -94,7 +84,7 @@ class Coordinator:
         self._plan_name = ""  # the name of the plan that was written down last
         self._beginning: tuple[str, MakeSteps] | None = None  # a plan of which nothing may have been written down yet
         self._completed = 0  # steps of the migration under way
-        self._planner: _Planning | None = None
+        self._planner: threading.Thread | None = None
         self._thread: threading.Thread | None = None  # that leads
         self._began, self._ending = False, False
         self._under_way: set[int] = set()  # versions under way
@@ -153,7 +143,7 @@ class Coordinator:
         """After the end of the attempt, which has come to ``version``: the steps of its plan that had not switched, and
         the requests that had not begun. Raises ServiceUnavailable.
         """
-        left, beginning = left_over(participant), self._beginning
+        left, beginning = read_published(participant), self._beginning
         steps = left.to_come(version) if left else []
         requests = [beginning[1]] if beginning and not (left and left.plan == beginning[0]) else []
         for asked in self._waiting:
@@ -212,13 +202,13 @@ class Coordinator:
             # For whoever takes over: what is published next says by the name that it is of this plan.
             name = secrets.token_hex(4)
             self._beginning = name, make_steps
-            publish_plan(self._coordination, name, steps)
+            self._coordination.publish(nodes.PLAN, nodes.WrittenPlan(name, tuple(steps)))
             self._plan_name = name
         return effects
 
     def _take_over(self) -> list[protocol.Effect]:
         """Go on with what another coordinator left under way, or the attempt before; nothing, if there was none."""
-        left, beginning = left_over(self._coordination), self._beginning
+        left, beginning = read_published(self._coordination), self._beginning
         effects: list[protocol.Effect] = []
         if left:
             self._machine = CoordinatorMachine(left.assignment, self._machine.deadline_ms, self._slots)
@@ -245,7 +235,9 @@ class Coordinator:
             case protocol.PlanNext(make_steps):
                 say(Doing(Phase.PLANNING))
                 self._completed = 0
-                self._planner = _Planning(make_steps, self._machine.assignment, self._inbox, self._planned)
+                given = make_steps, self._machine.assignment, self._inbox.put, self._planned
+                self._planner = threading.Thread(target=_make_plan, args=given, name="keyshift-planner", daemon=True)
+                self._planner.start()
             case protocol.PublishSteps(version, steps, rest):
                 for of in self._under_way - dict(steps).keys():
                     self._ended(of, "cancelled")

@@ -1,27 +1,20 @@
 """The query of a job, in one attempt after the other: its stages are led and snapshots are taken while it runs."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from keyshift.driver.attempt import Unfinished
 from keyshift.driver.completed import CompletedSnapshots
-from keyshift.driver.snapshotter import Said, Snapshotter
+from keyshift.driver.snapshotter import Snapshotter
 from keyshift.driver.spark import start_query, telling_line
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import QueryDied
-from keyshift.model.markers import Marker, SlotStarted
+from keyshift.model.markers import SlotStarted
+from keyshift.traffic.traffic import Traffic
 from keyshift.wire.config import JobConfig
-
-
-class Started(Said, Protocol):
-    """The results topic, as far as it tells that the tasks of a query have started."""
-
-    def await_slots(self, slots: Collection[int], said: Marker, check: Callable[[], None]) -> None:
-        """Until this marker has come from each slot."""
 
 
 class Query:
@@ -34,7 +27,7 @@ class Query:
         batch_s: float,
         stages: Sequence[LedStage],
         completed: CompletedSnapshots,
-        output: Started,
+        output: Traffic,
         note: Callable[[str], None],
     ) -> None:
         self._spark, self._work, self._batch_s, self._stages = spark, work, batch_s, stages

@@ -1,6 +1,7 @@
 """What the driver asks the slots and routers of an attempt, and what it orders of them."""
 
 import contextlib
+import queue
 import secrets
 import threading
 from collections.abc import Callable, Collection
@@ -8,16 +9,16 @@ from functools import partial
 from typing import TypeVar
 
 from keyshift.driver.attempt import StageAttempt
-from keyshift.model.errors import ServiceUnavailable
+from keyshift.model.errors import MigrationFailed, ServiceUnavailable
 from keyshift.model.keys import Move
 from keyshift.model.records import Measured
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
-from keyshift.wire import inquiry, nodes, protocol_logs
+from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.nodes import Folder, Node
 
 SETTLE_S = 10.0  # until slots that were told that a unit has gone for good let go of its keys
-CHECK_S = 0.2  # between two looks at them
+CHECK_S = 0.2  # between two looks at them, and between two calls of ``check`` while answers are awaited
 T = TypeVar("T")
 
 
@@ -38,11 +39,38 @@ class Questions:
         self.attempt.participant.publish(node, value)
 
     def answers(
-        self, folder: Folder[T], wanted: set[str], what: str, progress: Callable[[], object] = lambda: None
+        self,
+        folder: Folder[T],
+        wanted: set[str],
+        what: str,
+        progress: Callable[[], object] = lambda: None,
+        check: Callable[[], None] | None = None,
     ) -> dict[str, T]:
-        """See ``inquiry.answers``."""
-        participant, within_s = self.attempt.participant, self.attempt.config.deadline_s
-        return inquiry.answers(participant, folder, wanted, what, within_s, self._alive, progress)
+        """The nodes in ``folder``, as soon as all that are ``wanted`` are there.
+
+        The deadline is for silence: it begins anew with each answer, and while what ``progress`` gives changes.
+        Raises MigrationFailed after it, with ``what`` was asked and who is missing. ``check``: instead of ``alive``.
+        """
+        participant, deadline_s = self.attempt.participant, self.attempt.config.deadline_s
+        answered: queue.Queue[set[str]] = queue.Queue()
+
+        def changed(names: list[str]) -> bool:
+            answered.put(set(names))
+            return not wanted <= set(names)  # then nobody has to look any more
+
+        participant.watch_children(folder, changed)
+        missing = wanted
+
+        def all_there() -> bool:
+            nonlocal missing
+            (check or self._alive)()
+            with contextlib.suppress(queue.Empty):
+                missing = wanted - answered.get(timeout=CHECK_S)
+            return not missing
+
+        if not wait_until(all_there, deadline_s, 0.0, lambda: (missing, progress())):
+            raise MigrationFailed(f"{what}: {', '.join(sorted(missing))} did not answer within {deadline_s:g} s")
+        return participant.read_below(folder)
 
     def by_slot(
         self, folder: Folder[T], slots: Collection[int], what: str, progress: Callable[[], object] = lambda: None

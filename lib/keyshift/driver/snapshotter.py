@@ -4,31 +4,23 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
 from keyshift.clock import now_us
-from keyshift.driver.completed import CompletedSnapshots, Snapshot
+from keyshift.driver.completed import CompletedSnapshot, CompletedSnapshots
 from keyshift.driver.leader import Coordinator
 from keyshift.driver.stage import LedStage
 from keyshift.model.errors import Deposed, MigrationFailed, ServiceUnavailable
-from keyshift.model.markers import Marker, StateWritten
+from keyshift.model.markers import StateWritten
 from keyshift.model.records import SnapshotRecord
+from keyshift.traffic.traffic import Traffic
 from keyshift.waiting import wait_until
 from keyshift.wire import nodes
 from keyshift.wire.config import JobConfig
-from keyshift.wire.inquiry import answers
 from keyshift.wire.nodes import SlotSaved, Writing
-from keyshift.wire.savepoint import Manifest, SavepointStore, participants
+from keyshift.wire.savepoint import SavepointManifest, SavepointStore, participants
 
 LOOK_S = 0.05
 MARK = "snapshot-"  # names begin so, and those of savepoints do not
-
-
-class Said(Protocol):
-    """The results topic, as far as it tells what has come out of it."""
-
-    def said(self, what: Marker) -> set[int]:
-        """The slots of which this marker has come."""
 
 
 class _Over(Exception):
@@ -50,7 +42,7 @@ class Snapshotter:
         self,
         config: JobConfig,
         stages: Sequence[LedStage],
-        output: Said,
+        output: Traffic,
         completed: CompletedSnapshots,
         note: Callable[[str], None],
         revoked: Iterable[int] = (),
@@ -108,12 +100,12 @@ class Snapshotter:
 
     def _take(self, name: str) -> None:
         config, written, begun_us = self._config, dict[str, int](), now_us()
-        manifest = Manifest(config.workload, config.parameters, self._revoked)
+        manifest = SavepointManifest(config.workload, config.parameters, self._revoked)
         versions = [self._begun(stage, name) for stage in reversed(self._stages)][::-1]
         for stage, version in zip(self._stages, versions, strict=True):
             wanted, what = participants(stage.config), f"snapshot {self._number} of {stage.name}"
             check, progress = partial(self._check, stage, name), partial(_writers, stage)
-            said = answers(stage.participant, nodes.saved(name), wanted, what, config.deadline_s, check, progress)
+            said = stage.ask.answers(nodes.saved(name), wanted, what, progress, check)
             slots = {who: answer for who, answer in said.items() if isinstance(answer, SlotSaved)}
             if failed := [who for who, answer in slots.items() if answer.failed]:
                 who = min(failed)
@@ -128,7 +120,7 @@ class Snapshotter:
                 return
             unit_bytes = manifest.unit_bytes
             state = {stage: sum(sizes.values()) for stage, sizes in unit_bytes.items()}
-            snapshot = Snapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes)
+            snapshot = CompletedSnapshot(name, versions[-1], manifest.offsets, sum(written.values()), unit_bytes)
             self._completed.add(snapshot, SnapshotRecord(begun_us, now_us(), written, state, name))
 
     def _tell(self, what: str) -> None:

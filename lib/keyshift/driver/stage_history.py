@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import PlainSerializer, PlainValidator
 
 from keyshift.driver.attempt import Unfinished
-from keyshift.driver.left_over import left_over
+from keyshift.driver.published import read_published
 from keyshift.driver.step_log import StepLog, note_acknowledgements
 from keyshift.model.keys import Assignments
 from keyshift.model.records import StepRecord
@@ -55,5 +55,5 @@ class StageHistory:
         newest = participant.require(nodes.ASSIGNMENT.below(root)).assignment
         if not self.assignments or newest.version > self.assignments[-1].version:
             self.assignments.append(newest)
-        left = left_over(participant, root)
+        left = read_published(participant, root)
         return Unfinished(newest, left.to_come(newest.version) if left else ())

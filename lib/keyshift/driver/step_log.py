@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from keyshift.model.keys import Assignment, Assignments, Step
-from keyshift.model.records import Installed, Released, StepRecord
+from keyshift.model.records import StepRecord, UnitsCame, UnitsLeft
 from keyshift.protocol import coordinator as protocol
 from keyshift.wire import nodes
 from keyshift.wire.coordination import Coordination
@@ -75,9 +75,9 @@ def note_acknowledgements(record: StepRecord, said: Mapping[str, nodes.Acknowled
     """Put into ``record`` what its slots have ``said``, by the names of their nodes."""
     for name, each in said.items():
         _, slot = nodes.phase_and_slot(name)
-        if isinstance(each, Released):
+        if isinstance(each, UnitsLeft):
             record.released[slot] = each
-        elif isinstance(each, Installed):
+        elif isinstance(each, UnitsCame):
             record.installed[slot] = each
 
 

@@ -5,7 +5,7 @@ their buttons are made from ``COMMANDS``: a verb of one's own is one class here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -16,6 +16,7 @@ from keyshift.registry import named_values, unknown
 from keyshift.wire.faults import Fault, parse_now
 
 Target = int | dict[int, int]
+T = TypeVar("T")
 LONGEST_S = 3600.0  # of a script
 UNDER_WAY = "under way"  # the outcome of a migration until it is over
 
@@ -194,14 +195,14 @@ def command_of(words: Sequence[str]) -> Command:
     return command(verb, dict(zip(fields, values, strict=False)))
 
 
-class Asked(NamedTuple):
-    """Something that is asked of a job when its load has lasted ``at_s`` seconds."""
+class At(NamedTuple, Generic[T]):
+    """``action`` happens when the load has lasted ``at_s`` seconds."""
 
     at_s: float
-    command: Command
+    action: T
 
 
-def script_of(lines: Sequence[str]) -> list[Asked]:
+def script_of(lines: Sequence[str]) -> list[At[Command]]:
     """Of lines such as ``4: scale 4``, ``9: plan matched 2``, ``14: double``, in the order of their times.
 
     Raises BadInput for a line that is none.
@@ -209,7 +210,7 @@ def script_of(lines: Sequence[str]) -> list[Asked]:
     return sorted(map(_asked, lines), key=lambda asked: asked.at_s)
 
 
-def _asked(line: str) -> Asked:
+def _asked(line: str) -> At[Command]:
     at, _, words = str(line).partition(":")
     try:
         at_s = float(at)
@@ -218,6 +219,6 @@ def _asked(line: str) -> Asked:
     if not 0 <= at_s < LONGEST_S:
         raise BadInput(f"script {line!r}: its second must be from 0 to {LONGEST_S:g}")
     try:
-        return Asked(at_s, command_of(words.split()))
+        return At(at_s, command_of(words.split()))
     except BadInput as error:
         raise BadInput(f"script {line!r}: {error}") from None

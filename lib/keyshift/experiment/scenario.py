@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from keyshift.experiment.commands import Asked, script_of
+from keyshift.experiment.commands import At, Cancel, Command, script_of
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
 from keyshift.planner import targets
@@ -20,7 +20,7 @@ Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ScaleTo:
     """So many slots own the key groups."""
 
     slots: int
@@ -56,13 +56,13 @@ class Map:
     slots: int
 
 
-Change = Scale | Shuffle | Balance | BalanceZipf | Map
+Change = ScaleTo | Shuffle | Balance | BalanceZipf | Map
 
 
 def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assignment:
     """Where ``change`` leads from ``groups``. ``load``: of each key group. Raises BadInput if it is not possible."""
     match change:
-        case Scale(slots):
+        case ScaleTo(slots):
             return targets.scale(groups, slots)
         case Shuffle(affected):
             return targets.shuffle(groups, affected)
@@ -76,29 +76,13 @@ def target_of(change: Change, groups: Assignment, load: Sequence[float]) -> Assi
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Request a change, behind all others or instead of what has not begun of them. ``at_s``: of measured time."""
+    """Request a change, behind all others or instead of what has not begun of them."""
 
-    at_s: float
     change: Change
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Take back what has not begun."""
-
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A process of the job fails."""
-
-    at_s: float
-    fault: Fault
-
-
-Action = Migrate | Cancel | Hit | Asked
+Action = Migrate | Command | Fault
 
 
 class ScenarioPart(BaseModel):
@@ -156,7 +140,7 @@ class ScenarioPart(BaseModel):
         """The changes, in their order. ``slots``: of the job before; ``skew``: of its keys. Raises BadInput."""
         match self.trigger:
             case "scale":
-                return [Scale(number) for number in self.reconfigurations]
+                return [ScaleTo(number) for number in self.reconfigurations]
             case "shuffle":
                 return [Shuffle(self.affected)]
             case "balance":
@@ -180,19 +164,19 @@ class ScenarioPart(BaseModel):
             )
         return found
 
-    def commands(self) -> list[Asked]:
+    def commands(self) -> list[At[Command]]:
         """What ``script`` says, in the order of the times. Raises BadInput."""
         return script_of([line for line in self.script.split(";") if line.strip()])
 
-    def actions(self, changes: Sequence[Change]) -> list[Action]:
-        """What happens to the job, and when, in this order. Raises BadInput."""
-        actions: list[Action] = [Hit(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
+    def actions(self, changes: Sequence[Change]) -> list[At[Action]]:
+        """What happens to the job, and when, in this order; seconds of measured time. Raises BadInput."""
+        actions: list[At[Action]] = [At(fault.at_s, fault) for fault in self.faults() if fault.at_s is not None]
         if self.trigger == "script":
-            actions += self.commands()
+            actions += [At(at_s, command) for at_s, command in self.commands()]
         for number, change in enumerate(changes):
             at_s = self.trigger_s + number * self.gap_s
             cancels = number and self.on_overlap == "cancel"
-            actions.append(Cancel(at_s) if cancels else Migrate(at_s, change, self.on_overlap == "replace"))
+            actions.append(At(at_s, Cancel() if cancels else Migrate(change, self.on_overlap == "replace")))
         return sorted(actions, key=lambda action: action.at_s)
 
 

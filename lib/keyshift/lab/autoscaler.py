@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from keyshift.experiment.scenario import Scale
+from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.system import SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
@@ -39,7 +39,7 @@ class Autoscaler:
         feed: Feed,
         first: float,
         say: Say,
-        ask: Callable[[Scale, str], object],
+        ask: Callable[[ScaleTo, str], object],
     ) -> None:
         part = spec.autoscaler
         goals = Goals(part.slots_min, spec.slots_most, part.work_off_s, part.horizon_s, part.miss_cost)
@@ -75,7 +75,7 @@ class Autoscaler:
             if stage.target != stage.slots:
                 self._moving = True
                 try:
-                    self._ask(Scale(stage.target), name)
+                    self._ask(ScaleTo(stage.target), name)
                 except (BadInput, MigrationFailed, PlanRejected) as error:
                     self._say(f"autoscaler: nothing was requested of {name}, {error}")
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from keyshift.experiment.commands import Target
-from keyshift.experiment.scenario import Change, Map, Scale
+from keyshift.experiment.scenario import Change, Map, ScaleTo
 from keyshift.lab.execution import Execution
 from keyshift.lab.plans.migrations import Migration
 from keyshift.lab.plans.stage_plans import Proposal
@@ -63,7 +63,7 @@ class JobControls:
             if not restarts and wanted <= self._most:
                 remedy += ", or plan with strategy stop_restart"
             raise BadInput(f"slots = {wanted}: {most} are provisioned in this job; {remedy}")
-        return Scale(target) if isinstance(target, int) else Map(target, most)
+        return ScaleTo(target) if isinstance(target, int) else Map(target, most)
 
     def _point(self, name: str, settings: Mapping[str, Any]) -> Strategy:
         """Raises BadInput if there is no such strategy, or the job's state is cut otherwise."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from keyshift.analysis.timelines import DEATH, FAULT
-from keyshift.experiment.scenario import Scale
+from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.autoscaler import Autoscaler
 from keyshift.lab.display import Display
@@ -157,7 +157,7 @@ class Execution:
         self.feed.change_rate(rate)
         self.rate = rate
 
-    def autoscale(self, first: float, ask: Callable[[Scale, str], object]) -> None:
+    def autoscale(self, first: float, ask: Callable[[ScaleTo, str], object]) -> None:
         """From the moment ``first`` on; see ``Autoscaler``."""
         assert self.feed is not None
         given = self.spec, self.system, self.traffic, self.feed, first, self.display.say

@@ -163,7 +163,7 @@ class KeyshiftJob:
     @property
     def busy(self) -> bool:
         """Whether a restart or a migration is to come or under way, or a service is away."""
-        return self.plans.busy or self._job.strikes.busy
+        return self.plans.busy or self._job.faults.busy
 
     def measure(self) -> dict[str, dict[int, Measured]]:
         """Asks the slots."""
@@ -193,7 +193,7 @@ class KeyshiftJob:
 
     def hit(self, fault: Fault) -> None:
         """That of the first slot."""
-        self._job.strikes.hit(fault)
+        self._job.faults.hit(fault)
 
     def note(self, line: str) -> None:
         """Behind the notes of the job until now."""
@@ -226,10 +226,10 @@ class KeyshiftJob:
         for name, end in self.plans.ends().items():
             self._told["of_stages"][name] |= end
         planned_s = self.plans.planned_s
-        return of_job(self._job, **self._told, planned_s=planned_s, struck=self._job.strikes.struck)
+        return of_job(self._job, **self._told, planned_s=planned_s, struck=self._job.faults.struck)
 
     def _note_missed_faults(self) -> None:
         """Those that end the query show by its deaths."""
         for fault in self._spec.scenario.faults():
-            if not fault.ends_query and fault not in self._job.strikes.done:
+            if not fault.ends_query and fault not in self._job.faults.done:
                 self.note(f"fault = {self._spec.scenario.fault}: {fault} did not happen, its phase never came")

@@ -126,15 +126,6 @@ class Assignment:
             if here != there
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Version and owners, for the coordination service."""
-        return {"version": self.version, "owner": list(self.owner)}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> "Assignment":
-        """The inverse of ``to_json``."""
-        return cls(int(raw["version"]), tuple(SlotId(slot) for slot in raw["owner"]))
-
 
 class Assignments(Sequence[Assignment]):
     """Assignments of one stage by their version, ascending. Takes memory for what has changed, not for each version:
@@ -218,9 +209,6 @@ class Assignments(Sequence[Assignment]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Assignments) and (self._begin, self._entries) == (other._begin, other._entries)
-
-    def __repr__(self) -> str:
-        return f"Assignments({list(self)})"
 
     def to_json(self) -> dict[str, Any]:
         """The owners of the first, and rows of first and last version, unit and owner of what had changed."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from keyshift.model.keys import Step
+from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
 
 
 class UnitLeft(NamedTuple):
@@ -25,7 +25,7 @@ class UnitCame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class UnitsLeft:
     """What a slot says when all units that leave it in a step have arrived elsewhere, at ``at_us`` (0: not said)."""
 
     units: tuple[UnitLeft, ...]
@@ -33,7 +33,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class UnitsCame:
     """What a slot says when all units that come to it in a step are there, and nothing waits for them any more since
     ``drained_us``.
     """
@@ -81,8 +81,30 @@ class StepRecord:
     switched_us: int | None = None
     completed_us: int | None = None
     outcome: str = "under way"  # or complete, rolled back, late, cancelled
-    released: dict[int, Released] = field(default_factory=dict)
-    installed: dict[int, Installed] = field(default_factory=dict)
+    released: dict[int, UnitsLeft] = field(default_factory=dict)
+    installed: dict[int, UnitsCame] = field(default_factory=dict)
+
+
+def restart_record(
+    before: Assignment,
+    after: Assignment,
+    unit_bytes: Mapping[int, int],
+    came: Mapping[int, tuple[UnitCame, ...]],
+    begun_us: int,
+    aligned_us: int,
+    stopped_us: int,
+) -> StepRecord:
+    """A restart as one step, in which every unit leaves its slot and comes to one. ``came``: by slot."""
+    units = sorted(unit_bytes)
+    moves = tuple(Move(UnitId(unit), before.owner[unit], after.owner[unit]) for unit in units)
+    drained_us = max(unit.installed_us for of_slot in came.values() for unit in of_slot)
+    installed = {slot: UnitsCame(of_slot, drained_us) for slot, of_slot in came.items()}
+    left = [UnitLeft(unit, unit_bytes[unit], aligned_us, stopped_us) for unit in units]
+    released: dict[int, UnitsLeft] = {
+        slot: UnitsLeft(tuple(each for each in left if before.owner[each.unit] == slot)) for slot in set(before.owner)
+    }
+    step, version = Step(moves, Mode(gate="query")), before.version + 1
+    return StepRecord(version, step, begun_us, begun_us, begun_us, drained_us, "complete", released, installed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ import numpy as np
 import pandas as pd
 
 from keyshift.clock import SECOND_US, now_us
-from keyshift.experiment.scenario import Change, Scale
+from keyshift.experiment.scenario import Change, ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.judge.final_state import FinalState, StageEnd
 from keyshift.model.errors import BadInput, ServiceUnavailable
-from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
-from keyshift.model.records import Installed, Measured, Released, StepRecord, UnitCame, UnitLeft
+from keyshift.model.keys import Assignment
+from keyshift.model.records import Measured, StepRecord, UnitCame, restart_record
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
 from keyshift.results.verdict import Course
@@ -106,7 +106,7 @@ class FlinkJob:
         self._spec, self._workload, self._client = spec, spec.workload, client
         self._events, self._results = events, results
         [self._stage] = (stage.name for stage in spec.workload.stages)
-        self._requests: list[Scale] = []
+        self._requests: list[ScaleTo] = []
         self._assignments: list[Assignment] = []
         self._records: list[StepRecord] = []
         self._job, self._savepoint_bytes, self._looked_us = "", 0, 0
@@ -167,7 +167,7 @@ class FlinkJob:
 
     def request(self, change: Change, replace: bool = False, stage: str | None = None) -> None:
         """Have the next ``check`` restart the job. Raises BadInput for what is no number of slots."""
-        if not isinstance(change, Scale):
+        if not isinstance(change, ScaleTo):
             raise BadInput(f"trigger: Flink gives its slots ranges of groups, so only scale is possible, not {change}")
         self._requests.append(change)
 
@@ -235,14 +235,9 @@ def restarted(
     before: Assignment, after: Assignment, unit_bytes: int, begun_us: int, stopped_us: int, running_us: int
 ) -> StepRecord:
     """A restart as one step, in which every unit leaves its slot and arrives at one, as ``stop_restart`` records it."""
-    pairs = list(enumerate(zip(before.owner, after.owner, strict=True)))
-    step = Step(tuple(Move(UnitId(unit), here, there) for unit, (here, there) in pairs), Mode(gate="query"))
-    released: dict[int, Released] = {
-        slot: Released(tuple(UnitLeft(unit, unit_bytes, stopped_us, stopped_us) for unit in before.units_of(slot)))
-        for slot in set(before.owner)
-    }
-    installed: dict[int, Installed] = {
-        slot: Installed(tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot)), running_us)
+    came: dict[int, tuple[UnitCame, ...]] = {
+        slot: tuple(UnitCame(unit, running_us, running_us) for unit in after.units_of(slot))
         for slot in set(after.owner)
     }
-    return StepRecord(after.version, step, begun_us, begun_us, begun_us, running_us, "complete", released, installed)
+    sizes = dict.fromkeys(range(len(before.owner)), unit_bytes)
+    return restart_record(before, after, sizes, came, begun_us, stopped_us, stopped_us)

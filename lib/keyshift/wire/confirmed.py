@@ -30,10 +30,6 @@ class ConfirmedWrites:
         self._changed = threading.Condition()
         self._ended = False
 
-    def __bool__(self) -> bool:
-        """Whether something is not confirmed yet."""
-        return bool(self._unconfirmed)
-
     def create(self, writes: Sequence[Write]) -> None:
         """Create these nodes one after the other, or the last might be there before its parts. Does not wait."""
         node, _ = writes[-1]

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Step
+from keyshift.runtime.protocol_log import Event
 
 MOVING = ("prepare", "switch", "align", "transfer", "install", "drain")
 BESIDE = ("snapshot", "batch")  # phases of no migration
@@ -46,6 +47,14 @@ TELLS = {
     **dict.fromkeys(("align", "transfer"), "source"),
     **dict.fromkeys(("install", "drain"), "destination"),
     **dict.fromkeys(BESIDE, "slot"),
+}
+
+OF_EVENTS = {  # the phases in which a slot is at an event of its protocol log; of a batch there is none
+    "prepared": ("prepare",),
+    "barrier": ("align",),
+    **dict.fromkeys(("send", "lend", "return"), ("transfer",)),
+    "arrived": ("install", "drain"),
+    "capture": ("snapshot",),
 }
 
 
@@ -131,31 +140,16 @@ def parse(text: str) -> list[Fault]:
 
 def parse_now(text: str) -> Fault:
     """One fault, as in ``parse`` but without a phase or a time: it is to happen now. Raises BadInput as ``parse``."""
-    action, _, rest = text.partition(":")
-    who, _, duration = rest.partition(":")
     if "@" in text:
         raise BadInput(f"fault = {text!r}: one that is asked for happens now, without @; for example {FORMS_NOW}")
-    seconds = _checked(text, action, who, duration, FORMS_NOW)
-    if who not in AT_REST:
-        able = f"now can be hit {', '.join(AT_REST)}; for example {FORMS_NOW}"
-        raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}")
-    return Fault(action, who, "", None, seconds)
+    return _parse(text, now=True)
 
 
-def _parse(text: str) -> Fault:
+def _parse(text: str, now: bool = False) -> Fault:
+    forms = FORMS_NOW if now else FORMS
     action, _, rest = text.partition(":")
-    who, _, when = rest.partition("@")
-    phase, _, duration = when.partition(":")
-    seconds = _checked(text, action, who, duration, FORMS)
-    at_s = _seconds(phase)
-    if phase not in PHASES[who] and (at_s is None or who not in AT_REST):
-        also = ", or seconds of measured time" if who in AT_REST else ""
-        raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {FORMS}")
-    return Fault(action, who, "" if at_s is not None else phase, at_s, seconds)
-
-
-def _checked(text: str, action: str, who: str, duration: str, forms: str) -> float:
-    """Seconds of ``duration``, if this can happen to ``who``."""
+    whom, _, duration = rest.partition(":")
+    who, _, when = whom.partition("@")
     if action not in ACTIONS:
         raise BadInput(f"fault = {text!r}: {action!r} is none of {', '.join(ACTIONS)}; for example {forms}")
     if who not in PHASES:
@@ -166,7 +160,14 @@ def _checked(text: str, action: str, who: str, duration: str, forms: str) -> flo
     seconds = _seconds(duration.removesuffix("s")) if duration else 0.0
     if seconds is None or (action not in DURATIONS and duration) or (action in ("stop", "slow") and not seconds):
         raise BadInput(f"fault = {text!r}: {action} needs {DURATIONS.get(action, 'no duration')}")
-    return seconds
+    if now and who not in AT_REST:
+        able = f"now can be hit {', '.join(AT_REST)}"
+        raise BadInput(f"fault = {text!r}: {who} is hit in a phase only; {able}; for example {forms}")
+    at_s = _seconds(when)
+    if not (now or when in PHASES[who] or (at_s is not None and who in AT_REST)):
+        also = ", or seconds of measured time" if who in AT_REST else ""
+        raise BadInput(f"fault = {text!r}: {who} has the phases {', '.join(PHASES[who])}{also}; for example {forms}")
+    return Fault(action, who, when if at_s is None else "", at_s, seconds)
 
 
 def _seconds(text: str) -> float | None:
@@ -193,6 +194,12 @@ class FaultPoints:
     def published(self, steps: Sequence[tuple[int, Step]]) -> None:
         """What is under way."""
         self._steps |= dict(steps)
+
+    def heard(self, events: Iterable[Event]) -> None:
+        """The slot's protocol log has these; what follows from them has not been carried out."""
+        for event in events:
+            for phase in OF_EVENTS.get(event.event, ()):
+                self.reached(phase, event.version)
 
     def reached(self, phase: str, version: int = 0) -> None:
         """The slot is in ``phase``, of the step of ``version`` if it belongs to one."""

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from pydantic import TypeAdapter
 
 from keyshift.model.keys import Move, Step
-from keyshift.model.records import Installed, Measured, Released, UnitCame
+from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import Phase, PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.wire.faults import Fault
@@ -68,7 +68,7 @@ class Folder(Generic[T]):
 def make_codecs() -> None:
     """Make those of all nodes now: a process that is forked from this one need not take the time for it."""
     for kind in (
-        *(PublishAssignment, PublishedSteps, WrittenPlan, Ready, Installed, Released),
+        *(PublishAssignment, PublishedSteps, WrittenPlan, PhaseDone, UnitsCame, UnitsLeft),
         *(SlotSaved, RouterSaved, Writing, Unreadable, Restored, Handover),
         *(CopiesWanted, CopiesClose, FaultNow, Measured, Events, int, str, NoneType),
     ):
@@ -110,23 +110,23 @@ class WrittenPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A slot has prepared a step, or its state for a snapshot is its own: it takes the barriers now."""
+class PhaseDone:
+    """A slot has prepared a step and takes the barriers now, or has captured its state for a snapshot."""
 
     at_us: int
 
 
-Acknowledgement = Ready | Installed | Released
+Acknowledgement = PhaseDone | UnitsCame | UnitsLeft
 
 ASSIGNMENT = Node("assignment", PublishAssignment)  # for the routers
 STEPS = Node("steps", PublishedSteps)  # for the slots
 PLAN = Node("plan", WrittenPlan)
 ALL_ACKS: Folder[Any] = Folder("acks", {})  # has folders, by version
 _OF_PHASE: dict[str, type[Acknowledgement]] = {
-    "prepared": Ready,
-    "captured": Ready,
-    "installed": Installed,
-    "released": Released,
+    "prepared": PhaseDone,
+    "captured": PhaseDone,
+    "installed": UnitsCame,
+    "released": UnitsLeft,
 }
 
 

@@ -12,7 +12,7 @@ import json
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ class SavedStage:
 
 
 @dataclass
-class Manifest:
+class SavepointManifest:
     """What is in a savepoint or a snapshot. ``offsets``: where each router continues. ``workload``, ``parameters``: of
     the job that made it. ``revoked``: versions whose results count for nothing.
     """
@@ -101,7 +101,7 @@ class Manifest:
         }
 
 
-_MANIFESTS = TypeAdapter(Manifest)
+_MANIFESTS = TypeAdapter(SavepointManifest)
 
 
 class SavepointStore:
@@ -112,59 +112,32 @@ class SavepointStore:
 
     def write(
         self,
-        savepoint: str,
-        slot: str,
-        states: Iterable[tuple[int, UnitState]],
-        chunk_bytes: int,
-        progress: Progress = lambda more: None,
-    ) -> list[Location]:
-        """Write the state of a slot's units; a unit without keys has only its timers. Raises ServiceUnavailable.
-
-        ``slot``: its stage and number. ``progress`` hears of bytes that were made, and of bytes that were sent.
-
-        A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
-        is written has names of its own each time.
-        """
-        parts = (
-            ((unit, 1, 0), _joined(state.timers.export(), [], state.export(chunk_bytes))) for unit, state in states
-        )
-        return self._write(savepoint, slot, parts, progress)
-
-    def write_parts(
-        self,
-        snapshot: str,
+        name: str,
         slot: str,
         parts: Iterable[SnapshotPart],
         schema: pa.Schema,
         chunk_bytes: int,
         progress: Progress = lambda more: None,
     ) -> list[Location]:
-        """Write the parts of a slot's units, values with their keys in columns of ``schema``; see ``write``."""
+        """Write parts of a slot's units for the savepoint or snapshot ``name``. Raises ServiceUnavailable.
 
-        def values(part: SnapshotPart) -> Iterable[pa.RecordBatch]:
-            if part.whole is not None:
-                return part.whole.export(chunk_bytes)
-            return [rows.pack(schema, part.changed)] if part.changed else []
+        ``slot``: its stage and number. ``schema``: of values, with their keys. ``progress`` hears of bytes that were
+        made, and of bytes that were sent.
 
-        made = (
-            ((part.unit, part.number, part.follows), _joined(part.timers.export(), part.deleted, values(part)))
-            for part in parts
-        )
-        return self._write(snapshot, slot, made, progress)
-
-    def _write(
-        self, name: str, slot: str, parts: Iterable[tuple[tuple[int, int, int], bytes]], progress: Progress
-    ) -> list[Location]:
+        A slot may write the same savepoint again in its next batch, and the first of its acknowledgements counts: what
+        is written has names of its own each time.
+        """
         places: list[Location] = []
         segment = bytearray()
         prefix = f"{name}/{slot}-{secrets.token_hex(4)}"
         segment_name = f"{prefix}-0"
-        for (unit, number, follows), data in parts:
+        for part in parts:
+            data = _encoded(part, schema, chunk_bytes)
             if len(segment) > SEGMENT_BYTES:
                 self._bucket.put(segment_name, segment, in_parts=True, progress=progress)
                 segment, segment_name = bytearray(), f"{prefix}-{len(places)}"
             where = segment_name, len(segment), len(data), zlib.crc32(data)
-            places.append(Location(unit, *where, number, follows))
+            places.append(Location(part.unit, *where, part.number, part.follows))
             segment += data
             progress(len(data))
         if segment:
@@ -197,7 +170,7 @@ class SavepointStore:
         timers, _ = frames.decode(streams[0], TIMER_SCHEMA)
         return timers, *(list(pa.ipc.open_stream(stream)) if stream else [] for stream in streams[1:])
 
-    def commit(self, savepoint: str, manifest: Manifest) -> None:
+    def commit(self, savepoint: str, manifest: SavepointManifest) -> None:
         """Write the manifest: only now does the savepoint exist.
 
         Raises ProtocolViolation unless every unit of each assignment was written by exactly one slot, and each part of
@@ -213,7 +186,7 @@ class SavepointStore:
                 raise ProtocolViolation(f"savepoint {savepoint}: {what}")
         self._bucket.put(f"{savepoint}/{_MANIFEST}", _MANIFESTS.dump_json(manifest))
 
-    def manifest(self, savepoint: str) -> Manifest:
+    def manifest(self, savepoint: str) -> SavepointManifest:
         """What was committed. Raises NotThere if there is no such savepoint, Damaged if it is damaged, and BadInput if
         another keyshift has written it.
         """
@@ -292,10 +265,17 @@ def _units(stages: Mapping[str, int]) -> str:
     return ", ".join(f"{units} units of {stage}" for stage, units in stages.items())
 
 
-def _joined(timers: pa.RecordBatch, deleted: Sequence[int], values: Iterable[pa.RecordBatch]) -> bytes:
-    """One part."""
-    keys = [pa.RecordBatch.from_arrays([pa.array(deleted, pa.int64())], schema=_DELETED)] if deleted else []
-    streams = frames.encode(timers), _stream(keys), _stream(values)
+def wholes(states: Iterable[tuple[int, UnitState]]) -> Iterator[SnapshotPart]:
+    """Units and their states, each as its only part."""
+    return (SnapshotPart(unit, 1, 0, state.timers, state, [], []) for unit, state in states)
+
+
+def _encoded(part: SnapshotPart, schema: pa.Schema, chunk_bytes: int) -> bytes:
+    deleted = [pa.RecordBatch.from_arrays([pa.array(part.deleted, pa.int64())], schema=_DELETED)]
+    values: Iterable[pa.RecordBatch] = [rows.pack(schema, part.changed)] if part.changed else []
+    if part.whole is not None:
+        values = part.whole.export(chunk_bytes)
+    streams = frames.encode(part.timers.export()), _stream(deleted if part.deleted else []), _stream(values)
     return b"".join(piece for data in streams for piece in (len(data).to_bytes(_LENGTH_BYTES, "big"), data))
 
 

@@ -14,7 +14,7 @@ from keyshift.control.explorer import Explorer, line_of, live_picture
 from keyshift.control.files import Jobs
 from keyshift.control.server import Server, listen, url_of
 from keyshift.control.watched import WatchedJob, play
-from keyshift.experiment.commands import Asked, Cancel, Double, InjectFault, Plan, Rate, Scale, script_of
+from keyshift.experiment.commands import At, Cancel, Double, InjectFault, Plan, Rate, Scale, script_of
 from keyshift.experiment.live_spec import live_spec
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.waiting import wait_until
@@ -53,9 +53,9 @@ def job(home, monkeypatch):
 
 def test_a_script_is_read_before_anything_is_started():
     assert script_of(["9: plan matched 2", "4: scale 4", "5.5: fault"]) == [
-        Asked(4.0, Scale(slots=4)),
-        Asked(5.5, InjectFault(fault="kill:slot")),
-        Asked(9.0, Plan(strategy="matched", target=2)),
+        At(4.0, Scale(slots=4)),
+        At(5.5, InjectFault(fault="kill:slot")),
+        At(9.0, Plan(strategy="matched", target=2)),
     ]
 
 

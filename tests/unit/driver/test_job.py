@@ -1,11 +1,10 @@
-"""A job whose coordinator, ZooKeeper and query are stand-ins: what it asks of them, and what it writes down."""
+"""A job whose ZooKeeper is in memory and whose query is a stand-in: what it asks of them, and what it writes down."""
 
 import threading
 import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from small_bucket import Bucket
@@ -14,20 +13,21 @@ from small_job import CONFIG
 from keyshift import objects
 from keyshift.driver import attempt, query, questions
 from keyshift.driver import job as module
-from keyshift.driver.completed import Snapshot
+from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Job
 from keyshift.driver.snapshotter import MARK
 from keyshift.model.errors import Deposed, MigrationFailed, NotThere, QueryDied, ServiceUnavailable
 from keyshift.model.keys import Assignment, Assignments, Move, SlotId, Step, UnitId
 from keyshift.model.markers import name_of
-from keyshift.model.records import Installed, Measured, StepRecord, UnitCame
+from keyshift.model.records import Measured, StepRecord, UnitCame, UnitsCame
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
-from keyshift.wire.epoch import Epoch
-from keyshift.wire.faults import Fault, parse
+from keyshift.wire.faults import parse
+from keyshift.wire.memory import Memory, MemoryCoordination
 from keyshift.wire.nodes import (
     ASSIGNMENT,
+    ENDED_LOGS,
     PLAN,
     RESTORED,
     RESTORING,
@@ -39,15 +39,22 @@ from keyshift.wire.nodes import (
     RouterSaved,
     SlotSaved,
     Unreadable,
+    ack,
     copied,
     logs,
     measured,
+    of_job,
+    of_router,
     of_slot,
+    of_stage,
     saved,
 )
 from keyshift.wire.savepoint import SavepointStore
 
 START = Assignment.contiguous(4, 2)
+MOVED = tuple(SlotId(slot) for slot in (0, 1, 1, 1))
+CAME = [UnitCame(unit, 5_000_000, end_us) for unit, end_us in enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))]
+RESTORES = {0: Restored(tuple(CAME[:1]), 1), 1: Restored(tuple(CAME[1:]), 1)}
 
 
 class Output:
@@ -59,9 +66,6 @@ class Output:
     def await_slots(self, slots, said, check):
         check()
         self.calls.append((name_of(said), sorted(slots)))
-
-    def said(self, what):
-        return set(range(9))
 
     def revoke(self, versions):
         self.calls.append(("revoke", sorted(versions)))
@@ -84,118 +88,106 @@ class Query:
         self.isActive = False
 
 
-class Nodes:
-    """One participant, and slots that answer each question at once; ``all_of`` is shared by all participants."""
+class Snapshots:
+    """Takes none. ``ending`` is called at the end."""
 
-    def __init__(self, all_of, root, epoch):
-        self._all, self.root, self._epoch, self.watches = all_of, root, epoch, {}
+    def __init__(self):
+        self.writes, self.ended = False, 0
+        self.check, self.ending, self.join = (lambda: None), (lambda: None), lambda within_s: None
 
-    def claim(self, job, first=False):
-        if not first and not self._all.epoch:
-            raise NotThere("it is over")
-        self._all.epoch += 1
-        return Epoch(job, self._all.epoch)
+    def end(self):
+        self.ended += 1
+        self.ending()
 
-    def require_epoch(self):
-        if self._epoch is not None and self._epoch.number != self._all.epoch:
-            raise Deposed("another one drives")
 
-    def end_epoch(self):
-        self.require_epoch()
-        self._all.epoch = 0
-
-    def begin(self):
-        pass
+class Participant(MemoryCoordination):
+    """Slots and a router answer each question at once; ``memory`` has what they say, and what was published."""
 
     def publish(self, node, value):
-        self.require_epoch()
-        path = node.path
-        self._all.published.append((path, value))
-        if path in ("steps", "plan", "assignment"):
-            self._all.nodes[self.root, path] = value
-        if path == "savepoint":
-            self._all.below[saved(value).path] = {"router-0": RouterSaved(10)} | {
-                of_slot(slot): SlotSaved(tuple(Location(unit, "segment", 0, 100 + unit, 0) for unit in units))
-                for slot, units in ((0, (0, 1)), (1, (2, 3)))
-            }
-        if path == "log":
-            self._all.below[logs(value).path] = {
-                place: (Event(1, place, "begin", (0,), 3),) for place in ("slot-0", "slot-1", "router-0")
-            }
-        if path == "measure":
-            self._all.below[measured(value).path] = {
-                "0": Measured(left_behind=tuple(self._all.left.pop() if self._all.left else ())),
-                "1": Measured(),
-            }
+        super().publish(node, value)
+        self.memory.published.append((node.path, value))
+        for each, said in self._answers(node.path, value):
+            self.acknowledge(each, said)
 
-    def withdraw(self, node):
-        self._all.below.pop(node.path, None)
-
-    def lead(self, name, act):
-        act()
-
-    def check(self):
-        if self._all.lost:
-            raise ServiceUnavailable("away")
-
-    def read(self, node):
-        return self._all.nodes.get((self.root, node.path)) or self._all.below.get(node.path)
-
-    def require(self, node):
-        return self._all.nodes.get((self.root, node.path)) or self._all.below[node.path]
-
-    def watch_children(self, folder, call):
-        self._all.watching[folder.path] = lambda: call(sorted(self._all.below.get(folder.path, ())))
-        self._all.watching[folder.path]()
-
-    def children(self, folder):
-        return sorted(self._all.below.get(folder.path, ()))
-
-    def read_below(self, folder):
-        return self._all.below.get(folder.path, {})
-
-    def close(self):
-        pass
+    def _answers(self, path, value):
+        match path:
+            case "assignment":
+                return [(RESTORED[slot], said) for slot, said in self.memory.restores.items()]
+            case "savepoint":
+                at = [
+                    tuple(Location(unit, "segment", 0, 100 + unit, 0) for unit in units) for units in ((0, 1), (2, 3))
+                ]
+                slots = [(saved(value)[of_slot(slot)], SlotSaved(places)) for slot, places in enumerate(at)]
+                return [*slots, (saved(value)[of_router(0)], RouterSaved(10))]
+            case "log":
+                places = "slot-0", "slot-1", "router-0"
+                return [(logs(value)[place], (Event(1, place, "begin", (0,), 3),)) for place in places]
+            case "measure":
+                left = self.memory.left.pop() if self.memory.left else ()
+                return [(measured(value)[0], Measured(left_behind=tuple(left))), (measured(value)[1], Measured())]
+        return []
 
 
 @pytest.fixture
 def job(monkeypatch):
-    """A job that has started; ``job.all_of`` has what goes through ZooKeeper."""
-    all_of = SimpleNamespace(published=[], below={}, nodes={}, left=[], lost=False, epoch=0, watching={})
-    ends_us = enumerate((6_000_000, 7_000_000, 7_500_000, 8_000_000))
-    first, *others = (UnitCame(unit, 5_000_000, end_us) for unit, end_us in ends_us)
-    all_of.below[RESTORED.path] = {"0": Restored((first,), 1), "1": Restored(tuple(others), 1)}
-    queries = []
+    """A job that has started; ``job.memory`` has what goes through ZooKeeper."""
+    memory, queries, offsets, snapshotters, output = Memory(), [], [], [], Output()
+    memory.published, memory.left, memory.restores = [], [], RESTORES
     bucket = Bucket()
     monkeypatch.setattr(objects, "Minio", lambda *_, **__: bucket)
     for each in (module, attempt):
-        monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Nodes(all_of, root, epoch))
-    offsets = []
+        monkeypatch.setattr(each, "Coordination", lambda _, root, secret, epoch=None: Participant(memory, root, epoch))
 
     def start_query(*arguments):
         offsets.append(arguments[-1])
         queries.append(Query())
         return queries[-1]
 
+    def snapshotter(*_):
+        snapshotters.append(Snapshots())
+        return snapshotters[-1]
+
     monkeypatch.setattr(query, "start_query", start_query)
-    made = Job(None, replace(CONFIG, deadline_s=60.0), Path("nowhere"), 1.0, Output())
-    made.all_of, made.queries, made.offsets = all_of, queries, offsets
+    monkeypatch.setattr(query, "Snapshotter", snapshotter)
+    made = Job(None, replace(CONFIG, deadline_s=60.0, snapshot_s=1.0), Path("nowhere"), 1.0, output)
+    made.memory, made.output, made.others = memory, output, []
+    made.queries, made.offsets, made.snapshotters = queries, offsets, snapshotters
     made.start([START])
     (made.counter,) = made.stages
     yield made
-    made.stop()
+    for each in (made, *made.others):
+        each.stop()
+
+
+def at(job, number):
+    """A participant of an attempt of the job."""
+    return Participant(job.memory, f"{of_job('job')}/{of_stage(number, CONFIG.stage)}")
+
+
+def successor(job):
+    """The same job in another process."""
+    job.others.append(Job(None, job.config, Path("nowhere"), 1.0, job.output))
+    return job.others[-1]
+
+
+def resumed(job, past):
+    """In another process."""
+    other = successor(job)
+    other.resume(past)
+    return other
+
+
+def publish_assignment(job, number, assignment):
+    """Of an attempt, which has begun with that if it was not there."""
+    participant = at(job, number)
+    participant.begin()
+    participant.publish(ASSIGNMENT, PublishAssignment(assignment))
 
 
 def test_a_job_that_cannot_reach_its_tasks_any_more_ends(job):
     job.check()
-    job.all_of.lost = True
+    job.counter.participant.lose()
     with pytest.raises(ServiceUnavailable):
-        job.check()
-
-
-def test_a_query_that_has_ended_is_seen(job):
-    job.queries[-1].stop()
-    with pytest.raises(QueryDied, match="the Spark query has ended"):
         job.check()
 
 
@@ -251,51 +243,51 @@ def test_a_plan_that_waits_ends_with_the_query(job):
 
 
 def test_a_restart_is_one_step_in_which_every_unit_leaves_its_slot_and_arrives(job):
-    target = Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1)))
-    job.restart("counter", target)
+    job.restart("counter", Assignment(START.version, MOVED))
     assert job.config.attempt == 1 and job.config.slots == 2
-    assert job.counter.assignment == Assignment(START.version + 1, target.owner)
+    assert job.counter.assignment == Assignment(START.version + 1, MOVED)
     (record,) = job.counter.history.records
-    assert record.step.moves == tuple(
-        Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
-    )
+    assert record.step.moves == ((0, 0, 0), (1, 0, 1), (2, 1, 1), (3, 1, 1))
     assert record.step.mode.gate == "query" and record.outcome == "complete"
-    released = {row[0]: row for slot in (0, 1) for row in record.released[slot].units}
-    assert {unit: row[1] for unit, row in released.items()} == {unit: 100 + unit for unit in range(4)}
-    assert all(record.published_us <= row[2] <= row[3] for row in released.values())
+    released = [unit for slot in (0, 1) for unit in record.released[slot].units]
+    assert {left.unit: left.bytes for left in released} == {unit: 100 + unit for unit in range(4)}
+    assert all(record.published_us <= left.aligned_us <= left.sent_us for left in released)
     assert {unit.unit for said in record.installed.values() for unit in said.units} == set(range(4))
     assert {said.drained_us for said in record.installed.values()} == {8_000_000}
-    assert job._output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
+    assert job.output.calls == [("ready", [0, 1]), ("sealed", [0, 1]), ("ready", [0, 1])]
 
 
-def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_kept(job):
-    ended = []
-    done, late = (SimpleNamespace(writes=writes, end=lambda: ended.append(1)) for writes in (False, True))
-    for snapshotter in (done, late, done, done):
-        job._query._snapshotter = snapshotter
-        job._query.end_snapshots()
-    assert (job._query._ended, job._query._snapshotter, len(ended)) == ([late], None, 4)
+def test_of_earlier_attempts_only_what_may_still_write_snapshots_is_waited_for(job):
+    """It would come behind the removal of all that the job has left."""
+    waited, bucket = [], SavepointStore(job.config.endpoints, job.config.job)._bucket
+    for number in range(4):
+        job.snapshotters[-1].writes = number == 1
+        job.snapshotters[-1].join = lambda within_s, number=number: (waited.append(number), bucket.put("late", b""))
+        job.recover()
+    job.stop()
+    job.clean()
+    assert waited == [1] and [each.ended for each in job.snapshotters] == [1] * 5
+    assert not list(bucket.names())
 
 
 def test_a_restart_takes_as_long_as_slots_say_that_they_restore(job):
     """A large state takes longer than a phase of a migration may be silent."""
-    job.config = replace(job.config, deadline_s=1.0)
-    late, said = job.all_of.below[RESTORED.path].pop("1"), job.all_of.below
+    job.config, job.memory.restores = replace(job.config, deadline_s=1.0), {0: RESTORES[0]}
 
     def restore():
-        assert wait_until(lambda: RESTORED.path in job.all_of.watching, 60)
+        slot = at(job, 1)
+        assert wait_until(lambda: slot.read(RESTORED[0]), 60)
         for unit in range(30):
-            said[RESTORING.path] = {"1": unit}
+            slot.publish(RESTORING[1], unit)
             time.sleep(0.1)
-        said[RESTORED.path]["1"] = late
-        job.all_of.watching[RESTORED.path]()
+        slot.acknowledge(RESTORED[1], RESTORES[1])
 
     slot = threading.Thread(target=restore)
     slot.start()
-    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    job.restart("counter", Assignment(START.version, MOVED))
     slot.join()
     assert job.counter.history.records[0].outcome == "complete"
-    said[RESTORED.path] = {}
+    job.memory.restores = {}
     with pytest.raises(MigrationFailed, match="the restore: 0, 1 did not answer within 1 s"):
         job.restart("counter", job.counter.assignment)
 
@@ -309,38 +301,33 @@ def test_a_restart_does_not_begin_with_the_version_of_a_snapshot_that_was_taken_
         return savepoint()
 
     job.savepoint = with_a_snapshot
-    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    job.restart("counter", Assignment(START.version, MOVED))
     assert job.counter.history.begins == [START.version, START.version + 2]
     (record,) = job.counter.history.records
     assert record.version == START.version + 2
 
 
 def test_a_switch_while_a_dead_query_is_cleared_away_keeps_its_version(job):
-    stop = job.queries[-1].stop
-
-    def with_a_switch():
-        switch_to(job, START.version + 1)
-        stop()
-
-    job._query._snapshotter = SimpleNamespace(end=with_a_switch, writes=False)
+    job.snapshotters[-1].ending = lambda: switch_to(job, START.version + 1)
     job.recover()
     assert job.counter.history.begins == [START.version, START.version + 2]
 
 
 def test_after_the_death_of_its_query_a_job_goes_on_from_its_savepoint_and_what_came_since_is_revoked(job):
-    job.restart("counter", Assignment(START.version, tuple(SlotId(slot) for slot in (0, 1, 1, 1))))
+    job.snapshots.replace([snapshot(START.version, 5)])  # which is older
+    job.restart("counter", Assignment(START.version, MOVED))
     job.queries[-1].stop()
     job.recover()
     assert job.config.attempt == 2 and job.config.restore == job.savepoints[0].name
     assert job.revoked == {START.version + 1}
     assert job.counter.assignment == Assignment(START.version + 2, (0, 1, 1, 1))
     assert job.counter.history.begins == [START.version, START.version + 1, START.version + 2]
-    assert job._output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
+    assert job.output.calls[-2:] == [("revoke", [START.version + 1]), ("ready", [0, 1])]
     job.check()
 
 
 def snapshot(version, offset):
-    return Snapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
+    return CompletedSnapshot(f"{MARK}{version}", version, {0: offset}, 10, {"counter": {0: 100}})
 
 
 def switch_to(job, *versions):
@@ -355,12 +342,12 @@ def test_after_the_death_of_its_query_a_job_goes_on_from_its_newest_snapshot(job
     job.recover()
     assert job.config.restore == f"{MARK}{version}" and job.offsets[-1] == {0: 9}
     assert job.revoked == {version, first + 5}, "what came out before it counts"
-    assert job._output.calls[-2] == ("revoke", [version, first + 5])
+    assert job.output.calls[-2] == ("revoke", [version, first + 5])
 
 
 def unreadable(job, version):
     """A slot has said so of the snapshot of ``version``."""
-    job.all_of.below[UNREADABLE.path] = {"1": Unreadable(f"{MARK}{version}", "no checksum")}
+    job.counter.participant.acknowledge(UNREADABLE[1], Unreadable(f"{MARK}{version}", "no checksum"))
 
 
 def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
@@ -379,11 +366,12 @@ def test_a_snapshot_that_a_slot_found_to_be_damaged_counts_no_more(job):
     assert {first, first + 2} < job.revoked
 
 
-def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
+@pytest.mark.parametrize("restores", [RESTORES, {0: Restored((), 1)}], ids=["has restored", "restores"])
+def test_the_death_of_an_attempt_that_restores_or_has_restored_costs_no_snapshot(job, restores):
     """Killed workers, or a store that is away, say nothing about it."""
     switch_to(job, START.version + 2, START.version + 4)
     job.snapshots.replace([snapshot(START.version + 2, 5), snapshot(START.version + 4, 9)])
-    job.all_of.below[RESTORED.path] = {"0": Restored((), 1)}
+    job.memory.restores = restores
     for _ in range(3):
         job.recover()
         assert job.offsets[-1] == {0: 9}
@@ -391,16 +379,15 @@ def test_deaths_while_an_attempt_restores_cost_no_snapshot(job):
 
 
 def test_a_job_whose_input_is_gone_does_not_begin_later_in_it(job):
-    job._output.gone = True
+    job.output.gone = True
     with pytest.raises(NotThere, match="gone"):
         job.recover()
     assert len(job.queries) == 1 and not job.revoked
 
 
-def steps_of(job, attempt):
+def steps_of(job, number):
     """What was published in an attempt: moves of its steps that were under way, and of the plan."""
-    root = f"/keyshift/job/{attempt}/{CONFIG.stage}"
-    steps, plan = (job.all_of.nodes.get((root, node.path)) for node in (STEPS, PLAN))
+    steps, plan = (at(job, number).read(node) for node in (STEPS, PLAN))
     under_way = [step.moves for _, step in steps.steps] if steps else []
     return [under_way, [step.moves for step in plan.steps] if plan else []]
 
@@ -457,14 +444,8 @@ def test_another_process_goes_on_with_the_steps_that_had_not_switched(job):
     assert wait_until(lambda: steps_of(job, 0)[0] == MOVES[:1], 10, 0.01)
     past = job.past()
     job.stop()
-    nodes, root = job.all_of, f"0/{CONFIG.stage}"
-    nodes.below[""] = ["0"]
-    for path in ("steps", "plan", "assignment"):
-        nodes.below[f"{root}/{path}"] = nodes.nodes[f"/keyshift/job/{root}", path]
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
-    other.resume(past)
+    resumed(job, past)
     assert wait_until(lambda: steps_of(job, 1) == [MOVES[:1], MOVES], 10, 0.01)
-    other.stop()
 
 
 def test_what_a_journal_on_disk_may_have_is_not_removed(job):
@@ -483,152 +464,95 @@ def test_what_ends_the_snapshots_is_the_controlling_threads(job):
     def broken():
         raise RuntimeError("no snapshot any more")
 
-    job._query._snapshotter = SimpleNamespace(check=broken, end=lambda: None, writes=False)
+    job.snapshotters[-1].check = broken
     with pytest.raises(RuntimeError, match="no snapshot any more"):
         job.check()
 
 
-def test_what_a_snapshot_still_writes_when_the_job_stops_is_removed_with_the_rest(job):
-    bucket, written = SavepointStore(job.config.endpoints, job.config.job)._bucket, []
-
-    def join(within_s):
-        bucket.put(f"{MARK}late/manifest.json", b"{}")
-        written.extend(bucket.names())
-
-    job._query._snapshotter = SimpleNamespace(check=lambda: None, end=lambda: None, join=join, writes=True)
-    job.stop()
-    job.clean()
-    assert written and not list(bucket.names())
-
-
-def test_a_snapshot_that_was_read_counts_until_there_is_another_one(job):
-    switch_to(job, START.version + 2)
-    job.snapshots.replace([snapshot(START.version + 2, 5)])
-    for _ in range(3):
-        job.recover()
-        assert job.offsets[-1] == {0: 5}
-
-
 def test_another_process_goes_on_with_a_job_from_its_newest_snapshot_and_revokes_all_that_came_behind_it(job):
     """The driver died in the attempt behind the one that its journal knows, at a version that nobody wrote down."""
-    nodes = job.all_of
-    snapshots = [Snapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
     past = job.past()
     counter = replace(past.stages["counter"], records=[StepRecord(START.version + 1, Step(()), 5)])
+    snapshots = [CompletedSnapshot("snapshot-000-1", START.version + 2, {0: 40}, 9, {"counter": {}})]
     past = replace(past, snapshots=snapshots, stages={"counter": counter})
     job.stop()
     newest = Assignment(START.version + 6, (SlotId(1),) * 4)
-    nodes.below[""] = ["0", "1", "other"]
-    nodes.below[f"1/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
-    nodes.below[f"1/{CONFIG.stage}/acks/{START.version + 1}"] = {"installed-1": Installed((), 3)}
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
-    other.resume(past)
+    publish_assignment(job, 1, newest)
+    at(job, 1).acknowledge(ack(START.version + 1, "installed", 1), UnitsCame((), 3))
+    other = resumed(job, past)
     assert (other.config.attempt, other.config.restore) == (2, "snapshot-000-1")
     counter = other.stage("counter")
     assert counter.assignment == Assignment(START.version + 7, newest.owner)
     assert other.revoked == {START.version + n for n in range(2, 7)}
-    assert job._output.calls[-2] == ("revoke", sorted(other.revoked))
+    assert job.output.calls[-2] == ("revoke", sorted(other.revoked))
     assert job.offsets[-1] == {0: 40}
-    assert counter.history.records[0].installed == {1: Installed((), 3)}
+    assert counter.history.records[0].installed == {1: UnitsCame((), 3)}
     assert counter.history.begins == [START.version, START.version + 7]
     other.stop()
-    del nodes.below[""]
+    other.clean()
     with pytest.raises(ServiceUnavailable, match="ZooKeeper has nothing of job"):
-        Job(None, job.config, Path("nowhere"), 1.0, job._output).resume(past)
+        successor(job).resume(past)
 
 
-def test_a_job_whose_driver_died_in_a_restart_goes_on_with_the_slots_that_it_led_to(job):
-    nodes, past = job.all_of, job.past()
+@pytest.mark.parametrize(
+    ("number", "newest", "slots"),
+    [(1, Assignment(START.version + 1, (0, 1, 2, 3)), 4), (0, Assignment(START.version + 4, (1, 1, 1, 1)), 2)],
+    ids=["in a restart to more slots", "before the attempt had an assignment"],
+)
+def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_what_was_published(job, number, newest, slots):
+    past = job.past()
     job.stop()
-    nodes.below[""] = ["0", "1"]
-    newest = Assignment(START.version + 1, tuple(SlotId(slot) for slot in (0, 1, 2, 3)))
-    nodes.below[f"1/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
-    other.resume(past)
-    assert (other.config.slots, other.config.attempt) == (4, 2)
+    at(job, 1).begin()
+    publish_assignment(job, number, newest)
+    other = resumed(job, past)
+    assert (other.config.attempt, other.config.slots) == (2, slots)
     assert other.stage("counter").assignment.owner == newest.owner
-    other.stop()
-
-
-def test_a_job_whose_driver_died_while_an_attempt_began_goes_on_from_the_one_before(job):
-    nodes, past = job.all_of, job.past()
-    job.stop()
-    nodes.below[""] = ["0", "1"]  # and no stage has an assignment in the second one
-    newest = Assignment(START.version + 4, (SlotId(1),) * 4)
-    nodes.below[f"0/{CONFIG.stage}/assignment"] = PublishAssignment(newest)
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
-    other.resume(past)
-    assert (other.config.attempt, other.stage("counter").assignment.owner) == (2, newest.owner)
     assert other.revoked == set(range(newest.version + 1))
-    other.stop()
 
 
 def test_the_last_protocol_events_of_an_attempt_that_died_come_before_those_of_the_next(job):
-    job.all_of.below["logs/ended"] = {"5-slot-1": (Event(5, "slot-1", "begin", (), 3),)}
+    at(job, 0).acknowledge(ENDED_LOGS["5-slot-1"], (Event(5, "slot-1", "begin", (), 3),))
     job.queries[-1].stop()
     job.recover()
     assert [(event.place, event.at_us) for event in job.log] == [("slot-1", 5)], "nobody else answers any more"
-    del job.all_of.below["logs/ended"]
     job.read_log()
-    assert [event.place for event in job.log[1:]] == ["slot-0", "slot-1", "router-0"]
+    assert {event.place for event in job.log[1:]} == {"slot-0", "slot-1", "router-0"}
     job.stop()
     job.read_log()
     assert len(job.log) == 4
 
 
-def test_a_job_asks_one_slot_to_die(job):
-    job.strikes.hit(Fault("stop", "slot", "", 4.0, 2.0))
-    path, told = job.all_of.published[-1]
-    assert path == "fault" and (told.slot, told.fault.action, told.fault.seconds) == (0, "stop", 2.0)
-
-
 def test_a_coordinator_that_dies_has_a_successor_which_does_what_was_asked(job):
     first, planned = job.counter.led, []
-    job.strikes.hit(*parse("kill:coordinator@4"))
+    job.faults.hit(*parse("kill:coordinator@4"))
     job.counter.request(lambda current: planned.append(current.version) or ())
     assert wait_until(lambda: job.counter.led is not first and not job.counter.busy, 60)
     assert planned == [START.version]
     job.check()
-    assert [str(fault) for fault in job.strikes.done] == ["kill:coordinator@4"]
+    assert [str(fault) for fault in job.faults.done] == ["kill:coordinator@4"]
 
 
 def test_copies_do_not_outlive_an_attempt(job):
     job.counter.ask.copy((Move(UnitId(0), SlotId(0), SlotId(1)),), 1.0, 10, True)
-    name = job.all_of.published[-1][1].id
-    job.all_of.below[copied(name).path] = {"0": CopiesClose(1, 2, 7, 1, 5)}
-    assert job.counter.ask.await_copies() == {0: CopiesClose(1, 2, 7, 1, 5)}
+    close = CopiesClose(1, 2, 7, 1, 5)
+    at(job, 0).acknowledge(copied(job.memory.published[-1][1].id)[0], close)
+    assert job.counter.ask.await_copies() == {0: close}
     job.recover()
     assert job.counter.ask.await_copies() is None
 
 
 def test_keys_that_were_left_behind_are_waited_for_and_told_if_they_stay(job, monkeypatch):
-    job.all_of.left = [[], [3], [3]]
+    job.memory.left = [[], [3], [3]]
     assert job.counter.ask.left_behind() == set()
-    assert Counter(path for path, _ in job.all_of.published)["measure"] == 3
-    job.all_of.left = [[3]] * 1000
+    assert Counter(path for path, _ in job.memory.published)["measure"] == 3
+    job.memory.left = [[3]] * 1000
     monkeypatch.setattr(questions, "SETTLE_S", 0.5)
     assert job.counter.ask.left_behind() == {(3, 0)}
 
 
-def test_steps_are_led_as_long_as_the_job_runs(job):
-    """A request of another thread is planned from the assignment as it is then."""
-    seen = []
-
-    def plan(current):
-        seen.append(current)
-        return (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),)
-
-    threading.Thread(target=job.counter.request, args=(plan,)).start()
-    assert wait_until(lambda: any(path == "steps" for path, _ in job.all_of.published), 60, 0.01)
-    job.stop()
-    assert seen == [START]
-    assert [record.version for record in job.counter.history.records] == [START.version + 1]
-
-
 def claimed_by_another(job):
     """Another process goes on with the job, while this one's query, coordinator and threads live."""
-    job.all_of.below |= {"": ["0"], f"0/{CONFIG.stage}/assignment": PublishAssignment(job.counter.assignment)}
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other = successor(job)
     other.claim()
     other.resume(job.past())
     return other
@@ -639,50 +563,44 @@ def test_the_first_driver_of_a_job_has_the_first_epoch_and_the_next_one_another(
     other = claimed_by_another(job)
     assert other.config.epoch == other.stage("counter").config.epoch == 2
     other.require_driver()
-    other.stop()
 
 
 def test_a_driver_that_was_deposed_asks_nothing_starts_nothing_and_publishes_nothing(job):
     other = claimed_by_another(job)
-    published, queries = len(job.all_of.published), len(job.queries)
+    published, queries = len(job.memory.published), len(job.queries)
     job.queries[0].stop()  # and its query dies, too
     for act in (job.require_driver, job.counter.ask.measure, job.savepoint, job.recover, job.end):
         with pytest.raises(Deposed):
             act()
-    assert (len(job.all_of.published), len(job.queries)) == (published, queries)
+    assert (len(job.memory.published), len(job.queries)) == (published, queries)
     other.check()
-    other.stop()
 
 
 def test_a_driver_that_was_deposed_learns_it_from_its_coordinator(job):
-    other = claimed_by_another(job)
+    claimed_by_another(job)
     job.counter.request(lambda current: (Step((Move(UnitId(0), SlotId(0), SlotId(1)),)),))
     with pytest.raises(Deposed):
         for _ in range(1000):
             job.check()
             threading.Event().wait(0.01)
-    other.stop()
 
 
 def test_the_version_of_the_next_driver_is_above_all_that_the_one_before_has_published(job):
     """Slots of the old query may go on under that one, and what they say under it is revoked."""
-    later = Assignment(START.version + 3, START.owner)
-    job.counter.led._coordination.publish(ASSIGNMENT, PublishAssignment(later))
-    job.all_of.below[f"0/{CONFIG.stage}/assignment"] = PublishAssignment(later)
-    job.all_of.below[""] = ["0"]
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    later = PublishAssignment(Assignment(START.version + 3, START.owner))
+    job.counter.ask.tell(ASSIGNMENT, later)
+    other = successor(job)
     other.claim()
     with pytest.raises(Deposed):
-        job.counter.led._coordination.publish(ASSIGNMENT, PublishAssignment(later))
+        job.counter.ask.tell(ASSIGNMENT, later)
     other.resume(job.past())
     assert other.stage("counter").history.begins[-1] == START.version + 4
     assert START.version + 3 in other.revoked and START.version + 4 not in other.revoked
-    other.stop()
 
 
 def test_nobody_goes_on_with_a_job_that_has_ended(job):
     job.stop()
     job.end()
-    other = Job(None, job.config, Path("nowhere"), 1.0, job._output)
+    other = successor(job)
     with pytest.raises(NotThere):
         other.claim()

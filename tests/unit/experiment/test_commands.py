@@ -46,10 +46,10 @@ class Told:
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_each_is_in_a_script_and_does_what_it_says(verb):
     words, wanted = WORDS[verb]
-    (action,) = script_of([f"4: {words}"])
+    (asked,) = script_of([f"4: {words}"])
     job = Told()
-    action.command.carry_out(job)
-    assert (action.at_s, str(action.command), job.told) == (4.0, words, wanted)
+    asked.action.carry_out(job)
+    assert (asked.at_s, str(asked.action), job.told) == (4.0, words, wanted)
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -1,13 +1,12 @@
 import pytest
 
+from keyshift.experiment.commands import At, Cancel
 from keyshift.experiment.scenario import (
     Balance,
     BalanceZipf,
-    Cancel,
-    Hit,
     Map,
     Migrate,
-    Scale,
+    ScaleTo,
     ScenarioPart,
     Shuffle,
     target_of,
@@ -23,30 +22,30 @@ GROUPS, LOAD = Assignment.contiguous(8, 2), [9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 
 @pytest.mark.parametrize(
     ("on_overlap", "expected"),
     [
-        ("queue", [Migrate(2.0, Scale(4)), Migrate(7.0, Scale(3)), Migrate(12.0, Scale(6))]),
-        ("replace", [Migrate(2.0, Scale(4), True), Migrate(7.0, Scale(3), True), Migrate(12.0, Scale(6), True)]),
-        ("cancel", [Migrate(2.0, Scale(4)), Cancel(7.0), Cancel(12.0)]),
+        ("queue", [Migrate(ScaleTo(4)), Migrate(ScaleTo(3)), Migrate(ScaleTo(6))]),
+        ("replace", [Migrate(ScaleTo(4), True), Migrate(ScaleTo(3), True), Migrate(ScaleTo(6), True)]),
+        ("cancel", [Migrate(ScaleTo(4)), Cancel(), Cancel()]),
     ],
 )
 def test_a_scenario_says_what_is_requested_and_when(on_overlap, expected):
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3,6", gap_s=5.0, on_overlap=on_overlap)
-    assert part.actions(part.changes(slots=2, skew=0.8)) == expected
+    assert part.actions(part.changes(slots=2, skew=0.8)) == list(map(At, (2.0, 7.0, 12.0), expected))
 
 
 def test_kills_come_between_the_migrations():
     part = ScenarioPart(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, fault="kill:slot@9, stop:slot@3.5:2s")
     assert part.actions(part.changes(slots=2, skew=0.8)) == [
-        Migrate(2.0, Scale(4)),
-        Hit(3.5, STOP),
-        Migrate(7.0, Scale(3)),
-        Hit(9.0, KILL),
+        At(2.0, Migrate(ScaleTo(4))),
+        At(3.5, STOP),
+        At(7.0, Migrate(ScaleTo(3))),
+        At(9.0, KILL),
     ]
 
 
 @pytest.mark.parametrize(
     ("given", "change", "target"),
     [
-        ({"trigger": "scale", "to_slots": 4}, Scale(4), targets.scale(GROUPS, 4)),
+        ({"trigger": "scale", "to_slots": 4}, ScaleTo(4), targets.scale(GROUPS, 4)),
         ({"trigger": "shuffle", "affected": 3}, Shuffle(3), targets.shuffle(GROUPS, 3)),
         ({"trigger": "balance"}, Balance(2), targets.balance(GROUPS, LOAD, 2)),
         ({"trigger": "zipf"}, BalanceZipf(2.0, 2), targets.zipf_balance(GROUPS, 2.0, 2)),

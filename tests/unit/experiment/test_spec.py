@@ -101,23 +101,11 @@ def test_targets_are_whole_key_groups_whatever_the_unit():
     assert len(moved) == 12
 
 
-def test_a_map_moves_just_what_it_names():
-    spec = make_spec({"trigger": "map", "moves": "0:1,5:1", "slots": 2, "key_groups": 12})
-    assert [(m.unit, m.destination) for m in spec.start().moves_to(spec.target(spec.start()))] == [(0, 1), (5, 1)]
-
-
 def test_load_is_balanced_by_what_was_measured_and_by_zipf_mass():
     measured = make_spec({"trigger": "balance", "slots": 2, "key_groups": 4})
     assert measured.target(measured.start(), heat=[9, 1, 1, 1]).owner[:2] == (0, 1)
     zipf = make_spec({"trigger": "zipf", "skew": 2.0, "slots": 2, "key_groups": 8})
     assert len(zipf.start().moves_to(zipf.target(zipf.start()))) > 0
-
-
-def test_several_reconfigurations_need_room_for_the_largest():
-    spec = make_spec({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2})
-    assert spec.scenario.reconfigurations == [2, 6, 3]
-    assert spec.tasks == {"counter": 6}
-    assert set(spec.target(spec.start(), spec.changes[1]).owner) == set(range(6))
 
 
 @pytest.mark.parametrize(
@@ -189,66 +177,51 @@ def test_several_reconfigurations_need_room_for_the_largest():
         ("run.seed=5", "'run.seed'", "seed is a parameter of workload; give workload.seed"),
         ("idle_ms=5", "'idle_ms'", "a parameter of workload windowcount; this run has workload = keycount"),
         ("master=local-cluster", "master is no parameter", "--profile local-cluster"),
+        ("trigger=shuffle affected=200", "affected = 200", "between 1 and"),
+        ("trigger=map moves=", "moves = ''", "0:3,7:1"),
+        ("trigger=map moves=0-1", "moves = '0-1'", "0:3,7:1"),
+        ("trigger=map moves=500:0 slots=2", "unit 500", "0 to 127"),
+        ("trigger=map moves=0:7 slots=2", "7", "slots"),
+        ("workload=windowcount late_share=1.5", "late_share = 1.5", "less than or equal to 1"),
+        ("keys=5 workload.keys=6", "workload.keys is given twice", "leave one out"),
+        ("trigger=auto slots=5 slots_max=4", "slots = 5", "slots_max = 4"),
+        ("trigger=auto slots=1 slots_min=2", "slots = 1", "slots_min = 2"),
+        *(
+            (f"strategy=stop_restart fault={fault}", "stop_restart stops the whole query, it has no phase", "@12")
+            for fault in ("kill:source@transfer", "restart:kafka@switch", "cut:flight@transfer")
+        ),
     ],
 )
 def test_an_impossible_parameter_is_refused_with_its_value_and_a_remedy(setting, value, remedy):
     with pytest.raises(BadInput) as refused:
-        make_spec(named_values([setting]))
+        make_spec(named_values(setting.split()))
     assert value in str(refused.value)
     assert remedy in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_strategy_that_stops_the_query_has_faults_of_no_migration_only():
-    for fault in ("kill:source@transfer", "restart:kafka@switch", "cut:flight@transfer"):
-        with pytest.raises(BadInput, match="stop_restart stops the whole query, it has no phase"):
-            make_spec({"strategy": "stop_restart", "fault": fault})
-    for fault in ("kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"):
-        assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
-
-
-def test_an_autoscaler_has_bounds_and_as_many_tasks_as_it_may_ask_for():
-    spec = make_spec({"trigger": "auto", "slots": 3, "slots_max": 7})
-    assert (spec.slots_most, spec.tasks, spec.changes, spec.scenario.actions(spec.changes)) == (
-        7,
-        {"counter": 7},
-        [],
-        [],
-    )
-    assert make_spec({"trigger": "auto", "slots": 3}).tasks == {"counter": 6}
-    assert make_spec({"trigger": "auto", "slots": 3, "key_groups": 4}).tasks == {"counter": 4}
-    assert make_spec({"trigger": "auto", "slots": 2, "slots_min": 2, "slots_max": 2}).tasks == {"counter": 2}
-    for values in ({"slots": 5, "slots_max": 4}, {"slots": 1, "slots_min": 2}):
-        with pytest.raises(BadInput, match=f"slots = {values['slots']}: .*slots_min = .*slots_max"):
-            make_spec({"trigger": "auto"} | values)
-
-
-def test_tasks_beyond_what_the_scenario_needs_are_there_if_asked_for():
-    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 6}).tasks == {"counter": 6}
-    assert make_spec({"slots": 2, "to_slots": 4, "slots_max": 3}).tasks == {"counter": 4}
-
-
-def test_a_shuffle_of_more_groups_than_there_are_is_refused():
-    with pytest.raises(BadInput, match="affected = 200"):
-        make_spec({"trigger": "shuffle", "affected": 200})
+@pytest.mark.parametrize("fault", ["kill:slot@4", "restart:kafka@4", "restart:minio@snapshot:2s"])
+def test_a_strategy_that_stops_the_query_has_faults_of_no_migration(fault):
+    assert make_spec({"strategy": "stop_restart", "fault": fault, "snapshot_s": 2.0}).scenario.fault == fault
 
 
 @pytest.mark.parametrize(
-    ("moves", "what"), [("", "moves = ''"), ("0-1", "moves = '0-1'"), ("500:0", "500"), ("0:7", "7")]
+    ("values", "tasks"),
+    [
+        ({"slots": 4, "to_slots": 2, "then_slots": "6,3", "gap_s": 2}, 6),
+        ({"slots": 2, "to_slots": 4, "slots_max": 6}, 6),
+        ({"slots": 2, "to_slots": 4, "slots_max": 3}, 4),
+        ({"trigger": "auto", "slots": 3, "slots_max": 7}, 7),
+        ({"trigger": "auto", "slots": 3}, 6),
+        ({"trigger": "auto", "slots": 3, "key_groups": 4}, 4),
+        ({"trigger": "auto", "slots": 2, "slots_min": 2, "slots_max": 2}, 2),
+    ],
 )
-def test_a_map_that_names_what_is_not_there_is_refused(moves, what):
-    with pytest.raises(BadInput, match=what):
-        make_spec({"trigger": "map", "moves": moves, "slots": 2})
-
-
-def test_a_parameter_of_a_workload_has_bounds():
-    with pytest.raises(BadInput, match=r"late_share = 1\.5: .*less than or equal to 1 .*delayed"):
-        make_spec({"workload": "windowcount", "late_share": 1.5})
-
-
-def test_a_parameter_that_is_given_twice_is_refused():
-    with pytest.raises(BadInput, match=r"workload\.keys is given twice"):
-        make_spec({"keys": 5, "workload.keys": 6})
+def test_there_are_as_many_tasks_as_may_own_state_at_any_time(values, tasks):
+    spec = make_spec(values)
+    assert spec.tasks == {"counter": tasks}
+    owners = [set(spec.target(spec.start(), change).owner) for change in spec.changes]
+    assert owners == [set(range(number)) for number in spec.scenario.reconfigurations[: len(owners)]]
 
 
 def test_settings_are_json_or_text():

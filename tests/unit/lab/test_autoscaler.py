@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.experiment.scenario import Scale
+from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import autoscaler as module
 from keyshift.lab.autoscaler import Autoscaler, sentence, told
@@ -153,7 +153,7 @@ def test_it_requests_what_is_decided_and_nothing_while_that_is_under_way(driven)
     made = driven(1, lambda now: 200.0 if now < BEGIN + 20 or now >= BEGIN + 80 else 1500.0)
     made.run(160)
     numbers = [change.slots for _, change in made.job.requests]
-    assert all(isinstance(change, Scale) for _, change in made.job.requests)
+    assert all(isinstance(change, ScaleTo) for _, change in made.job.requests)
     assert numbers[0] > 3 and numbers[-1] == made.job.slots == 1
     assert max(numbers) <= 6
     under_way = [d for d in made.driver.decisions if d.look.migrating]
@@ -257,7 +257,7 @@ def test_each_stage_of_a_chain_gets_the_slots_that_it_needs(driven):
 def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_over(driven):
     made = driven(1, lambda now: 200.0)
     made.run(20)
-    made.job.request(Scale(4), "counter")
+    made.job.request(ScaleTo(4), "counter")
     made.job.until += 9
     made.run(11)
     assert made.driver.decisions[-1].look.migrating
@@ -271,7 +271,7 @@ def test_what_somebody_else_has_requested_is_left_alone_until_a_cool_down_is_ove
 def test_a_migration_of_somebody_else_between_two_looks_does_not_go_unnoticed(driven):
     made = driven(1, lambda now: 200.0, autoscale_s=10)
     made.run(23)
-    made.job.request(Scale(4), "counter")
+    made.job.request(ScaleTo(4), "counter")
     made.run(13)
     assert made.job.slots == 4 and not any(d.look.migrating for d in made.driver.decisions)
     assert made.driver.decisions[-1].reason == "a measurement begins"

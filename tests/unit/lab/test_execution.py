@@ -9,7 +9,7 @@ import pytest
 import tenacity.nap
 
 from keyshift import waiting
-from keyshift.experiment.scenario import Scale
+from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab import execution
 from keyshift.lab.display import Display
@@ -150,19 +150,19 @@ def play(run):
 
 
 @pytest.mark.parametrize(
-    ("on_overlap", "second"), [("queue", [Scale(3), False]), ("replace", [Scale(3), True]), ("cancel", [])]
+    ("on_overlap", "second"), [("queue", [ScaleTo(3), False]), ("replace", [ScaleTo(3), True]), ("cancel", [])]
 )
 def test_requests_are_made_when_the_scenario_says(made, on_overlap, second):
     run = made(trigger_s=2.0, to_slots=4, then_slots="3", gap_s=5.0, on_overlap=on_overlap)
     calls = play(run)
     assert [call[0] for call in calls] == pytest.approx([2.0, 7.0])
     kind = "request" if second else "cancel"
-    assert [call[1:] for call in calls] == [("request", Scale(4), on_overlap == "replace"), (kind, *second)]
+    assert [call[1:] for call in calls] == [("request", ScaleTo(4), on_overlap == "replace"), (kind, *second)]
 
 
 @pytest.mark.parametrize(
     ("takes", "on_overlap", "announced"),
-    [(2.0, "queue", [(4.0, Scale(3)), (9.0, Scale(2))]), (5.0, "queue", []), (2.0, "cancel", [])],
+    [(2.0, "queue", [(4.0, ScaleTo(3)), (9.0, ScaleTo(2))]), (5.0, "queue", []), (2.0, "cancel", [])],
     ids=["in time", "too late", "none to come"],
 )
 def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_before_is_over(
@@ -172,7 +172,7 @@ def test_what_the_next_migration_wants_copied_is_copied_as_soon_as_the_one_befor
     run.system.takes = takes
     assert [at for at, *_ in play(run)] == pytest.approx([2.0, 7.0, 12.0], abs=0.1)
     first, *later = run.system.announced
-    assert first == (0.0, Scale(4))
+    assert first == (0.0, ScaleTo(4))
     assert [change for _, change in later] == [change for _, change in announced]
     assert [at for at, _ in later] == pytest.approx([at for at, _ in announced], abs=0.3)
 
@@ -275,8 +275,8 @@ def test_a_run_offers_its_load_plays_its_scenario_and_ends_the_system_behind_the
         (0.0, "feed", 100.0, (9.0, 300.0)),
         (0.0, "start"),
         (0.0, "load", begin, 24.0),
-        (begin + 4.0, "announce", Scale(4)),
-        (begin + 12.0, "request", Scale(4), False),
+        (begin + 4.0, "announce", ScaleTo(4)),
+        (begin + 12.0, "request", ScaleTo(4), False),
         (begin + 24.0, "stop"),
         (begin + 24.0, "stop traffic"),
         (begin + 24.0, "final state"),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift.endpoints import Endpoints
-from keyshift.experiment.scenario import Balance, Scale
+from keyshift.experiment.scenario import Balance, ScaleTo
 from keyshift.experiment.spec import make_spec
 from keyshift.lab.system import KeyshiftJob, job_config
 from keyshift.model.errors import QueryDied
@@ -27,7 +27,7 @@ class Job:
         self.stages, self.ask = [self], self
         self.assignment, self.copied, self.requests, self.restarted, self.notes = spec.start(), [], [], [], []
         self.busy, self.cancelled, self.dies_in_restart = False, 0, False
-        self.strikes = SimpleNamespace(busy=False, done=[], struck=[])
+        self.faults = SimpleNamespace(busy=False, done=[], struck=[])
 
     def stage(self, name):
         assert name == self.name
@@ -114,10 +114,10 @@ def test_units_of_a_request_that_nobody_has_planned_were_to_move_and_without_a_r
     plans = made.system.plans._of["counter"]
     plans.wants_unplanned()
     assert plans.to_move is None
-    made.system.request(Scale(3))
+    made.system.request(ScaleTo(3))
     plans.wants_unplanned()
     start = made.spec.start()
-    assert plans.to_move == {move.unit for move in start.moves_to(made.spec.target(start, Scale(3)))} != set()
+    assert plans.to_move == {move.unit for move in start.moves_to(made.spec.target(start, ScaleTo(3)))} != set()
 
 
 def test_copies_that_are_kept_all_the_time_go_where_the_announced_change_leads():
@@ -184,11 +184,11 @@ def test_a_restart_in_which_the_query_dies_is_made_in_the_next_attempt():
 
 def test_faults_whose_phase_never_came_are_noted():
     made = system_of(fault="kill:slot@1,restart:kafka@2,cut:flight@transfer")
-    made.job.strikes.done += parse("restart:kafka@2")
+    made.job.faults.done += parse("restart:kafka@2")
     made.system._note_missed_faults()
     (line,) = made.job.notes
     assert str(line).endswith("cut:flight@transfer did not happen, its phase never came")
-    made.job.strikes.busy = True
+    made.job.faults.busy = True
     assert made.system.busy, "a service is away"
 
 

@@ -74,11 +74,6 @@ def test_a_move_from_a_slot_that_is_not_the_owner_is_refused():
         Assignment(1, (0, 0, 1)).after(step((1, 5, 1)))
 
 
-def test_assignments_survive_json():
-    assignment = Assignment.contiguous(10, 3, version=7)
-    assert Assignment.from_json(assignment.to_json()) == assignment
-
-
 @given(st.integers(1, 50), st.data())
 def test_the_units_of_all_slots_are_all_units_and_the_array_agrees_with_the_owners(units, data):
     slots = data.draw(st.integers(1, units))

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import small_store
 
-from keyshift.experiment.scenario import Scale, Shuffle
+from keyshift.experiment.scenario import ScaleTo, Shuffle
 from keyshift.lab.judge.final_state import judged
 from keyshift.model.errors import BadInput, ServiceUnavailable
 from keyshift.model.keys import Assignment
@@ -150,7 +150,7 @@ def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job,
     assert job.owners == {"counter": {0, 1}} and not job.busy
     job.check()
     assert len(settings_of(client)) == 1
-    job.request(Scale(4))
+    job.request(ScaleTo(4))
     assert job.busy
     job.check()
     _, second = settings_of(client)
@@ -161,7 +161,7 @@ def test_it_starts_with_its_slots_and_restarts_from_a_savepoint_with_others(job,
 
 
 def test_a_request_may_be_taken_back_and_only_numbers_of_slots_are_possible(job, client):
-    job.request(Scale(4))
+    job.request(ScaleTo(4))
     job.cancel()
     job.check()
     assert len(settings_of(client)) == 1
@@ -220,7 +220,7 @@ def made_up_run():
 
 @pytest.fixture
 def verdict(job):
-    job.request(Scale(4))
+    job.request(ScaleTo(4))
     job.check()
     job.stop()
     final, workload = job.final_state(), flink_spec(SMALL).workload
@@ -268,7 +268,7 @@ def test_the_last_count_of_each_key_is_that_of_the_oracle():
 
 
 def test_the_state_is_told_in_bytes_of_the_savepoint_and_what_is_not_judged_is_noted(job):
-    job.request(Scale(4))
+    job.request(ScaleTo(4))
     job.check()
     job.note("a line")
     job.stop()

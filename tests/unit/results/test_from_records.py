@@ -6,7 +6,7 @@ import pytest
 
 from keyshift.histogram import class_of
 from keyshift.model.keys import Move, SlotId, Step, UnitId
-from keyshift.model.records import Installed, Measured, Released, SnapshotRecord, StepRecord, UnitCame, UnitLeft
+from keyshift.model.records import Measured, SnapshotRecord, StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.planner import Decision
 from keyshift.results.from_records import (
     OF_A_SLOT,
@@ -79,7 +79,7 @@ def test_a_step_becomes_a_row_for_each_of_its_moves_with_times_since_the_trigger
     complete = StepRecord(2, step((3, 0, 1), (1, 0, 2)), 0, TRIGGER_US + 100_000, TRIGGER_US + 200_000)
     sent = UnitLeft(1, 70, TRIGGER_US + 300_000, TRIGGER_US + 400_000), UnitLeft(3, 50, None, None)
     came = UnitCame(1, TRIGGER_US + 500_000, TRIGGER_US + 600_000)
-    complete.released, complete.installed = {0: Released(sent)}, {2: Installed((came,), TRIGGER_US + 700_000)}
+    complete.released, complete.installed = {0: UnitsLeft(sent)}, {2: UnitsCame((came,), TRIGGER_US + 700_000)}
     table = migration_table([[complete, StepRecord(3, step((0, 1, 0)), 0)]], TRIGGER_US).to_pandas()
     assert table[["step", "unit", "source", "destination", "bytes"]].to_numpy().tolist() == [
         [0, 3, 0, 1, 50],

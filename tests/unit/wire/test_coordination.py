@@ -1,4 +1,4 @@
-"""What the wrapper adds to kazoo; with a real ZooKeeper see tests/integration."""
+"""What the wrapper does when others undo what it has done; what it promises otherwise: tests/contract."""
 
 import threading
 from itertools import count
@@ -10,7 +10,7 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.wire import session as zookeeper_session
 from keyshift.wire import tree
 from keyshift.wire.coordination import Coordination
-from keyshift.wire.nodes import ADDRESSES, ALL, ALL_ACKS
+from keyshift.wire.nodes import ADDRESSES, ALL
 
 
 class Client:
@@ -73,23 +73,11 @@ def job(monkeypatch):
     return Coordination("nowhere:1", "/job")
 
 
-def test_a_folder_goes_with_all_that_is_in_it_and_nothing_else(job):
-    job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/2", "/job/acks/2/x", "/job/steps", "/jobs"), b"")
-    job.withdraw(ALL_ACKS)
-    assert job._client.nodes.keys() == {"/job", "/job/steps", "/jobs"}
-    job.withdraw(ALL)
-    assert job._client.nodes.keys() == {"/jobs"}
-
-
 def test_a_folder_that_somebody_writes_into_meanwhile_goes_all_the_same(job):
     job._client.nodes = dict.fromkeys(("/job", "/job/acks", "/job/acks/1"), b"")
     job._client.intruders = ["/job/acks/3", "/job/acks/2", "/job/new"]
     job.withdraw(ALL)
     assert not job._client.nodes and not job._client.intruders
-
-
-def test_what_is_not_there_need_not_be_deleted(job):
-    job.withdraw(ADDRESSES[1])
 
 
 def test_a_connection_that_is_closed_ends_a_deletion(job):
@@ -115,9 +103,3 @@ def test_a_place_that_somebody_takes_all_the_time_is_given_up(job, monkeypatch):
     job._client.nodes = {"/job/slots/1": b"other"}
     with pytest.raises(ServiceUnavailable, match="NodeExistsError"):
         job.register(ADDRESSES[1], "new")
-
-
-def test_who_registers_takes_over_what_an_earlier_holder_left(job):
-    job._client.nodes = {"/job/slots/1": b"old"}
-    job.register(ADDRESSES[1], "new")
-    assert job._client.nodes == {"/job/slots/1": b'"new"'}

@@ -11,6 +11,7 @@ import pytest
 
 from keyshift.model.errors import BadInput, KeyshiftError
 from keyshift.model.keys import Move, SlotId, Step, UnitId
+from keyshift.runtime.protocol_log import Event
 from keyshift.waiting import wait_until
 from keyshift.wire.faults import Fault, FaultPoints, parse, parse_now
 
@@ -81,6 +82,26 @@ def test_a_fault_hits_the_first_source_or_destination_of_a_step_in_its_phase_onc
         points.reached(phase, 6)
         points.reached(phase, 5)
     assert hit == [signal.SIGKILL] * hits
+
+
+@pytest.mark.parametrize(
+    ("fault", "slot", "event"),
+    [
+        ("kill:source@prepare", 0, "prepared"),
+        ("kill:source@align", 0, "barrier"),
+        *(("kill:source@transfer", 0, event) for event in ("send", "lend", "return")),
+        ("kill:destination@install", 1, "arrived"),
+        ("kill:destination@drain", 1, "arrived"),
+        ("kill:slot@snapshot", 0, "capture"),
+    ],
+)
+def test_a_slot_is_hit_when_its_protocol_log_has_the_event_of_the_phase(hit, fault, slot, event):
+    points = FaultPoints(parse(fault), slot, 0)
+    points.published([(5, STEP)])
+    points.heard(Event(0, "slot", name, (), 5) for name in ("published", "acknowledged", "installed", "released"))
+    assert not hit
+    points.heard([Event(0, "slot", event, (), 5)] * 2)
+    assert hit == [signal.SIGKILL]
 
 
 def test_a_fault_of_no_step_hits_the_first_slot(hit):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
-from keyshift.model.records import Installed, Measured, Released, UnitCame, UnitLeft
+from keyshift.model.records import Measured, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol.coordinator import PublishAssignment
 from keyshift.runtime.protocol_log import Event
 from keyshift.wire import nodes
@@ -23,10 +23,10 @@ MESSAGES = {
     "steps": (nodes.STEPS, nodes.PublishedSteps(9, ((7, FIRST), (8, SECOND)), 3, "ab")),
     "no steps": (nodes.STEPS, nodes.PublishedSteps(9, (), 0, "")),
     "plan": (nodes.PLAN, nodes.WrittenPlan("ab", (FIRST, SECOND))),
-    "prepared": (nodes.ack(7, "prepared", 1), nodes.Ready(5)),
-    "captured": (nodes.ack(7, "captured", 1), nodes.Ready(5)),
-    "released": (nodes.ack(7, "released", 1), Released((UnitLeft(1, 100, 5, 6), UnitLeft(2, 0, 5, 7)), 8)),
-    "installed": (nodes.ack(7, "installed", 1), Installed((UnitCame(1, 5, 6),), 7, 8)),
+    "prepared": (nodes.ack(7, "prepared", 1), nodes.PhaseDone(5)),
+    "captured": (nodes.ack(7, "captured", 1), nodes.PhaseDone(5)),
+    "released": (nodes.ack(7, "released", 1), UnitsLeft((UnitLeft(1, 100, 5, 6), UnitLeft(2, 0, 5, 7)), 8)),
+    "installed": (nodes.ack(7, "installed", 1), UnitsCame((UnitCame(1, 5, 6),), 7, 8)),
     "savepoint": (nodes.SAVEPOINT, "0-ab"),
     "of a slot": (nodes.saved("0-ab")[nodes.of_slot(1)], nodes.SlotSaved(PLACES, 15)),
     "failed": (nodes.saved("0-ab")[nodes.of_slot(1)], nodes.SlotSaved(failed="away")),
@@ -87,7 +87,7 @@ def test_a_node_is_found_from_the_root_of_its_job():
     there = nodes.of_stage(3, "counter")
     assert nodes.STEPS.below(there) == nodes.Node("3/counter/steps", nodes.PublishedSteps)
     acks = nodes.acks(7).below(there)
-    assert acks["installed-1"].kind is Installed and acks["installed-1"].path == "3/counter/acks/7/installed-1"
+    assert acks["installed-1"].kind is UnitsCame and acks["installed-1"].path == "3/counter/acks/7/installed-1"
 
 
 def test_whoever_hears_a_name_among_the_acknowledgements_knows_who_says_what():

@@ -15,7 +15,7 @@ from keyshift.model.records import Measured, SnapshotRecord, StepRecord
 from keyshift.planner import Decision
 from keyshift.results.verdict import Course, Inventory, Judgement, judge
 from keyshift.runtime.router import TICK_US
-from keyshift.wire.savepoint import Manifest, SavedStage, SavepointStore
+from keyshift.wire.savepoint import SavedStage, SavepointManifest, SavepointStore
 from keyshift.workloads import Workload
 from keyshift.workloads.times import Times
 
@@ -50,7 +50,7 @@ class FinalState:
     snapshots: Sequence[SnapshotRecord] = ()
     cuts: Mapping[str, "FinalState"] | None = None  # the same at each snapshot by name, if they are to be judged
     stopped: bool = True  # no: a cut, behind which the job went on
-    struck: Sequence[tuple[float, str]] = ()  # see ``driver.strikes``
+    struck: Sequence[tuple[float, str]] = ()  # see ``driver.job_faults``
 
 
 def of_job(job: Job, of_stages: Mapping[str, Mapping[str, Any]], **told: Any) -> FinalState:
@@ -164,7 +164,7 @@ def _judged_cut(
         return Judgement(0, 0, 0, 1, 0, 0, 0, (f"wrong: it cannot be read: {error}",))
 
 
-def _parts(store: SavepointStore, manifest: Manifest, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _parts(store: SavepointStore, manifest: SavepointManifest, timers: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """The values of a savepoint or a snapshot, unit by unit; timers of the first stage go into ``timers``."""
     for number, saved in enumerate(manifest.stages.values()):
         for slot, places in saved.places.items():

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 
-from keyshift.experiment.scenario import Scale
+from keyshift.experiment.scenario import ScaleTo
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.display import Display
 from keyshift.lab.execution import LEAD_S, LOOK_S, Execution, Script
@@ -75,7 +75,7 @@ class LiveRun:
         self.state = "stopping"
         self.inbox.refuse()
 
-    def _asked(self, change: Scale, stage: str) -> None:
+    def _asked(self, change: ScaleTo, stage: str) -> None:
         """By the autoscaler."""
         self.migrate(self.system.plans.propose(stage, change))
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from keyshift.experiment.commands import Asked
-from keyshift.experiment.scenario import Action, Cancel, Hit, Migrate
+from keyshift.experiment.commands import Cancel, Command
+from keyshift.experiment.scenario import Action, Migrate
 from keyshift.experiment.spec import RunSpec
 from keyshift.lab.controls import JobControls
 from keyshift.lab.display import Display
@@ -16,6 +16,7 @@ from keyshift.lab.system import KeyshiftJob, SystemUnderTest
 from keyshift.model.errors import BadInput, MigrationFailed, PlanRejected
 from keyshift.model.notes import Doing, Phase
 from keyshift.traffic.traffic import Traffic
+from keyshift.wire.faults import Fault
 
 
 def scenario_run(
@@ -42,8 +43,8 @@ def play(run: Execution) -> Script:
         if spec.scenario.trigger == "auto":
             run.autoscale(run.trigger, lambda change, stage: system.request(change, stage=stage))
         controls, migrated = _controls(run), False
-        for action in spec.scenario.actions(spec.changes):
-            moment = measured + action.at_s
+        for at_s, action in spec.scenario.actions(spec.changes):
+            moment = measured + at_s
             if migrated and isinstance(action, Migrate):
                 yield from _announce(system, action, moment)
             yield moment
@@ -67,14 +68,14 @@ def _controls(run: Execution) -> JobControls:
 
 def _carry_out(action: Action, system: SystemUnderTest, controls: JobControls) -> None:
     match action:
-        case Asked(_, command):
-            try:
-                command.carry_out(controls)
-            except (BadInput, MigrationFailed, PlanRejected) as error:
-                system.note(f"`{command}` was refused: {error}")
-        case Migrate(_, change, replace):
+        case Migrate(change, replace):
             system.request(change, replace)
+        case Fault():
+            system.hit(action)
         case Cancel():
             system.cancel()
-        case Hit(_, fault):
-            system.hit(fault)
+        case Command():
+            try:
+                action.carry_out(controls)
+            except (BadInput, MigrationFailed, PlanRejected) as error:
+                system.note(f"`{action}` was refused: {error}")

@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from keyshift.clock import now_us
-from keyshift.model.records import Installed, Released, UnitCame, UnitLeft
+from keyshift.model.records import UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.protocol import slot as protocol
 from keyshift.protocol.coordinator import Phase
 from keyshift.runtime.key_access import Errand
 from keyshift.runtime.slot import Captured, Leave
-from keyshift.wire.nodes import Acknowledgement, CopiesClose, Ready, ack, copied
+from keyshift.wire.nodes import Acknowledgement, CopiesClose, PhaseDone, ack, copied
 from keyshift.worker.flight.messages import Shipment
 from keyshift.worker.output import Results
 from keyshift.worker.slot.cores import ArrowCore
@@ -52,21 +52,20 @@ class SlotEffects:
                 self._shared.waits.set()
 
     def _carry_out(self) -> None:
-        core, faults = self._shared.core, self._shared.faults
+        core = self._shared.core
         if core.log.new:
+            self._shared.faults.heard(core.log.new)
             core.log.stamp(now_us())
         leaving: dict[int, list[Shipment]] = {}  # by slot, as what goes together travels together
         messages: dict[int, list[Message]] = {}
         for effect in core.take_effects():
             match effect:
                 case Leave():
-                    faults.reached("transfer", effect.send.version)
                     leaving.setdefault(effect.send.destination, []).append(self._shipment(effect))
                 case Errand():
                     self.couriers.send(effect)
                 case protocol.Prepared(version):
-                    faults.reached("prepare", version)
-                    self._acknowledge(version, "prepared", Ready(now_us()))
+                    self._acknowledge(version, "prepared", PhaseDone(now_us()))
                 case protocol.Open():
                     messages.setdefault(effect.destination, []).append(effect)
                 case protocol.Request():
@@ -75,18 +74,17 @@ class SlotEffects:
                     self.departures.hurry(unit)
                 case protocol.Installed(version, units):
                     came = tuple(UnitCame(unit, *self.incoming.pop(unit)) for unit in sorted(units))
-                    self._acknowledge(version, "installed", Installed(came, now_us(), now_us()))
+                    self._acknowledge(version, "installed", UnitsCame(came, now_us(), now_us()))
                 case protocol.Released(version, units):
                     left = tuple(UnitLeft(unit, *self._outgoing.pop(unit)) for unit in sorted(units))
-                    self._acknowledge(version, "released", Released(left, now_us()))
+                    self._acknowledge(version, "released", UnitsLeft(left, now_us()))
                 case protocol.Freeze(savepoint):
                     self._snapshots.freeze(savepoint)
                 case Captured(snapshot, version):
-                    faults.reached("snapshot")
-                    self._acknowledge(version, "captured", Ready(now_us()))
+                    self._acknowledge(version, "captured", PhaseDone(now_us()))
                     self._snapshots.captured(effect)
                 case protocol.Skip(snapshot, version):
-                    self._acknowledge(version, "captured", Ready(now_us()))
+                    self._acknowledge(version, "captured", PhaseDone(now_us()))
                     self._snapshots.skipped(snapshot)
         for slot, shipments in leaving.items():
             self.departures.send(slot, shipments)

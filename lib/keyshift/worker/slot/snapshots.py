@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -10,9 +10,10 @@ from keyshift.model.errors import ServiceUnavailable
 from keyshift.model.markers import StateWritten
 from keyshift.objects import Progress
 from keyshift.runtime.slot import Captured
+from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state import UnitState
 from keyshift.wire.nodes import WRITING, Location, SlotSaved, Writing, of_slot, saved
-from keyshift.wire.savepoint import SavepointStore
+from keyshift.wire.savepoint import SavepointStore, wholes
 from keyshift.worker.slot.shared import Shared
 
 Places = dict[int, list[Location]]  # of each unit, where its parts are: those of earlier snapshots first
@@ -53,14 +54,10 @@ class SlotSnapshots:
 
     def _save(self, savepoint: str, states: Sequence[tuple[int, UnitState]]) -> None:
         with self._told(savepoint) as progress:
-            places = self._store().write(savepoint, self._name, states, self._shared.config.chunk_bytes, progress)
+            places = self._store_parts(savepoint, wholes(states), progress)
             self._answer(savepoint, SlotSaved(tuple(places)))
         with self._shared.lock:
             self._shared.markers.sealed(StateWritten(self._shared.config.stage, savepoint))
-
-    @property
-    def _name(self) -> str:
-        return f"{self._shared.config.stage}-{self._shared.slot}"
 
     def _write(self, effect: Captured) -> None:
         complete = False
@@ -79,10 +76,9 @@ class SlotSnapshots:
 
     def _written(self, effect: Captured, progress: Progress) -> SlotSaved:
         """What there is to answer."""
-        shared, schema, chunk_bytes = self._shared, self._shared.host.state_schema, self._shared.config.chunk_bytes
+        shared = self._shared
         try:
-            given = effect.snapshot, self._name, effect.parts, schema, chunk_bytes, progress
-            places = self._store().write_parts(*given)
+            places = self._store_parts(effect.snapshot, effect.parts, progress)
         except ServiceUnavailable as error:
             with shared.lock:
                 shared.core.snapshots.forget(effect.parts)
@@ -95,6 +91,11 @@ class SlotSnapshots:
                 del self._places[unit]
             all_places = tuple(place for unit in effect.units for place in self._places.get(unit, ()))
         return SlotSaved(all_places, sum(place.length for place in places))
+
+    def _store_parts(self, name: str, parts: Iterable[SnapshotPart], progress: Progress) -> list[Location]:
+        config, schema = self._shared.config, self._shared.host.state_schema
+        slot = f"{config.stage}-{self._shared.slot}"
+        return self._store().write(name, slot, parts, schema, config.chunk_bytes, progress)
 
     @contextmanager
     def _told(self, name: str) -> Iterator[Progress]:

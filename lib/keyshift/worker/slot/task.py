@@ -18,7 +18,7 @@ import pyarrow as pa
 from keyshift.clock import now_us
 from keyshift.model.errors import MigrationFailed
 from keyshift.model.markers import SlotMarker, SlotStarted
-from keyshift.runtime.row import BARRIER, KINDS, Row
+from keyshift.runtime.row import KINDS, Row
 from keyshift.wire import nodes, protocol_logs
 from keyshift.wire.spark_rows import MARKER
 from keyshift.worker.flight.messages import OfStep, Shipment
@@ -114,9 +114,7 @@ class SlotTask:
             self._raise_trouble()
             core.on_rows((row for row in rows if row.kind in KINDS), now_us(), slice_of_time())
             for row in rows:
-                if row.kind == BARRIER:
-                    self.shared.faults.reached("align", row.version)
-                elif row.kind == MARKER:
+                if row.kind == MARKER:
                     self.shared.markers.pass_on(SlotMarker.from_json(json.loads(bytes(row.payload))))
             return self._emit()
 

@@ -38,14 +38,11 @@ class Arrivals:
         try:
             with self._turn() as core:
                 for shipment in awaited:
-                    self._shared.faults.reached("install", shipment.version)
                     if (state := states[shipment.unit]) is not None and self._awaits(shipment):
                         home = shipment.home if shipment.partial else None
                         about = shipment.unit, shipment.version, shipment.hop, shipment.routers
                         core.arrived(*about, state, home, shipment.routed)
                         self._times[shipment.unit] = received, now_us()
-                for shipment in awaited:
-                    self._shared.faults.reached("drain", shipment.version)
                 core.drain(now_us(), slice_of_time())  # now: the step that ends with it does not wait for a row
         except BaseException as error:
             self._shared.background.failed(error)  # what has arrived would not be taken again

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from small_bucket import ENDPOINTS, VALUE, state, store_of
+from small_bucket import ENDPOINTS, VALUE, state, store_of, write
 
 from keyshift.driver.completed import CompletedSnapshots
 from keyshift.driver.stage_history import StageHistory
@@ -19,7 +19,7 @@ from keyshift.results.verdict import Course, Inventory, Judgement
 from keyshift.runtime.snapshots import SnapshotPart
 from keyshift.state.timers import EVENT
 from keyshift.wire.nodes import SlotSaved
-from keyshift.wire.savepoint import Manifest, Savepoint
+from keyshift.wire.savepoint import Savepoint, SavepointManifest
 from keyshift.workloads import workloads
 
 AFTER = Assignment(3, (2, 1, 1))
@@ -32,10 +32,10 @@ def final(monkeypatch):
     monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
     for name, assignment in (("first", Assignment(1, (1, 1, 1))), ("last", AFTER)):
         said = {
-            f"slot-{slot}": SlotSaved(tuple(store.write(name, slot, units, 10_000)))
+            f"slot-{slot}": SlotSaved(tuple(write(store, name, slot, units, 10_000)))
             for slot, units in ((1, [(1, state(1)), (2, state(2, keys=0))]), (2, [(0, state(0, timers=1))]))
         }
-        manifest = Manifest()
+        manifest = SavepointManifest()
         manifest.add("counter", said, assignment)
         store.commit(name, manifest)
     sizes = {"counter": {0: 10, 1: 20, 2: 0}}
@@ -140,14 +140,14 @@ def test_every_snapshot_of_a_job_that_keeps_them_is_in_its_final_state(monkeypat
     store = store_of()
     monkeypatch.setattr(final_state, "SavepointStore", lambda endpoints, job: store)
     whole, change = state(0, keys=3), SnapshotPart(0, 2, 1, state(0, timers=1).timers, None, [(1, (9, b"x"))], [2])
-    places = [*store.write("snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
-    places += store.write_parts("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
+    places = [*write(store, "snapshot-000-000001-aa", "counter-0", [(0, whole)], 10_000)]
+    places += store.write("snapshot-001-000002-bb", "counter-0", [change], KEYED, 10_000)
     for name, version, offset, some, revoked in (
         ("snapshot-000-000001-aa", 2, 5, places[:1], []),
         ("snapshot-001-000002-bb", 5, 8, places, [2, 3]),
         ("final", 6, 9, places[:1], []),
     ):
-        manifest = Manifest(revoked=revoked)
+        manifest = SavepointManifest(revoked=revoked)
         manifest.offsets[0] = offset
         manifest.add("counter", {"slot-0": SlotSaved(tuple(some))}, Assignment(version, (0,)))
         store.commit(name, manifest)

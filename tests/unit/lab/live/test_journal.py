@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from keyshift.driver.completed import Snapshot
+from keyshift.driver.completed import CompletedSnapshot
 from keyshift.driver.job import Past
 from keyshift.driver.stage_history import StageHistory
 from keyshift.lab.live.journal import Journal, journal_from_json, journal_to_json
@@ -14,13 +14,13 @@ from keyshift.lab.plans.stage_plans import PlansPast
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, Assignments, Mode, Move, SlotId, Step, UnitId
 from keyshift.model.notes import Note
-from keyshift.model.records import Installed, Released, StepRecord, UnitCame, UnitLeft
+from keyshift.model.records import StepRecord, UnitCame, UnitLeft, UnitsCame, UnitsLeft
 from keyshift.planner import Decision
 from keyshift.wire.savepoint import Savepoint
 
 STEP = Step((Move(UnitId(3), SlotId(0), SlotId(1)),), Mode(gate="slots"))
 SAVED = Savepoint("0-abc", {0: 7, 1: 8}, {"counter": {3: 12}, "second": {}})
-INSTALLED = Installed((UnitCame(3, 4, 5),), 6)
+INSTALLED = UnitsCame((UnitCame(3, 4, 5),), 6)
 COUNTER = StageHistory(
     assignments=Assignments(
         [Assignment.contiguous(4, 2), Assignment(2, Assignment.contiguous(4, 2).owner), Assignment(5, (SlotId(1),) * 4)]
@@ -35,8 +35,8 @@ COUNTER = StageHistory(
             12,
             None,
             "late",
-            {0: Released((UnitLeft(3, 5, 1, 2),))},
-            {1: Installed((UnitCame(3, 4, 5),), 6)},
+            {0: UnitsLeft((UnitLeft(3, 5, 1, 2),))},
+            {1: UnitsCame((UnitCame(3, 4, 5),), 6)},
         ),
         StepRecord(2, STEP, 20),
     ],
@@ -44,7 +44,7 @@ COUNTER = StageHistory(
 PAST = Past(
     stages={"counter": COUNTER, "second": replace(COUNTER, records=[])},
     savepoints=[SAVED],
-    snapshots=[Snapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
+    snapshots=[CompletedSnapshot("snapshot-1", 2, {0: 3, 1: 4}, 9, {"counter": {0: 20, 3: 30}, "second": {0: 5}})],
     notes=[Note("one line", "counter")],
     revoked={2, 5},
     begun_from=SAVED,

@@ -18,7 +18,7 @@ from keyshift.model.keys import Move, Step
 from keyshift.runtime import computation
 from keyshift.wire import nodes
 from keyshift.wire.faults import Fault
-from keyshift.wire.savepoint import Manifest
+from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.flight.client import StateClients
 from keyshift.worker.flight.messages import OfStep, Shipment
 from keyshift.worker.slot import opening
@@ -325,7 +325,7 @@ def test_times_of_what_was_restored_are_those_of_the_restored_units_whatever_els
     task = job.begun(keys=KEYS)
     job.savepoint(task)
     until(lambda: acknowledged(job))
-    manifest = Manifest()
+    manifest = SavepointManifest()
     said = {"slot-0": job.nodes.read(nodes.saved("sp")["slot-0"])}
     manifest.add("counter", said, job.nodes.read(nodes.ASSIGNMENT).assignment)
     job.store().commit("sp", manifest)

@@ -11,7 +11,7 @@ from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
 from keyshift.model.markers import SlotMarker, StateWritten
 from keyshift.wire.nodes import HANDOVERS, UNREADABLE, WRITING, SlotSaved, Writing, ack, saved
-from keyshift.wire.savepoint import Manifest
+from keyshift.wire.savepoint import SavepointManifest
 from keyshift.worker.slot import snapshots as slot_snapshots
 
 KEYS = range(8)
@@ -160,7 +160,7 @@ def hung(job, monkeypatch):
 
 
 def committed(job, name):
-    manifest = Manifest()
+    manifest = SavepointManifest()
     manifest.add("counter", {"slot-0": answer(job, name)}, Assignment(1, (0,) * 4))
     job.store().commit(name, manifest)
 

@@ -11,7 +11,7 @@ from keyshift.wire import nodes
 from keyshift.wire.faults import SERVICES, Fault
 
 
-class Services(Protocol):
+class ServiceFaults(Protocol):
     """What a job uses, and may be hit."""
 
     def require(self, fault: Fault) -> None:
@@ -25,7 +25,7 @@ class Services(Protocol):
         """Whether one that was hit is not there again yet."""
 
 
-class Strikes:
+class JobFaults:
     """Each of ``faults`` happens once, at the first stage that comes to its phase.
 
     ``done``: those that have happened, but for slots that died before they could say it. ``struck``: when that was
@@ -37,7 +37,7 @@ class Strikes:
         faults: Sequence[Fault],
         stages: Sequence[LedStage],
         say: Callable[[Doing], None],
-        services: Services | None,
+        services: ServiceFaults | None,
     ) -> None:
         self._faults, self._stages, self._say, self._services = faults, stages, say, services
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
-"""What a coordinator leaves in ZooKeeper for the next one, or for the next attempt."""
+"""What a coordinator has published in ZooKeeper, as the next one or the next attempt finds it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyshift.model.keys import Assignment, Step
@@ -9,9 +9,9 @@ from keyshift.wire.coordination import Coordination
 
 
 @dataclass(frozen=True)
-class LeftOver:
-    """What a coordinator has left in ZooKeeper: ``version``, ``steps`` and ``rest``, see ``protocol.PublishSteps``, of
-    the ``plan`` of this name; the ``assignment`` that was published last.
+class Published:
+    """``version``, ``steps`` and ``rest``: see ``protocol.PublishSteps``, of the ``plan`` of this name; the
+    ``assignment`` that was published last.
     """
 
     assignment: Assignment
@@ -25,7 +25,7 @@ class LeftOver:
         return [*(step for of, step in self.steps if of > version and step.moves), *self.rest]
 
 
-def left_over(participant: Coordination, folder: str = "") -> LeftOver | None:
+def read_published(participant: Coordination, folder: str = "") -> Published | None:
     """What is there of an attempt and a stage: in ``folder``, or at the root. None if there were no steps.
 
     Raises ServiceUnavailable.
@@ -38,14 +38,7 @@ def left_over(participant: Coordination, folder: str = "") -> LeftOver | None:
         return None
     assignment, whole = participant.require(begun).assignment, written.steps
     if published is None:
-        return LeftOver(assignment, assignment.version, [], whole, written.name)
+        return Published(assignment, assignment.version, [], whole, written.name)
     known = published.plan == written.name  # otherwise nothing of it was published yet
     rest = whole[len(whole) - published.rest :] if known else whole
-    return LeftOver(assignment, published.version, published.steps, rest, written.name)
-
-
-def publish_plan(participant: Coordination, name: str, steps: Iterable[Step]) -> None:
-    """Write ``steps`` down. None of it happens before it is said with ``steps`` how much of it is to come, or another
-    coordinator takes over.
-    """
-    participant.publish(nodes.PLAN, nodes.WrittenPlan(name, tuple(steps)))
+    return Published(assignment, published.version, published.steps, rest, written.name)

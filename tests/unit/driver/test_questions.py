@@ -1,3 +1,5 @@
+"""A deadline of the driver is for silence, not for a backlog that is worked off."""
+
 import itertools
 import queue
 from types import SimpleNamespace
@@ -5,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from keyshift import waiting
+from keyshift.driver import questions
+from keyshift.driver.questions import Questions
 from keyshift.model.errors import MigrationFailed
-from keyshift.wire import inquiry
-from keyshift.wire.inquiry import answers
 
 WANTED = {"slot-0", "slot-1"}
 
@@ -29,13 +31,14 @@ def ask(monkeypatch):
         return [name for name, after_s in {"slot-0": 5, "slot-1": 9}.items() if clock.now > after_s]
 
     monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(inquiry, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
+    monkeypatch.setattr(questions, "queue", SimpleNamespace(Queue=Answers, Empty=queue.Empty))
     nodes = SimpleNamespace(
         watch_children=lambda path, changed: changed(names()), read_below=lambda path: dict.fromkeys(names(), path)
     )
 
     def ask(deadline_s=1.0, progress=lambda: None):
-        return answers(nodes, "path", WANTED, "savepoint", deadline_s, lambda: None, progress)
+        attempt = SimpleNamespace(participant=nodes, config=SimpleNamespace(deadline_s=deadline_s))
+        return Questions(attempt, lambda: None).answers("path", WANTED, "savepoint", progress)
 
     ask.clock = clock
     return ask

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from keyshift.driver.strikes import Strikes
+from keyshift.driver.job_faults import JobFaults
 from keyshift.model.errors import BadInput
 from keyshift.wire.faults import parse, parse_now
 
@@ -27,7 +27,7 @@ class Stage:
         self.told.append((node.path, value.slot, value.fault.action))
 
 
-class Services:
+class ServiceFaults:
     away = True
 
     def __init__(self):
@@ -43,13 +43,13 @@ class Services:
 
 @pytest.fixture
 def struck():
-    """Strikes on two stages, which listen; with what they did."""
+    """JobFaults on two stages, which listen; with what they did."""
 
     def make(text, attempt=0):
-        stages, services, phases = [Stage(attempt), Stage(attempt)], Services(), []
-        strikes = Strikes(parse(text), stages, phases.append, services)
-        strikes.listen()
-        return SimpleNamespace(strikes=strikes, stages=stages, services=services, phases=phases)
+        stages, services, phases = [Stage(attempt), Stage(attempt)], ServiceFaults(), []
+        faults = JobFaults(parse(text), stages, phases.append, services)
+        faults.listen()
+        return SimpleNamespace(faults=faults, stages=stages, services=services, phases=phases)
 
     return make
 
@@ -64,14 +64,14 @@ def test_what_two_stages_come_to_happens_once(struck):
         stage.at_phase(stage, "prepare")
         stage.at_phase(stage, "switch")
     assert made.services.hits == ["restart:kafka@transfer", "restart:zookeeper@switch"]
-    assert [str(fault) for fault in made.strikes.done] == [
+    assert [str(fault) for fault in made.faults.done] == [
         "restart:kafka@transfer",
         "stop:source@align:1s",  # has hit itself
         "restart:zookeeper@switch",
     ]
     assert [str(doing) for doing in made.phases] == ["fault: restart kafka", "fault: restart zookeeper"]
-    assert [what for _, what in made.strikes.struck] == [f"{f.action} {f.who}" for f in made.strikes.done]
-    assert made.strikes.busy
+    assert [what for _, what in made.faults.struck] == [f"{f.action} {f.who}" for f in made.faults.done]
+    assert made.faults.busy
     assert not first.told + second.told
 
 
@@ -94,7 +94,7 @@ def test_the_coordinator_that_comes_to_the_phase_is_hit(struck):
 def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
     made = struck("")
     for fault in parse("restart:minio@4, kill:slot@5"):
-        made.strikes.hit(fault)
+        made.faults.hit(fault)
     assert made.services.hits == ["restart:minio@4"]
     assert made.stages[0].told == [("fault", 0, "kill")]
 
@@ -102,5 +102,5 @@ def test_at_a_time_a_service_is_hit_or_the_first_slot_told(struck):
 def test_what_cannot_happen_here_is_refused_and_has_not_happened(struck):
     made = struck("")
     with pytest.raises(BadInput, match="kill:executor cannot happen"):
-        made.strikes.hit(parse_now("kill:executor"))
-    assert (made.strikes.done, made.strikes.struck, made.stages[0].told) == ([], [], [])
+        made.faults.hit(parse_now("kill:executor"))
+    assert (made.faults.done, made.faults.struck, made.stages[0].told) == ([], [], [])
