@@ -212,8 +212,8 @@ def answers_requests_of_earlier_steps(original, slot, unit, version, *more):
 
 
 @mutant(SlotMachine, "requested", "stuck", MUCH_LENDING)
-def answers_requests_that_come_twice(original, slot, unit, version, router, hop=None):
-    return original(slot, unit, version, router)
+def answers_requests_that_come_twice(original, slot, unit, version, router, hop):
+    return original(slot, unit, version, router, hop=1000)
 
 
 # -- slots: keys that are elsewhere ------------------------------------------------------------------------------------

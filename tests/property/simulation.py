@@ -267,7 +267,7 @@ class Simulation:
         self.turns.clear()  # what the query before left under way goes with it
         self.published: dict[str, list[Any]] = {"assignment": [(assignment, NOBODY, "")], "step": [], "savepoint": []}
         self.rest: tuple[Step, ...] = ()
-        self.acknowledged: dict[int, list[tuple[coordinator.Phase, int]]] = defaultdict(list)
+        self.acknowledged: dict[int, list[tuple[coordinator.StepPhase, int]]] = defaultdict(list)
         self.watchers: dict[str, list[Any]] = {path: [] for path in self.published}
         self.savepoint_parts: dict[str, Any] | None = None
         self.snapshot_parts: dict[str, dict[str, Any]] = {}  # by name
@@ -497,12 +497,12 @@ class Simulation:
                 return shuffle(here, self.rng.randint(1, len(here.owner)))
         return Assignment(here.version, tuple(SlotId(self.rng.randrange(slots)) for _ in here.owner))
 
-    def acknowledge(self, phase: coordinator.Phase, version: int, slot_: int) -> None:
+    def acknowledge(self, phase: coordinator.StepPhase, version: int, slot_: int) -> None:
         """Written down at once, heard of later."""
         self.acknowledged[version].append((phase, slot_))
         self.at(self.delay(self.shape.ack_ms), self.coordinator_ack, phase, version, slot_)
 
-    def coordinator_ack(self, phase: coordinator.Phase, version: int, slot_: int) -> None:
+    def coordinator_ack(self, phase: coordinator.StepPhase, version: int, slot_: int) -> None:
         self.log("coordinator hears", phase, version, "from slot", slot_)
         self.lead(self.coordinator.acknowledged(phase, version, slot_, self.now))
 

@@ -27,7 +27,6 @@ from keyshift.protocol.slot.effects import (
     Skip,
 )
 from keyshift.protocol.slot.machine import SlotMachine
-from keyshift.protocol.slot.phases import Phase
 
 __all__ = [
     "Capture",
@@ -38,7 +37,6 @@ __all__ = [
     "Hurry",
     "Installed",
     "Open",
-    "Phase",
     "Prepared",
     "Released",
     "Request",
