@@ -264,9 +264,7 @@ def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original, successio
     return False
 
 
-@mutant(
-    Onward, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
-)
+@mutant(Onward, "_announced", "snapshot", CALM, workload="chain", snapshot_s=0.1, slow_s=(0.3, 0.0))
 def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original, onward, raw):
     original(onward, raw)
     Routing._announced(onward, raw)
