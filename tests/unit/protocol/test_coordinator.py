@@ -3,9 +3,10 @@
 from itertools import count
 
 import pytest
+from small_steps import assignment, step
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Mode, Step
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol.coordinator import (
     Dropped,
@@ -17,14 +18,6 @@ from keyshift.protocol.coordinator import (
     StepDone,
     StepLate,
 )
-
-
-def step(*moves: tuple[int, int, int], mode: Mode = Mode()) -> Step:  # noqa: B008
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode)
-
-
-def assignment(version: int, *owner: int) -> Assignment:
-    return Assignment(version, tuple(map(SlotId, owner)))
 
 
 def publish(version: int, *steps: tuple[int, Step]) -> PublishSteps:

@@ -1,15 +1,13 @@
 """The slot in the other modes of a step (gate, fetch, access, remote), one sentence of the protocol at a time."""
 
-from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
+from small_steps import step
+
+from keyshift.model.keys import Mode
 from keyshift.protocol import SlotMachine
 from keyshift.protocol.slot import Complete, Forget, Freeze, Installed, Open, Prepared, Released, Request, Send
 
 BACK = frozenset[int]()
 ONE = frozenset({1})
-
-
-def step(mode: Mode, *moves: tuple[int, int, int]) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode)
 
 
 # -- gate: the affected slots block ------------------------------------------------------------------------------------
@@ -19,7 +17,7 @@ BLOCK = Mode(gate="slots")
 
 def test_a_source_that_blocks_takes_nothing_behind_a_barrier_until_its_state_is_acknowledged():
     slot = SlotMachine[str](0, routers=2, serving=[0, 1], version=1)
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.barrier(1, 1)
     assert slot.admit(1, 1, {0, 1}) == frozenset()
     slot.barrier(0, 2)
@@ -38,7 +36,7 @@ def test_a_source_that_blocks_takes_nothing_behind_a_barrier_until_its_state_is_
 
 def test_a_destination_that_blocks_takes_nothing_until_its_state_is_here():
     slot = SlotMachine[str](1, routers=1, serving=[5], version=1)
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.barrier(0, 2)
     assert slot.admit(0, 2, {0, 5}) == {0, 5}
     slot.hold(5, 0, "a")
@@ -55,7 +53,7 @@ def test_the_gate_is_open_until_the_first_barrier():
     slot.barrier(1, 1)
     slot.admit(0, 1, {1})
     slot.hold(1, 0, "a")
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.arrived(1)
     assert slot.idle([0]) == [0], "time passes"
     assert slot.drain(9) == (["a"], [])
@@ -73,7 +71,7 @@ LEND = Mode(transfer="fetch", fetch_back=2)
 def destination(mode: Mode, routers: int = 2) -> SlotMachine[str]:
     """Slot 1, where units 0 and 3 of slot 0 are to arrive; router 1 has switched."""
     slot = SlotMachine[str](1, routers=routers, serving=[5], version=1)
-    assert slot.prepare(2, step(mode, (0, 0, 1), (3, 0, 1))) == [Prepared(2)]
+    assert slot.prepare(2, step((0, 0, 1), (3, 0, 1), mode=mode)) == [Prepared(2)]
     slot.barrier(0, 1)
     slot.barrier(1, 2)
     return slot
@@ -84,7 +82,7 @@ def source(mode: Mode) -> SlotMachine[str]:
     slot = SlotMachine[str](0, routers=2, serving=[0, 3, 5], version=1)
     slot.barrier(0, 1)
     slot.barrier(1, 1)
-    assert slot.prepare(2, step(mode, (0, 0, 1), (3, 0, 1))) == [Prepared(2)]
+    assert slot.prepare(2, step((0, 0, 1), (3, 0, 1), mode=mode)) == [Prepared(2)]
     return slot
 
 
@@ -242,7 +240,7 @@ LAZY = Mode(transfer="access", background=False)
 def partial(version: int = 1) -> SlotMachine[str]:
     """Slot 0 with unit 0, whose keys are elsewhere."""
     slot = SlotMachine[str](0, routers=1, version=version)
-    slot.prepare(version + 1, step(LAZY, (0, 2, 0)))
+    slot.prepare(version + 1, step((0, 2, 0), mode=LAZY))
     slot.barrier(0, version + 1)
     assert slot.arrived(0, None, True) == [Installed(version + 1, frozenset({0}))], "the step ends, the keys may stay"
     return slot
@@ -261,7 +259,7 @@ def test_a_partial_unit_is_served_and_does_not_settle():
 
 def test_a_partial_unit_cannot_leave_before_all_its_keys_are_here():
     slot = partial()
-    slot.prepare(3, step(Mode(), (0, 0, 1)))
+    slot.prepare(3, step((0, 0, 1)))
     assert slot.barrier(0, 3) == [Complete(0)]
     assert slot.requested(0, 3, 0, 0) == [], "said once"
     assert slot.completed(0) == [Send(0, 1, 3)]
@@ -269,11 +267,11 @@ def test_a_partial_unit_cannot_leave_before_all_its_keys_are_here():
 
 def test_a_partial_unit_is_not_lent():
     slot = SlotMachine[str](0, routers=2, version=1)
-    slot.prepare(2, step(LAZY, (0, 2, 0)))
+    slot.prepare(2, step((0, 2, 0), mode=LAZY))
     slot.barrier(0, 2)
     slot.barrier(1, 2)
     slot.arrived(0, None, True)
-    slot.prepare(3, step(LEND, (0, 0, 1)))
+    slot.prepare(3, step((0, 0, 1), mode=LEND))
     slot.barrier(1, 3)
     assert slot.requested(0, 3, 1, 0) == []
     assert slot.completed(0) == [Send(0, 1, 3, ONE, 1)]

@@ -4,9 +4,10 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from small_steps import assignment, step
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Step
 from keyshift.protocol import RouterMachine, SlotMachine
 from keyshift.protocol.router import Barrier, Resume, SavepointBarrier
 from keyshift.protocol.slot import (
@@ -22,15 +23,6 @@ from keyshift.protocol.slot import (
     Send,
     Skip,
 )
-
-
-def step(*moves: tuple[int, int, int]) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
-
-
-def assignment(version: int, *owner: int) -> Assignment:
-    return Assignment(version, tuple(map(SlotId, owner)))
-
 
 # -- router ------------------------------------------------------------------------------------------------------------
 
