@@ -1,6 +1,7 @@
-"""Lets the tests of this folder import ``word_count``, which is beside them."""
+"""Lets the tests of this folder import ``word_count``, which is beside them, and the harness's ZooKeeper."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "harness")]
