@@ -106,7 +106,8 @@ class _Run:
         self._network = Network(cluster, slots, costs)
         self._random = np.random.default_rng(seed)
         self._machine = CoordinatorMachine(current, math.inf, slots)
-        self._answers: list[tuple[float, int, protocol.StepPhase, int, int]] = []  # when, in order: phase, version, slot
+        # When, in order: phase, version, slot.
+        self._answers: list[tuple[float, int, protocol.StepPhase, int, int]] = []
         self._order = itertools.count()
         self._known: dict[int, Step] = {}  # by version
         self._free: defaultdict[int, float] = defaultdict(float)  # when each slot's part of the step before ends
