@@ -1,7 +1,6 @@
-"""Lets the tests of this folder import ``word_count``, which is beside them, and the harness's ZooKeeper."""
+"""Lets the tests of this folder import the harness's ZooKeeper."""
 
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "harness")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "harness"))
