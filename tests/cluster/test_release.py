@@ -115,7 +115,7 @@ def test_a_batch_is_a_job_whose_log_tells_how_far_it_is_and_that_resumes(cluster
     file.write_text("name: two\nnotebook: start/01_strategy_space.ipynb\ngrid: {groups: [16, 32]}\n")
 
     def executed():
-        cluster.install("--set", "studies.batch.enabled=true", "--set-file", f"studies.batch.file={file}")
+        cluster.install("--set", "lab.batch.enabled=true", "--set-file", f"lab.batch.file={file}")
         (job,) = (item["metadata"]["name"] for item in cluster.get("jobs"))
         done = cluster.kubectl("wait", "--for=condition=Complete", f"job/{job}", "--timeout=300s", timeout_s=320)
         log = cluster.kubectl("logs", f"job/{job}").stdout
@@ -140,23 +140,17 @@ def test_too_few_cores_are_refused_with_the_number_that_is_needed(cluster, profi
     assert "set spark.executors to 3" in said
 
 
-def test_a_misspelt_key_of_a_profile_is_refused_with_the_nearest(cluster, profile):
-    assert "did you mean 'executors'" in refused(cluster, profile=profile("spark", executers=3))
-
-
-def test_an_api_server_that_is_not_there_is_named(cluster, profile):
-    said = refused(cluster, profile=profile("spark", master="k8s://https://127.0.0.1:1"))
-    assert "https://127.0.0.1:1 cannot be reached" in said
-
-
-def test_a_bucket_that_is_not_there_is_named(cluster, profile):
-    said = refused(cluster, profile=profile("services", bucket="nowhere"))
-    assert "nowhere" in said
-
-
-def test_a_service_that_is_not_there_is_named(cluster, profile):
-    said = refused(cluster, profile=profile("services", kafka="no-kafka:9092"))
-    assert "kafka at no-kafka:9092 cannot be reached" in said
+@pytest.mark.parametrize(
+    ("section", "values", "words"),
+    [
+        ("spark", {"executers": 3}, "did you mean 'executors'"),
+        ("spark", {"master": "k8s://https://127.0.0.1:1"}, "https://127.0.0.1:1 cannot be reached"),
+        ("services", {"bucket": "nowhere"}, "nowhere"),
+        ("services", {"kafka": "no-kafka:9092"}, "kafka at no-kafka:9092 cannot be reached"),
+    ],
+)
+def test_what_is_misspelt_or_not_there_is_named(cluster, profile, section, values, words):
+    assert words in refused(cluster, profile=profile(section, **values))
 
 
 def test_missing_rights_are_named_by_verb_and_resource(cluster):

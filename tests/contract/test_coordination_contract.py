@@ -1,4 +1,4 @@
-"""What every participant of a job may rely on: with the real ZooKeeper, and with the stand-in that other tests use."""
+"""What every participant of a job may rely on: with the real ZooKeeper, and with the stand-ins that other tests use."""
 
 import inspect
 import secrets
@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from nodes import Ensemble, Session
 
 from keyshift.model.errors import Deposed, NotThere, ServiceUnavailable
 from keyshift.wire.coordination import Coordination
@@ -24,15 +25,21 @@ def until(condition) -> None:
         time.sleep(0.005)
 
 
-@pytest.fixture(params=["memory", "zookeeper"])
+@pytest.fixture(params=["memory", "harness", "zookeeper"])
 def make(request):
     """Makes a participant of a job of the test's own, from a root and an epoch; ``make.job`` is its name."""
-    made, memory, job = [], Memory(), f"contract-{secrets.token_hex(4)}"
-    hosts = request.getfixturevalue("session_stack").endpoints().zookeeper if request.param == "zookeeper" else ""
+    made, job = [], f"contract-{secrets.token_hex(4)}"
+    memory, ensemble = Memory(), Ensemble(seed=1, delay_s=0.01)
+    joins = {
+        "memory": lambda *where: MemoryCoordination(memory, *where),
+        "harness": lambda *where: Session(ensemble, *where),
+        "zookeeper": lambda root, epoch: Coordination(
+            request.getfixturevalue("session_stack").endpoints().zookeeper, root, "", epoch
+        ),
+    }
 
     def make(root="/keyshift/{job}/0", epoch=None):
-        root = root.format(job=job)
-        made.append(Coordination(hosts, root, "", epoch) if hosts else MemoryCoordination(memory, root, epoch))
+        made.append(joins[request.param](root.format(job=job), epoch))
         return made[-1]
 
     make.job = job

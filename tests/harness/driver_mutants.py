@@ -5,16 +5,11 @@ Each was there once. Where the library has a second net below the first one, a m
 
 import threading
 import time
-from functools import partial
-from typing import Any
 
 import driver_run
-import shell_mutants
 from driver_shape import Life
-from nodes import Session
 from one_run import Outcome
 from places import Fault
-from shell_mutants import Mutant, Original
 
 from keyshift.control import process
 from keyshift.control.files import Jobs
@@ -25,21 +20,22 @@ from keyshift.lab.ending import Ending
 from keyshift.lab.live.inbox import Inbox
 from keyshift.model.errors import ProtocolViolation
 from keyshift.wire import savepoint
+from keyshift.wire.memory import Memory
 from keyshift.wire.savepoint import SavepointStore
 from keyshift.worker.slot.snapshots import SlotSnapshots
+from mutation import Mutants
 
-MUTANTS: dict[str, Mutant] = {}
 CALM = {
     "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "zookeeper_s": 0.005, "store_s": 0.0,
     "store_fails": 0.0, "deadline_s": 5.0, "snapshot_s": 0.05, "kind": "push", "strategy": "fluid",
 }  # fmt: skip
 KILLED, LONGER = Life(0.2, "kill", runs=True), Life(0.8, "kill", runs=True)
-mutant = partial(shell_mutants.mutant, mutants=MUTANTS)
+mutant = Mutants()
 
 
 def hunt(name: str, seeds: int) -> Outcome | None:
     """The first chain of these seeds that sees the mutant."""
-    return shell_mutants.hunted(MUTANTS[name], seeds, driver_run.run)
+    return mutant.by_name[name].hunt(range(seeds), driver_run.run)
 
 
 def stalls(seconds: float, call: str, *numbers: int) -> Life:
@@ -52,42 +48,36 @@ def stalls(seconds: float, call: str, *numbers: int) -> Life:
 
 
 @mutant(Ending, "deletes", ("deleted", "lost job"), CALM, lives=(KILLED, Life(0.2, "interrupt")))
-def deletes_however_it_ends(original: Original) -> Any:
-    return property(lambda self: True)
+def deletes_however_it_ends(original, ending):
+    return True
 
 
-@mutant(CompletedSnapshots, "needed", ("deleted",), CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
-def removes_snapshots_before_the_journal_names_their_successors(original: Original) -> Any:
-    return property(lambda self: {snapshot.name for snapshot in self})
+@mutant(CompletedSnapshots, "needed", "deleted", CALM, lives=(stalls(0.6, "disk replace", 3, 5),))
+def removes_snapshots_before_the_journal_names_their_successors(original, snapshots):
+    return {snapshot.name for snapshot in snapshots}
 
 
 @mutant(
     Job,
     "_give_up_unreadable",
-    ("went back",),
+    "went back",
     CALM,
     lives=tuple(Life(0.3, "kill", (Fault("fail", "zookeeper acknowledge", n),)) for n in (60, 1, 2)),
 )
-def discards_a_snapshot_of_which_an_attempt_has_died(original: Original) -> Any:
-    def _give_up_unreadable(self: Any) -> None:
-        if self.snapshots and self.snapshots[-1].name == self.config.restore:
-            self.snapshots.replace(self.snapshots[:-1])
-
-    return _give_up_unreadable
+def discards_a_snapshot_of_which_an_attempt_has_died(original, job):
+    if job.snapshots and job.snapshots[-1].name == job.config.restore:
+        job.snapshots.replace(job.snapshots[:-1])
 
 
 FULL_DISK = Fault("fail", "disk replace", 4)
 
 
-@mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(0.6, "kill", (FULL_DISK,)),))
-def ends_when_the_disk_is_full(original: Original) -> Any:
-    def keep(self: Any, journal: dict[str, Any]) -> None:
-        try:
-            original(self, journal)
-        except OSError as error:
-            raise RuntimeError(str(error)) from error
-
-    return keep
+@mutant(process._Entry, "keep", ("crash", "lost job"), CALM, lives=(Life(5.0, "kill", (FULL_DISK,), runs=True),))
+def ends_when_the_disk_is_full(original, entry, journal):
+    try:
+        original(entry, journal)
+    except OSError as error:
+        raise RuntimeError(str(error)) from error
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
@@ -96,66 +86,54 @@ def ends_when_the_disk_is_full(original: Original) -> Any:
 @mutant(
     SlotSnapshots,
     "captured",
-    ("promise",),
+    "promise",
     CALM,
     without=((Snapshotter, "_await_writers"), (savepoint, "_require_chains")),
     deadline_s=0.3,
     rate=100.0,
     lives=(stalls(0.5, "minio put", 5, 11, 17, 23),),
 )
-def writes_two_snapshots_at_once(original: Original) -> Any:
-    def captured(self: Any, effect: Any) -> None:
-        self.busy, self._writing = False, threading.Lock()
-        original(self, effect)
-
-    return captured
+def writes_two_snapshots_at_once(original, snapshots, effect):
+    snapshots.busy, snapshots._writing = False, threading.Lock()
+    original(snapshots, effect)
 
 
-@mutant(SavepointStore, "commit", ("silent",), CALM, without=((Snapshotter, "check"),), lives=(LONGER,))
-def takes_no_more_snapshots_and_says_nothing(original: Original) -> Any:
-    def commit(self: Any, name: str, manifest: Any, **made_by: Any) -> None:
-        raise ProtocolViolation(f"injected: {name}")
-
-    return commit
+@mutant(SavepointStore, "commit", "silent", CALM, without=((Snapshotter, "check"),), lives=(LONGER,))
+def takes_no_more_snapshots_and_says_nothing(original, store, name, manifest, **made_by):
+    raise ProtocolViolation(f"injected: {name}")
 
 
 # -- two drivers -------------------------------------------------------------------------------------------------------
 
+ASKED = threading.local()
 
-@mutant(Jobs, "resumable", ("two drivers",), CALM, lives=(KILLED, *(Life(0.1, "kill", twice=True),) * 3))
-def resumes_without_looking_again(original: Original) -> Any:
+
+@mutant(Jobs, "resumable", "two drivers", CALM, lives=(KILLED, *(Life(0.1, "kill", twice=True),) * 3))
+def resumes_without_looking_again(original, jobs, run, take_over=False):
     """When nobody else can resume it."""
-    asked = threading.local()
-
-    def resumable(self: Any, run: str, take_over: bool = False) -> Any:
-        again, asked.before = getattr(asked, "before", False), True
-        return original(self, run, take_over or again)
-
-    return resumable
+    again, ASKED.before = getattr(ASKED, "before", False), True
+    return original(jobs, run, take_over or again)
 
 
 @mutant(
-    Session,
-    "_require_driver",
+    Memory,
+    "require_driver",
     ("two drivers", "deleted", "lost job", "never", "lost", "wrong", "duplicated", "promise", "unread"),
     CALM,
     lives=(*(Life(0.2, "pause", woken_s=0.2, runs=True),) * 3, Life(0.5, "kill", runs=True)),
 )
-def lets_a_driver_write_whose_job_another_one_has_claimed(original: Original) -> Any:
-    return lambda self: None
+def lets_a_driver_write_whose_job_another_one_has_claimed(original, memory, epoch):
+    pass
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-@mutant(Inbox, "serve", ("unanswered",), CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill", runs=True),))
-def forgets_what_was_asked_together_with_what_finds_the_query_dead(original: Original) -> Any:
-    def serve(self: Any) -> None:
-        time.sleep(0.1)  # for the query to die in, and for others to ask
-        waiting = []
-        while found := self._next():
-            waiting.append(found)
-        for each in waiting:
-            self._answer(*each)
-
-    return serve
+@mutant(Inbox, "serve", "unanswered", CALM, answer_s=1e6, requests_s=0.003, lives=(Life(1.5, "kill", runs=True),))
+def forgets_what_was_asked_together_with_what_finds_the_query_dead(original, inbox):
+    time.sleep(0.1)  # for the query to die in, and for others to ask
+    waiting = []
+    while found := inbox._next():
+        waiting.append(found)
+    for each in waiting:
+        inbox._answer(*each)

@@ -66,7 +66,7 @@ class Run:
     def go(self) -> None:
         """Everything."""
         for act in (self._wake, self._weather):
-            threading.Thread(target=act, name=f"harness{act.__name__}", daemon=True).start()
+            threading.Thread(target=self._beside, args=(act,), name=f"harness{act.__name__}", daemon=True).start()
         try:
             for life in self._chain.lives:
                 self._live(life)
@@ -208,6 +208,13 @@ class Run:
             self._forget(("leftovers", "journal"))  # what could not be deleted, or was not by who died
 
     # -- what happens meanwhile ----------------------------------------------------------------------------------------
+
+    def _beside(self, act: Callable[[], None]) -> None:
+        """In a thread of its own; nobody else would say that it has failed."""
+        try:
+            act()
+        except Exception:
+            self._judge.problem("harness", traceback.format_exc(limit=-3))
 
     def _wake(self) -> None:
         """Paused drivers go on."""

@@ -4,11 +4,12 @@ What they have and what they do is that of ``nodes`` and ``engine``; Kafka is in
 """
 
 import contextlib
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from engine import Engine, Query
+from engine import Bucket, Engine, Query
 from memory_kafka import LoggedTopic
 from nodes import Session
 from places import DriverDied, at, here
@@ -23,7 +24,16 @@ from keyshift.wire.nodes import Folder, Node
 if TYPE_CHECKING:
     from driver_world import Driver, World
 
-T = TypeVar("T")
+
+def _called(base: type, method: str, call: str) -> Callable[..., Any]:
+    """A method of ``base``; it is called as ``call``, when something may happen."""
+
+    def calling(self: Any, *arguments: Any, **named: Any) -> Any:
+        with self._calling(call):
+            return getattr(base, method)(self, *arguments, **named)
+
+    return calling
+
 
 # -- ZooKeeper ---------------------------------------------------------------------------------------------------------
 
@@ -47,17 +57,14 @@ class DrivenSession(Session):
             self.lose("injected: was lost")
         return ServiceUnavailable("injected: ZooKeeper was away")
 
-    def publish(self, node: Node[T], value: T) -> None:
-        with self._calling("publish"):
-            super().publish(node, value)
-
-    def acknowledge(self, node: Node[T], value: T) -> None:
-        with self._calling("acknowledge"):
-            super().acknowledge(node, value)
-
-    def register(self, node: Node[T], value: T) -> None:
-        with self._calling("register"):
-            super().register(node, value)
+    publish = _called(Session, "publish", "publish")
+    acknowledge = _called(Session, "acknowledge", "acknowledge")
+    register = _called(Session, "register", "register")
+    read = _called(Session, "read", "read")
+    children = _called(Session, "children", "children")
+    _watch = _called(Session, "_watch", "watch")
+    require_epoch = _called(Session, "require_epoch", "look")
+    end_epoch = _called(Session, "end_epoch", "end")
 
     def withdraw(self, node: Node[Any] | Folder[Any]) -> None:
         with self._calling("withdraw"):
@@ -65,31 +72,11 @@ class DrivenSession(Session):
                 self._world.deletes(f"ZooKeeper's nodes of {self.root}")
             super().withdraw(node)
 
-    def read(self, node: Node[T]) -> T | None:
-        with self._calling("read"):
-            return super().read(node)
-
-    def children(self, folder: Folder[Any]) -> list[str]:
-        with self._calling("children"):
-            return super().children(folder)
-
-    def _watch(self, watch: Watch) -> None:
-        with self._calling("watch"):
-            super()._watch(watch)
-
     def claim(self, job: str, first: bool = False) -> Epoch:
         with self._calling("claim"):
             epoch = super().claim(job, first)
             self._world.claimed(self.place)
             return epoch
-
-    def require_epoch(self) -> None:
-        with self._calling("look"):
-            super().require_epoch()
-
-    def end_epoch(self) -> None:
-        with self._calling("end"):
-            super().end_epoch()
 
     def check(self) -> None:
         self.place.check()
@@ -117,11 +104,13 @@ class DrivenSession(Session):
 # -- S3 ----------------------------------------------------------------------------------------------------------------
 
 
-class Minio:
-    """The client of one process."""
+class Minio(Bucket):
+    """The client of one process, with the objects of the world."""
 
     def __init__(self, world: "World") -> None:
-        self._world, self._bucket, self._place = world, world.bucket, here()
+        super().__init__()
+        self.objects, self.ever = world.bucket.objects, world.bucket.ever
+        self._world, self._place = world, here()
 
     def _calling(self, call: str) -> contextlib.AbstractContextManager[None]:
         place = self._place or here()
@@ -129,23 +118,15 @@ class Minio:
             return contextlib.nullcontext()
         return place.calling(f"minio {call}", lambda: HTTPError("injected: nobody answers"))
 
-    def put_object(self, *arguments: Any, **named: Any) -> None:
-        with self._calling("put"):
-            self._bucket.put_object(*arguments, **named)
-
-    def get_object(self, *arguments: Any, **named: Any) -> Any:
-        with self._calling("get"):
-            return self._bucket.get_object(*arguments, **named)
-
-    def list_objects(self, *arguments: Any, **named: Any) -> Any:
-        with self._calling("list"):
-            return self._bucket.list_objects(*arguments, **named)
+    put_object = _called(Bucket, "put_object", "put")
+    get_object = _called(Bucket, "get_object", "get")
+    list_objects = _called(Bucket, "list_objects", "list")
 
     def remove_object(self, bucket: str, name: str) -> None:
         with self._calling("remove"):
-            if name in self._bucket.objects:
+            if name in self.objects:
                 self._world.deletes(name)
-            self._bucket.remove_object(bucket, name)
+            super().remove_object(bucket, name)
 
 
 # -- Spark -------------------------------------------------------------------------------------------------------------

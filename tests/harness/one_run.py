@@ -97,8 +97,8 @@ def run(seed: int, **pinned: Any) -> Outcome:
 def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fate) -> Iterator[None]:
     """Everything that is not there is stood in for."""
     with contextlib.ExitStack() as patches:
-        for module in (job, attempt, opening, routing):
-            session = lambda _hosts, root, _secret="", epoch=None: Session(ensemble, root, epoch)  # noqa: E731
+        for module, kind in ((job, Session), (attempt, Session), (opening, TaskSession), (routing, TaskSession)):
+            session = lambda _hosts, root, _secret="", epoch=None, kind=kind: kind(ensemble, root, epoch)  # noqa: E731
             patches.enter_context(patch.object(module, "Coordination", session))
         for where, name, instead in (
             (flight, "FlightClient", failures),
@@ -111,6 +111,10 @@ def _installed(ensemble: Ensemble, bucket: Bucket, failures: Failures, fate: Fat
         ):
             patches.enter_context(patch.object(where, name, instead))
         yield
+
+
+class TaskSession(Session):
+    """That of a router or a slot."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,7 @@ class Run:
     def go(self) -> None:
         """Everything; problems are in the outcome."""
         for act in (self._load, self._weather):
-            threading.Thread(target=act, name=f"harness{act.__name__}", daemon=True).start()
+            threading.Thread(target=self._beside, args=(act,), name=f"harness{act.__name__}", daemon=True).start()
         try:
             self._execute()
             self._job.stop()
@@ -194,7 +198,7 @@ class Run:
         begin = Assignment.contiguous(shape.parameters["key_groups"], shape.begin_slots)
         self._job.start([in_units(shape.point, begin)] * len(self._job.stages))
         if shape.dies_at_s is not None:
-            threading.Timer(shape.dies_at_s, self._kill_query).start()
+            threading.Timer(shape.dies_at_s, self._beside, (self._kill_query,)).start()
         if (ahead := shape.point.phase(0)).replicas == "periodic":
             stage = self._job.stages[0]
             self._first = self._draw_target(stage, stage.assignment)
@@ -304,6 +308,13 @@ class Run:
 
     # -- what happens to it --------------------------------------------------------------------------------------------
 
+    def _beside(self, act: Callable[[], None]) -> None:
+        """In a thread of its own; nobody else would say that it has failed."""
+        try:
+            act()
+        except Exception:
+            self._problem("harness", traceback.format_exc(limit=-3))
+
     def _load(self) -> None:
         """Frames for all routers, and events in them until the load has ended, or more of it would only take longer."""
         rng, shape = random.Random(f"load {self.seed}"), self.shape
@@ -334,8 +345,7 @@ class Run:
         if self._loaded:
             return
         with self._ensemble.lock:
-            sessions = [each for each in self._ensemble.sessions if type(each) is Session]
-        of_tasks = [each for each in sessions if each not in self._job.sessions]
+            of_tasks = [each for each in self._ensemble.sessions if isinstance(each, TaskSession)]
         if self.shape.dies_by == "worker" or not of_tasks:
             self._engine.query.die(RuntimeError("injected: a worker was killed"))
         else:

@@ -1,13 +1,8 @@
-"""The shell with one bug each, and what a run has to say about it (any of the checks; see ``one_run``).
-
-Each mutant gets what it stands in for, and gives what is there instead.
-"""
+"""The shell with one bug each, and what a run has to say about it; see ``one_run``."""
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 from unittest.mock import patch
 
 from nodes import Session
@@ -44,8 +39,7 @@ from keyshift.worker.state.arrivals import Arrivals
 from keyshift.worker.state.departures import Departures
 from keyshift.worker.state.outbox import Outbox
 from keyshift.worker.tasks import RouterTask
-
-Original = Callable[..., Any]
+from mutation import Mutants
 
 CALM = {
     "moves": 0.0, "batch_s": None, "expires_s": None, "fails": 0.0, "leader_dies": 0.0, "overlaps": 0.0,
@@ -56,408 +50,280 @@ ROUGH = CALM | {"fails": 0.2, "flight_s": 0.02, "deadline_s": 4.0}
 SHORT_BATCHES = CALM | {"moves": 1.0, "batch_s": 0.25}
 STUCK = ("late", "never", "MigrationFailed", "KeyshiftError", "QueryDied")
 LOST = ("lost", "never")
-SNAPSHOT = ("snapshot",)
 REMOTE = Mode(transfer="remote", background=False)
 ACCESS = Mode(transfer="access", background=True)
 LENT = Mode(transfer="fetch", fetch_back=3)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    owner: Any
-    name: str
-    make: Callable[[Original], Any]
-    checks: tuple[str, ...]
-    pinned: dict[str, Any]
-    without: tuple[tuple[Any, str], ...] = ()  # what else does nothing: it would keep the bug from doing harm
-
-    @contextlib.contextmanager
-    def there(self) -> Iterator[None]:
-        """The bug is in the shell meanwhile."""
-        with contextlib.ExitStack() as patches:
-            patches.enter_context(patch.object(self.owner, self.name, self.make(getattr(self.owner, self.name))))
-            for owner, name in self.without:
-                patches.enter_context(patch.object(owner, name, lambda *_: None))
-            yield
-
-
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(
-    owner: Any,
-    name: str,
-    checks: tuple[str, ...],
-    pinned: dict[str, Any],
-    mutants: dict[str, Mutant] = MUTANTS,
-    without: tuple[tuple[Any, str], ...] = (),
-    **more: Any,
-) -> Callable[[Callable[[Original], Any]], Callable[[Original], Any]]:
-    def register(make: Callable[[Original], Any]) -> Callable[[Original], Any]:
-        mutants[make.__name__] = Mutant(owner, name, make, checks, pinned | more, without)
-        return make
-
-    return register
+mutant = Mutants()
 
 
 def hunt(name: str, seeds: int) -> Outcome | None:
     """The first run of these seeds that sees the mutant."""
-    return hunted(MUTANTS[name], seeds, run)
-
-
-def hunted(mutant: Mutant, seeds: int, run: Callable[..., Outcome]) -> Outcome | None:
-    """The first run of these seeds that sees ``mutant``."""
-    with mutant.there():
-        for seed in range(seeds):
-            outcome = run(seed, **mutant.pinned)
-            if outcome.problems.keys() & set(mutant.checks):
-                return outcome
-    return None
+    return mutant.by_name[name].hunt(range(seeds), run)
 
 
 # -- slots: from batch to batch ----------------------------------------------------------------------------------------
 
 
 @mutant(SlotTask, "seal", STUCK, SHORT_BATCHES)
-def leaves_a_unit_out_of_its_handover(original: Original) -> Any:
-    def seal(self: Any) -> None:
-        serving = self.shared.core.machine.serving
-        serving.discard(min(serving, default=None))
-        original(self)
-
-    return seal
+def leaves_a_unit_out_of_its_handover(original, task):
+    serving = task.shared.core.machine.serving
+    serving.discard(min(serving, default=None))
+    original(task)
 
 
 @mutant(SlotTask, "settled", (*LOST, *STUCK, "wrong"), SHORT_BATCHES)
-def does_not_wait_for_state_at_the_end_of_a_batch(original: Original) -> Any:
-    def settled(self: Any) -> bool:
-        original(self)
-        return True
-
-    return settled
+def does_not_wait_for_state_at_the_end_of_a_batch(original, task):
+    original(task)
+    return True
 
 
 @mutant(SlotTask, "settled", LOST, SHORT_BATCHES, frame_s=0.008)
-def forgets_at_the_end_of_a_batch_what_was_drained(original: Original) -> Any:
-    def settled(self: Any) -> bool:
-        with self.shared.lock:
-            self.shared.core.take_results()
-        return bool(original(self))
-
-    return settled
+def forgets_at_the_end_of_a_batch_what_was_drained(original, task):
+    with task.shared.lock:
+        task.shared.core.take_results()
+    return original(task)
 
 
-@mutant(Arrivals, "take", ("wrong",), SHORT_BATCHES, workload="windowcount")
-def takes_units_over_without_their_timers(original: Original) -> Any:
+@mutant(Arrivals, "take", "wrong", SHORT_BATCHES, workload="windowcount")
+def takes_units_over_without_their_timers(original, arrivals, shipments):
     """From the batch or savepoint before."""
-
-    def take(self: Any, shipments: list[Any]) -> list[bool]:
-        return original(self, [p if p.version else replace(p, timers=None) for p in shipments])  # type: ignore[no-any-return]
-
-    return take
+    return original(
+        arrivals, [shipment if shipment.version else replace(shipment, timers=None) for shipment in shipments]
+    )
 
 
-@mutant(ProtocolLog, "remember", ("log",), SHORT_BATCHES)
-def forgets_its_log_at_the_end_of_a_batch(original: Original) -> Any:
-    return lambda self, events: None
+@mutant(ProtocolLog, "remember", "log", SHORT_BATCHES)
+def forgets_its_log_at_the_end_of_a_batch(original, log, events):
+    pass
 
 
-@mutant(SavepointStore, "write", ("ProtocolViolation",), CALM)
-def writes_savepoints_without_a_unit(original: Original) -> Any:
-    def write(self: Any, savepoint: str, slot: int, states: Any, *more: Any) -> Any:
-        return original(self, savepoint, slot, list(states)[1:], *more)
-
-    return write
+@mutant(SavepointStore, "write", "ProtocolViolation", CALM)
+def writes_savepoints_without_a_unit(original, store, savepoint, slot, states, *more):
+    return original(store, savepoint, slot, list(states)[1:], *more)
 
 
-@mutant(SlotSnapshots, "_written", ("ProtocolViolation",), CALM, snapshot_s=0.05, keys=30)
-def forgets_a_part_that_it_has_written(original: Original) -> Any:
+@mutant(SlotSnapshots, "_written", "ProtocolViolation", CALM, snapshot_s=0.05, keys=30)
+def forgets_a_part_that_it_has_written(original, snapshots, effect, progress):
     """Of a unit that has others."""
-
-    def _written(self: Any, effect: Any, progress: Any) -> Any:
-        answer = original(self, effect, progress)
-        for places in self._places.values():
-            del places[2:]
-        return answer
-
-    return _written
+    answer = original(snapshots, effect, progress)
+    for places in snapshots._places.values():
+        del places[2:]
+    return answer
 
 
-@mutant(Snapshots, "forget", ("ProtocolViolation",), CALM, snapshot_s=0.05, keys=30, store_fails=0.2)
-def goes_on_behind_a_part_that_could_not_be_written(original: Original) -> Any:
-    return lambda self, parts: None
+@mutant(Snapshots, "forget", "ProtocolViolation", CALM, snapshot_s=0.05, keys=30, store_fails=0.2)
+def goes_on_behind_a_part_that_could_not_be_written(original, snapshots, parts):
+    pass
 
 
 @mutant(SlotMachine, "stopping", ("wrong", "foreign"), CALM, workload="windowcount", restarts=True)
-def lets_time_pass_behind_a_savepoint(original: Original) -> Any:
-    return property(lambda self: False)
+def lets_time_pass_behind_a_savepoint(original, machine):
+    return False
 
 
 # -- slots: state that comes and goes ----------------------------------------------------------------------------------
 
 
 @mutant(SlotEffects, "_shipment", ("ProtocolViolation", "foreign", "wrong"), CALM, kind="push")
-def keeps_what_it_sends(original: Original) -> Any:
-    def _shipment(self: Any, leave: Any) -> Any:
-        shipment = original(self, leave)
-        self._shared.core.states[leave.send.unit] = leave.state
-        return shipment
-
-    return _shipment
+def keeps_what_it_sends(original, effects, leave):
+    shipment = original(effects, leave)
+    effects._shared.core.states[leave.send.unit] = leave.state
+    return shipment
 
 
 @mutant(Arrivals, "take", LOST, CALM, kind="push", slow_s=(0.0, 0.04), routers=2)
-def forgets_what_was_drained_between_two_rows(original: Original) -> Any:
-    def take(self: Any, shipments: list[Any]) -> Any:
-        taken = original(self, shipments)
-        with self._shared.lock:
-            self._shared.core.take_results()
-        return taken
-
-    return take
+def forgets_what_was_drained_between_two_rows(original, arrivals, shipments):
+    taken = original(arrivals, shipments)
+    with arrivals._shared.lock:
+        arrivals._shared.core.take_results()
+    return taken
 
 
 @mutant(Arrivals, "_awaits", STUCK, ROUGH, kind="push")
-def takes_what_comes_twice(original: Original) -> Any:
-    return lambda self, shipment: True
+def takes_what_comes_twice(original, arrivals, shipment):
+    return True
 
 
 @mutant(Departures, "tell", STUCK, CALM, mode=LENT, strategy="all_at_once", routers=3)
-def does_not_say_that_a_lent_unit_stays(original: Original) -> Any:
-    def tell(self: Any, slot: int, messages: list[Any], mode: Mode) -> None:
-        if some := [message for message in messages if not isinstance(message, Open)]:
-            original(self, slot, some, mode)
-
-    return tell
+def does_not_say_that_a_lent_unit_stays(original, departures, slot, messages, mode):
+    if some := [message for message in messages if not isinstance(message, Open)]:
+        original(departures, slot, some, mode)
 
 
 @mutant(SlotMachine, "is_lent", STUCK, ROUGH, mode=LENT, strategy="all_at_once", routers=3, slow_s=(0.0, 0.04, 0.04))
-def hears_twice_that_a_lent_unit_stays(original: Original) -> Any:
-    return lambda self, unit, version: True
+def hears_twice_that_a_lent_unit_stays(original, machine, unit, version):
+    return True
 
 
 # -- what leaves -------------------------------------------------------------------------------------------------------
 
 
 @mutant(Outbox, "_send", STUCK, ROUGH, kind="push")
-def does_not_send_again_what_was_not_acknowledged(original: Original) -> Any:
-    def _send(self: Any, items: Any) -> None:
-        with self._lock:
-            self._underway.clear()
-        original(self, items)
-
-    return _send
+def does_not_send_again_what_was_not_acknowledged(original, box, items):
+    with box._lock:
+        box._underway.clear()
+    original(box, items)
 
 
 @mutant(Outbox, "acknowledged", STUCK, CALM, kind="push")
-def sends_again_what_was_acknowledged(original: Original) -> Any:
-    def acknowledged(self: Any, unit: int) -> Any:
-        shipment = original(self, unit)
-        if shipment is not None:
-            with self._lock:
-                self._underway[unit] = shipment
-        return shipment
-
-    return acknowledged
+def sends_again_what_was_acknowledged(original, box, unit):
+    shipment = original(box, unit)
+    if shipment is not None:
+        with box._lock:
+            box._underway[unit] = shipment
+    return shipment
 
 
 @mutant(outbox, "again", (*STUCK, *LOST), ROUGH)
-def tries_only_once(original: Original) -> Any:
-    def again(name: str, closed: Any, act: Callable[[], None]) -> None:
-        with contextlib.suppress(ServiceUnavailable):
-            act()
-
-    return again
+def tries_only_once(original, name, closed, act):
+    with contextlib.suppress(ServiceUnavailable):
+        act()
 
 
 @mutant(StateClients, "push", STUCK, ROUGH, kind="push")
-def does_not_hear_that_sending_failed(original: Original) -> Any:
-    def push(self: Any, *arguments: Any) -> None:
-        with contextlib.suppress(ServiceUnavailable):
-            original(self, *arguments)
-
-    return push
+def does_not_hear_that_sending_failed(original, clients, *arguments):
+    with contextlib.suppress(ServiceUnavailable):
+        original(clients, *arguments)
 
 
-@mutant(messages, "fragments", ("wrong",), CALM, kind="push", workload="windowcount")
-def sends_units_without_their_timers(original: Original) -> Any:
-    def fragments(about: Any, batches: Any, schema: Any, timers: Any = None) -> Any:
-        return original(about, batches, schema)
-
-    return fragments
+@mutant(messages, "fragments", "wrong", CALM, kind="push", workload="windowcount")
+def sends_units_without_their_timers(original, about, batches, schema, timers=None):
+    return original(about, batches, schema)
 
 
 # -- keys that are elsewhere -------------------------------------------------------------------------------------------
 
 
 @mutant(SlotEffects, "_shipment", ("wrong", *STUCK), CALM, kind="access")
-def lends_nothing(original: Original) -> Any:
+def lends_nothing(original, effects, leave):
     """Keys that stay are nowhere."""
-
-    def _shipment(self: Any, leave: Any) -> Any:
-        shipment = original(self, leave)
-        self._shared.host.lent.pop((leave.send.unit, leave.send.version), None)
-        return shipment
-
-    return _shipment
+    shipment = original(effects, leave)
+    effects._shared.host.lent.pop((leave.send.unit, leave.send.version), None)
+    return shipment
 
 
 @mutant(SlotHost, "message", ("wrong", *STUCK), CALM, kind="access")
-def drops_all_that_is_lent(original: Original) -> Any:
+def drops_all_that_is_lent(original, host, message):
     """When one unit is asked for no more."""
-
-    def message(self: Any, message: Any) -> None:
-        original(self, message)
-        if isinstance(message, messages.KeysDropped):
-            self.lent.clear()
-
-    return message
+    original(host, message)
+    if isinstance(message, messages.KeysDropped):
+        host.lent.clear()
 
 
-@mutant(SlotHost, "keys", ("wrong",), ROUGH, mode=ACCESS, strategy="all_at_once", routers=3, frame_s=0.008)
-def takes_keys_away_with_the_answer(original: Original) -> Any:
+@mutant(SlotHost, "keys", "wrong", ROUGH, mode=ACCESS, strategy="all_at_once", routers=3, frame_s=0.008)
+def takes_keys_away_with_the_answer(original, host, stay, keys):
     """Which may not arrive."""
-
-    def keys(self: Any, stay: Any, keys: list[int]) -> Any:
-        found = original(self, stay, keys)
-        self.forget(stay, [key for key, _ in found])
-        return found
-
-    return keys
+    found = original(host, stay, keys)
+    host.forget(stay, [key for key, _ in found])
+    return found
 
 
-@mutant(SlotHost, "write", ("wrong",), CALM, mode=REMOTE, strategy="all_at_once")
-def forgets_what_is_written_back(original: Original) -> Any:
-    return lambda self, *_: None
+@mutant(SlotHost, "write", "wrong", CALM, mode=REMOTE, strategy="all_at_once")
+def forgets_what_is_written_back(original, host, *_):
+    pass
 
 
-@mutant(KeyAccess, "_misses_timers", ("wrong",), CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")
-def fires_timers_of_keys_that_are_elsewhere(original: Original) -> Any:
-    return lambda self, unit, watermark, now_us: False
+@mutant(KeyAccess, "_misses_timers", "wrong", CALM, mode=ACCESS, strategy="all_at_once", workload="windowcount")
+def fires_timers_of_keys_that_are_elsewhere(original, access, *_):
+    return False
 
 
 # -- routers -----------------------------------------------------------------------------------------------------------
 
 
 @mutant(ArrowSplit, "__call__", STUCK, CALM)
-def routes_by_the_assignment_before(original: Original) -> Any:
+def routes_by_the_assignment_before(original, split, events, assignment):
     """For one frame behind its barrier."""
-
-    def split(self: Any, events: Any, assignment: Any) -> Any:
-        before, self._before = getattr(self, "_before", assignment), assignment
-        return original(self, events, before)
-
-    return split
+    before, split._before = getattr(split, "_before", assignment), assignment
+    return original(split, events, before)
 
 
 @mutant(RouterCore, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="all_at_once")
-def forgets_what_it_kept_back(original: Original) -> Any:
-    def resume(self: Any) -> list[Any]:
-        original(self)
-        return []
-
-    return resume
+def forgets_what_it_kept_back(original, core):
+    original(core)
+    return []
 
 
 @mutant(RouterTask, "resume", LOST, CALM, mode=Mode(gate="router"), strategy="fluid", batch_s=0.25)
-def forgets_at_the_end_of_a_batch_what_it_kept_back(original: Original) -> Any:
-    return lambda self: []
+def forgets_at_the_end_of_a_batch_what_it_kept_back(original, task):
+    return []
 
 
 @mutant(RouterTask, "__init__", LOST, CALM, restarts=True)
-def says_that_a_savepoint_is_one_frame_later(original: Original) -> Any:
-    def init(self: Any, config: Any) -> None:
-        original(self, config)
-        acknowledge = self.coordination.acknowledge
-        self.coordination.acknowledge = lambda node, value: acknowledge(node, replace(value, offset=value.offset + 1))
-
-    return init
+def says_that_a_savepoint_is_one_frame_later(original, task, config):
+    original(task, config)
+    acknowledge = task.coordination.acknowledge
+    task.coordination.acknowledge = lambda node, value: acknowledge(node, replace(value, offset=value.offset + 1))
 
 
 # -- slots that are routers of the next stage --------------------------------------------------------------------------
 
 
-@mutant(Succession, "keep", ("reordered",), CALM, workload="chain", strategy="fluid", keys=30, slow_s=(0.3, 0.0))
-def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original: Original) -> Any:
-    return lambda self, row: False
+@mutant(Succession, "keep", "reordered", CALM, workload="chain", strategy="fluid", keys=30, slow_s=(0.3, 0.0))
+def lets_results_of_a_new_slot_overtake_those_of_the_old_one(original, succession, row):
+    return False
 
 
-@mutant(
-    NextStage, "_announced", ("lost", "wrong"), CALM, workload="chain", snapshot_s=0.1, dies_at_s=1.5, slow_s=(0.3, 0.0)
-)
-def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original: Original) -> Any:
-    def announced(self: Any, raw: Any) -> None:
-        original(self, raw)
-        Routing._announced(self, raw)
-
-    return announced
+@mutant(NextStage, "_announced", "snapshot", CALM, workload="chain", snapshot_s=0.1, slow_s=(0.3, 0.0))
+def begins_a_snapshot_wherever_the_results_of_the_slot_are_cut(original, stage, raw):
+    original(stage, raw)
+    Routing._announced(stage, raw)
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
 @mutant(
-    SlotSnapshots, "captured", SNAPSHOT, CALM,
+    SlotSnapshots, "captured", "snapshot", CALM,
     without=((savepoint, "_require_chains"), (Snapshotter, "_await_writers")),
     workload="keycount", strategy="fluid", mode=None, keys=1000, slots=2, begin_slots=2,
     snapshot_s=0.05, store_s=4.0, deadline_s=1.0, seconds=6.0,
 )  # fmt: skip
-def writes_snapshots_beside_each_other(original: Original) -> Any:
+def writes_snapshots_beside_each_other(original, snapshots, effect):
     """What follows one that is given up is a change of it, and may be there first."""
-
-    def captured(self: Any, effect: Any) -> None:
-        self._writing = threading.Lock()
-        threading.Thread(target=self._write, args=(effect,), daemon=True).start()
-
-    return captured
+    snapshots._writing = threading.Lock()
+    threading.Thread(target=snapshots._write, args=(effect,), daemon=True).start()
 
 
-@mutant(Snapshots, "take", SNAPSHOT, CALM, snapshot_s=0.1)
-def leaves_a_change_out_of_a_snapshot(original: Original) -> Any:
-    return lambda self, states: [replace(part, changed=part.changed[1:]) for part in original(self, states)]
+@mutant(Snapshots, "take", "snapshot", CALM, snapshot_s=0.1)
+def leaves_a_change_out_of_a_snapshot(original, snapshots, states):
+    return [replace(part, changed=part.changed[1:]) for part in original(snapshots, states)]
 
 
-@mutant(Snapshots, "take", SNAPSHOT, CALM, snapshot_s=0.1, workload="windowcount")
-def takes_snapshots_without_timers(original: Original) -> Any:
-    return lambda self, states: [replace(part, timers=Timers()) for part in original(self, states)]
+@mutant(Snapshots, "take", "snapshot", CALM, snapshot_s=0.1, workload="windowcount")
+def takes_snapshots_without_timers(original, snapshots, states):
+    return [replace(part, timers=Timers()) for part in original(snapshots, states)]
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------
 
 
-@mutant(Session, "publish", ("target",), CALM, strategy="fluid", mode=None, leader_dies=0.1)
-def does_not_write_its_plan_down(original: Original) -> Any:
-    return lambda self, node, value: original(self, node, replace(value, steps=()) if node == PLAN else value)
+@mutant(Session, "publish", "target", CALM, strategy="fluid", mode=None, leader_dies=0.1)
+def does_not_write_its_plan_down(original, session, node, value):
+    original(session, node, replace(value, steps=()) if node == PLAN else value)
 
 
-@mutant(Coordinator, "inherit", ("target",), CALM, strategy="all_at_once", mode=None, leader_dies=0.15)
-def forgets_a_plan_of_which_its_predecessor_published_nothing(original: Original) -> Any:
-    def inherit(self: Any, before: Any) -> None:
-        original(self, before)
-        self._beginning = None
-
-    return inherit
+@mutant(Coordinator, "inherit", "target", CALM, strategy="all_at_once", mode=None, leader_dies=0.15)
+def forgets_a_plan_of_which_its_predecessor_published_nothing(original, leader, before):
+    original(leader, before)
+    leader._beginning = None
 
 
-@mutant(LedStage, "unfinished", ("target",), CALM, strategy="fluid", mode=None, snapshot_s=0.1, dies_at_s=1.1)
-def leaves_out_what_had_not_switched_when_the_query_died(original: Original) -> Any:
-    return lambda self, decided: Unfinished(original(self, decided).assignment)
+@mutant(LedStage, "unfinished", "target", CALM, strategy="fluid", mode=None, snapshot_s=0.1, dies_at_s=1.1)
+def leaves_out_what_had_not_switched_when_the_query_died(original, stage, decided):
+    return Unfinished(original(stage, decided).assignment)
 
 
 @mutant(Coordinator, "_take_over", STUCK, CALM, strategy="fluid", mode=None, leader_dies=0.1)
-def does_not_listen_after_it_took_over(original: Original) -> Any:
-    def _take_over(self: Any) -> Any:
-        with patch.object(self, "_listen_to", lambda version: None):
-            return original(self)
-
-    return _take_over
+def does_not_listen_after_it_took_over(original, leader):
+    with patch.object(leader, "_listen_to", lambda version: None):
+        return original(leader)
 
 
 @mutant(Coordinator, "_carry_out_one", STUCK, CALM, mode=Mode(gate="router"), strategy="all_at_once")
-def never_lets_routers_go_on(original: Original) -> Any:
-    def _carry_out_one(self: Any, effect: Any) -> None:
-        only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == self.log.history[-1]
-        if not only_resumes:
-            original(self, effect)
-
-    return _carry_out_one
+def never_lets_routers_go_on(original, leader, effect):
+    only_resumes = isinstance(effect, protocol.PublishAssignment) and effect.assignment == leader.log.history[-1]
+    if not only_resumes:
+        original(leader, effect)

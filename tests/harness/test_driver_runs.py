@@ -4,14 +4,14 @@ from collections import Counter
 
 import driver_run
 import pytest
-from driver_mutants import MUTANTS, hunt
+from driver_mutants import hunt, mutant
 from hypothesis import settings
 from many_runs import Pool
 
 SEEDS = settings.default.max_examples // 12  # of each kind: 32 runs, or 1664 at night
 MUTANT_SEEDS = 24
 MUTANT_S = 500.0
-HUNTED = list(MUTANTS) if SEEDS > 100 else list(MUTANTS)[::4]
+HUNTED = list(mutant.by_name) if SEEDS > 100 else list(mutant.by_name)[::4]
 
 # What the runs of a kind draw; see ``driver_shape.draw_chain``.
 KINDS = {
@@ -48,6 +48,12 @@ def test_the_drivers_had_enough_to_survive(seen):
     assert {what for what in OFTEN if not seen[what]} == set(), seen
     struck = {what.split()[0] for what in seen if " " in what}
     assert struck >= {"die", "pause", "stall", "fail"}, seen
+
+
+def test_each_bug_is_in_something_that_is_there():
+    for bug in mutant.by_name.values():
+        with bug.there():
+            pass
 
 
 @pytest.fixture(scope="module")

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import settings
 from many_runs import Pool
 from shape import KINDS, WORKLOADS
-from shell_mutants import MUTANTS, hunt
+from shell_mutants import hunt, mutant
 
 SEEDS = settings.default.max_examples // 40  # of each kind and workload: 48 runs, or 3000 at night
 NIGHT = SEEDS > 100
 FAILS = 0.2  # of Flight's calls before they have worked, and as many after
 MUTANT_SEEDS = 32  # the shyest are found by every third run
 MUTANT_S = 800.0
-HUNTED = list(MUTANTS) if NIGHT else list(MUTANTS)[::4]
+HUNTED = list(mutant.by_name) if NIGHT else list(mutant.by_name)[::4]
 
 # What the runs have to have had, or they prove little.
 OFTEN = (
-    *("batches", "copied", "logs judged", "measured", "moved process"),
+    *("batches", "copied", "logs judged", "measured", "moved process", "queries died"),
     *("sessions expired", "snapshots judged", "steps complete"),
 )
-AT_NIGHT = (*OFTEN, "leaders died", "queries died", "restarts", "steps cancelled")
+AT_NIGHT = (*OFTEN, "leaders died", "restarts", "steps cancelled")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,12 @@ def test_the_runs_were_as_bad_as_they_should_be(seen):
     wanted = AT_NIGHT if NIGHT else OFTEN
     assert {what for what in wanted if not seen[what]} == set(), seen
     assert sum(times for what, times in seen.items() if what.startswith("flight: ")) > 10 * SEEDS, seen
+
+
+def test_each_bug_is_in_something_that_is_there():
+    for bug in mutant.by_name.values():
+        with bug.there():
+            pass
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
 """What tests with the real services share."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -11,6 +13,8 @@ from keyshift.lab.run import Lab
 from keyshift.services.jars import jars
 from keyshift.services.stack import Stack
 from keyshift.wire.coordination import Coordination
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # for small_store
 
 
 @pytest.fixture(scope="session")

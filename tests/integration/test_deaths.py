@@ -15,17 +15,11 @@ from keyshift.model.notes import Phase
 from keyshift.waiting import wait_until
 from keyshift.wire.savepoint import SavepointStore
 from small_run import SMALL_LIVE, at_night, spec
+from spark_workers import workers_of
 
 
 def kill_workers():
-    """All Python workers of Spark: each runs one router or one slot, or is idle since an earlier query has ended."""
-    daemons = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # or it has ended and nobody asked how: a zombie
-            if "keyshift.worker.daemon" in process.cmdline():
-                daemons.append((process, process.ppid()))
-    forking = {parent for _, parent in daemons}
-    killed = [process for process, _ in daemons if process.pid not in forking]
+    killed = workers_of()
     for process in killed:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -1,24 +1,20 @@
 """A job in the background, as a new user tries it: start, scale, a worker is killed, and the driver, status, stop."""
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 
 import httpx
 import psutil
 import pytest
 from kafka import KafkaAdminClient
 
-from keyshift import planner
+import executed_copy
 from keyshift.control.files import FORMAT, Jobs
 from keyshift.objects import Bucket
 from keyshift.waiting import wait_until
 from keyshift.wire.coordination import Coordination
 from keyshift.wire.nodes import ALL
+from spark_workers import workers_of
 
-LIB = os.path.dirname(os.path.dirname(planner.__path__[0]))
 SMALL = ["rate=1000", "keys=4000", "state_bytes=256", "key_groups=32", "snapshot_s=2", "warmup_s=1", "deadline_s=120"]
 
 
@@ -27,10 +23,7 @@ def keyshift(session_stack):
     """Runs a command in the state folder of the shared stack; gives what it printed, for a script and for a person."""
 
     def run(*arguments, status=0):
-        env = os.environ | {"PYTHONPATH": LIB, "KEYSHIFT_HOME": str(session_stack.home)}
-        command = [sys.executable, "-m", "keyshift.cli", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=env)
-        assert done.returncode == status, done.stderr
+        done = executed_copy.keyshift(session_stack.home, *arguments, status=status)
         return done.stdout if status == 0 else done.stderr
 
     jobs = Jobs(session_stack.home)
@@ -38,17 +31,6 @@ def keyshift(session_stack):
     for job in jobs.running():  # of a test that has failed
         psutil.Process(job.pid).terminate()
         psutil.Process(job.pid).wait(120)
-
-
-def workers(pid):
-    """The Python workers of a job's Spark: the processes that its daemon has forked."""
-    daemons = []
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has ended, or it is a zombie
-            if "keyshift.worker.daemon" in process.cmdline():
-                daemons.append((process, process.ppid()))
-    forking = {parent for _, parent in daemons}
-    return [process for process, _ in daemons if process.pid not in forking]
 
 
 def interrupted(keyshift, job):
@@ -103,7 +85,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
     with_token = httpx.Client(base_url=row["url"], headers={"Authorization": f"Bearer {job.token}"}, timeout=120)
     assert 'keyshift_units{slot="3",stage="counter"} 8.0' in with_token.get("/metrics").text
 
-    workers(job.pid)[0].kill()
+    workers_of(job.pid)[0].kill()
     assert wait_until(lambda: with_token.get("/status").json()["deaths"] == 1, 60)
     assert wait_until(lambda: with_token.get("/status").json()["attempt"] == 1, 60)
     planned = with_token.post("/plan", json={"strategy": "all_at_once", "target": 3}).json()
@@ -115,7 +97,7 @@ def test_a_job_is_started_scaled_survives_killed_processes_and_stops_with_its_ve
 
     with_token.post("/scale?slots=4")
     assert wait_until(lambda: "moving" in with_token.get("/status").json()["phase"], 60)
-    for worker in workers(job.pid):
+    for worker in workers_of(job.pid):
         worker.suspend()  # the migration is under way, and the next snapshot waits for it
     orphans = psutil.Process(job.pid).children(recursive=True)
     psutil.Process(job.pid).kill()

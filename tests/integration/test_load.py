@@ -1,11 +1,8 @@
 """Generator, Kafka and collector, with this test in the place of the job."""
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -24,6 +21,7 @@ from keyshift.model.keys import Assignment, units_of
 from keyshift.results.verdict import judge
 from keyshift.state.memory import MemoryState
 from keyshift.traffic.generator import OVERTIME_S, TAKE_EVENTS
+from keyshift.traffic.process import JsonProcess
 from keyshift.traffic.topics import Topic
 from keyshift.workloads.keycount import KeyCount
 
@@ -34,32 +32,18 @@ ROUTERS, SLOTS, RATE, SECONDS = 2, 3, 2000, 2
 DEADLINE_S = 60
 
 
-class Process:
+class Process(JsonProcess):
     """A child of the test, with all that it said."""
 
     def __init__(self, module: str, config: dict) -> None:
         self.said: list[dict] = []
         self._changed = threading.Condition()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"keyshift.traffic.{module}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self.tell(config)
+        super().__init__(f"keyshift.traffic.{module}", config, self._heard)
 
-    def _read(self) -> None:
-        for line in self._process.stdout:
-            with self._changed:
-                self.said.append(json.loads(line))
-                self._changed.notify_all()
-
-    def tell(self, command: dict) -> None:
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
+    def _heard(self, report: dict) -> None:
+        with self._changed:
+            self.said.append(report)
+            self._changed.notify_all()
 
     def hear(self, condition) -> dict:
         """The first report for which ``condition`` holds."""
@@ -78,13 +62,8 @@ class Process:
     def wait(self) -> tuple[int, str]:
         status = self._process.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)
-        return status, self._process.stderr.read()
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            stream.close()
+        self._errors.seek(0)
+        return status, self._errors.read()
 
 
 @pytest.fixture
@@ -97,7 +76,7 @@ def start():
 
     yield start_one
     for process in processes:
-        process.end()
+        process.kill()
 
 
 @pytest.fixture
@@ -212,7 +191,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     old.state("ready")
     old.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
     old.hear(lambda report: report.get("sent_events", 0) > RATE // 2)
-    os.kill(old._process.pid, signal.SIGSTOP)
+    os.kill(old.pid, signal.SIGSTOP)
 
     def frames_of(epoch: int) -> int:
         written = [meta for router in range(ROUTERS) for _, meta in all_frames(events_topic, router)]
@@ -230,7 +209,7 @@ def test_a_generator_of_an_earlier_driver_that_wakes_ends_and_every_event_counts
     new.tell({"start_at_us": time.time_ns() // 1000, "seconds": None})
     new.hear(lambda report: report.get("sent_events", 0) > 0)
 
-    os.kill(old._process.pid, signal.SIGCONT)
+    os.kill(old.pid, signal.SIGCONT)
     status, said = old.wait()
     assert status == 1 and said == (
         f"Deposed: another process offers events to topic {events_topic.name!r} now (epoch 2, ours was 1)\n"

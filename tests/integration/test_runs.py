@@ -93,12 +93,6 @@ def test_little_room_for_records_that_wait_holds_frames_back_in_kafka_and_loses_
     assert manifest.status == "ok", manifest.verdict.examples
 
 
-def test_a_shuffle_moves_just_the_affected_groups(lab):
-    manifest = lab.run(spec(strategy="all_at_once", trigger="shuffle", affected=6, slots=3))
-    assert manifest.status == "ok", manifest.verdict.examples
-    assert manifest.summary.units_moved == 6
-
-
 @pytest.mark.parametrize("strategy", ["fluid", *map(at_night, ("meces", "hybrid", "replicated", "stop_restart"))])
 def test_batch_boundaries_hand_the_state_over_and_lose_nothing(lab, strategy):
     manifest = lab.run(spec(strategy=strategy, batch_s=5.0, seconds=14.0))

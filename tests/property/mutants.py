@@ -1,13 +1,10 @@
 """Machines and shells with one bug each, and the check of the simulation that finds it."""
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
-from counting import State, Timers
-from counting import WatchedComputation as Computation
+from counting import State, Timers, WatchedComputation
 from shells import RouterShell, SlotShell
 
 from keyshift.model.keys import Mode
@@ -19,12 +16,24 @@ from keyshift.runtime.key_access import KeyAccess
 from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import DATA
 from keyshift.runtime.slot import SlotCore
+from mutation import Mutants
 
-Slot = SlotMachine[Any]
+mutant = Mutants()
+
+CALM = {"rolls_back": 0.0, "late": 0.0, "overlaps": 0.0, "leader_dies": 0.0, "dies": 0.0, "batch_ms": None}
+LENDING = {"modes": [Mode(transfer="fetch", fetch_back=3)]}
+ROUND = {"shape": CALM | {"repeats": 0.5, "script": ("shuffle", "back", "back", "back", "back")}}
+SKEWED = {"routers": 3, "idle": (False,) * 3, "channel_ms": (0.0, 5.0, 40.0), "room": 100, "state_ms": 10.0}
+MUCH_LENDING = LENDING | {"shape": ROUND["shape"] | SKEWED}
+REMOTE = {"modes": [Mode(transfer="remote")]}
+DIES = {"shape": {"snapshot_ms": 20.0, "dies": 1.0, "late": 0.0, "rolls_back": 0.0, "queue_bytes": 1000}}
+GATED = {"modes": [Mode(gate="router")]}
+PAUSED = GATED | {"shape": CALM | {"script": ("random", "savepoint") * 3}}
+OFTEN = {"shape": {"snapshot_ms": 20.0}}
 
 
 @contextlib.contextmanager
-def without_queue(slot: Slot, unit: int, really: bool) -> Iterator[None]:
+def without_queue(slot, unit, really):
     """Meanwhile ``slot`` does not see that records wait for ``unit``."""
     queue = slot._queues.pop(unit, None) if really else None
     yield
@@ -35,705 +44,556 @@ def without_queue(slot: Slot, unit: int, really: bool) -> Iterator[None]:
 # -- slots: alignment, transfer, queues --------------------------------------------------------------------------------
 
 
-class ServesBeforeTheQueueIsEmpty(Slot):
+@mutant(SlotMachine, "admit", "reordered")
+def serves_before_the_queue_is_empty(original, slot, router, version, units):
     """New records overtake those in the queue as soon as the state is here."""
-
-    def admit(self, router: int, version: int, units: Any) -> Any:
-        return {unit for unit in super().admit(router, version, units) if unit not in self.serving}
+    return {unit for unit in original(slot, router, version, units) if unit not in slot.serving}
 
 
-class SendsBeforeTheQueueIsEmpty(Slot):
+@mutant(SlotMachine, "_hand_over", "stuck")
+def sends_before_the_queue_is_empty(original, slot, step, unit):
     """A unit that leaves again at once leaves the records in its queue behind."""
-
-    def _hand_over(self, step: Any, unit: int) -> Any:
-        with without_queue(self, unit, self._phases[unit] == "leaving"):
-            return super()._hand_over(step, unit)
+    with without_queue(slot, unit, slot._phases[unit] == "leaving"):
+        return original(slot, step, unit)
 
 
-class ForgetsWhatCouldNotLeaveYet(Slot):
+@mutant(SlotMachine, "_advance", "stuck")
+def forgets_what_could_not_leave_yet(original, slot, touched=()):
     """Does not look again at a unit in whose queue records waited when the last router switched."""
-
-    def _advance(self, touched: Any = ()) -> Any:
-        return super()._advance([unit for unit in touched if not self._step or unit not in self._step.leaving])
+    return original(slot, [unit for unit in touched if not slot._step or unit not in slot._step.leaving])
 
 
-class DrainsNewestFirst(Slot):
-    def drain(self, most: int) -> Any:
-        for unit in self._queues.keys() & self.serving:
-            self._queues[unit].reverse()
-        return super().drain(most)
+@mutant(SlotMachine, "drain", "reordered")
+def drains_newest_first(original, slot, most):
+    for unit in slot._queues.keys() & slot.serving:
+        slot._queues[unit].reverse()
+    return original(slot, most)
 
 
-class ForgetsToHold(Slot):
-    def hold(self, unit: int, router: int, record: Any, size: int = 0) -> Any:
-        return []
+@mutant(SlotMachine, "hold", "lost")
+def forgets_to_hold(original, slot, *_):
+    return []
 
 
-class IgnoresTheVersionOfBarriers(Slot):
+@mutant(SlotMachine, "barrier", "violation")
+def ignores_the_version_of_barriers(original, slot, router, version):
     """Any barrier counts for the step that is active."""
-
-    def barrier(self, router: int, version: int) -> Any:
-        return super().barrier(router, self._step.version if self._step else version)
+    return original(slot, router, slot._step.version if slot._step else version)
 
 
-class PreparesAfterTheEnd(Slot):
-    def prepare(self, version: int, step: Any, before: int = 0) -> Any:
-        self._ending.over = False
-        return super().prepare(version, step, before)
+@mutant(SlotMachine, "prepare", "stuck")
+def prepares_after_the_end(original, slot, *step):
+    slot._ending.over = False
+    return original(slot, *step)
 
 
-class PreparesAheadAtOnce(Slot):
+@mutant(SlotMachine, "prepare", "violation")
+def prepares_ahead_at_once(original, slot, version, step, before=0):
     """Does not wait for the step before, as if that were cancelled."""
-
-    def prepare(self, version: int, step: Any, before: int = 0) -> Any:
-        return super().prepare(version, step)
+    return original(slot, version, step)
 
 
-class ForgetsTheStepAhead(Slot):
-    def prepare(self, version: int, step: Any, before: int = 0) -> Any:
-        effects = super().prepare(version, step, before)
-        self._ahead = None
-        return effects
+@mutant(SlotMachine, "prepare", "stuck")
+def forgets_the_step_ahead(original, slot, *step):
+    effects = original(slot, *step)
+    slot._ahead = None
+    return effects
 
 
-class CancelsTheStepBeforeToo(Slot):
-    def cancel(self, version: int, before: int = 0) -> Any:
-        return super().cancel(version)
+@mutant(SlotMachine, "cancel", "violation")
+def cancels_the_step_before_too(original, slot, version, before=0):
+    return original(slot, version)
 
 
-class KeepsTheStepAheadThatWasTakenBack(Slot):
-    def cancel(self, version: int, before: int = 0) -> Any:
-        ahead = self._ahead
-        effects = super().cancel(version, before)
-        self._ahead = ahead
-        return effects
+@mutant(SlotMachine, "cancel", "stuck")
+def keeps_the_step_ahead_that_was_taken_back(original, slot, *versions):
+    ahead = slot._ahead
+    effects = original(slot, *versions)
+    slot._ahead = ahead
+    return effects
 
 
-class ForgetsTheStepAtTheEndOfTheBatch(Slot):
+@mutant(SlotMachine, "end_of_input", "stuck")
+def forgets_the_step_at_the_end_of_the_batch(original, slot):
     """Does not know that the next batch routes by the new version, if a router switched."""
-
-    def end_of_input(self) -> Any:
-        self._heard = dict.fromkeys(self._heard, 0)
-        return super().end_of_input()
+    slot._heard = dict.fromkeys(slot._heard, 0)
+    return original(slot)
 
 
-class FreezesWhenTheFirstRouterStops(Slot):
-    def savepoint_barrier(self, router: int, savepoint: str) -> Any:
-        for each in self._heard:
-            effects = super().savepoint_barrier(each, savepoint)
-        return effects
+@mutant(SlotMachine, "savepoint_barrier", "lost")
+def freezes_when_the_first_router_stops(original, slot, router, savepoint):
+    return [original(slot, each, savepoint) for each in slot._heard][-1]
 
 
-class FreezesWithoutWaitingForState(Slot):
-    @property
-    def settled(self) -> bool:
-        return self._step is None and not self._queues if self._ending.over else True
+@mutant(SlotMachine, "settled", "savepoint")
+def freezes_without_waiting_for_state(original, slot):
+    return slot._step is None and not slot._queues if slot._ending.over else True
 
 
-class NeverStops(Slot):
+@mutant(SlotMachine, "may_stall", "unbounded")
+def never_stops(original, slot):
     """Takes rows however many records wait."""
+    return False
 
-    may_stall = False
 
-
-class StopsForItsOwnOnly(Slot):
+@mutant(SlotMachine, "may_stall", "unbounded")
+def stops_for_its_own_only(original, slot):
     """Takes rows however many records wait for others to acknowledge, or to give back what is lent."""
-
-    @property
-    def may_stall(self) -> bool:
-        return super().may_stall and bool(self.expected or self.partial)
+    return original(slot) and bool(slot.expected or slot.partial)
 
 
-class StopsWhileABarrierIsMissing(Slot):
+@mutant(SlotMachine, "may_stall", "stuck")
+def stops_while_a_barrier_is_missing(original, slot):
     """Another slot may be waiting for the barrier behind the rows that are not taken."""
+    return True
 
-    may_stall = True
 
-
-class ReportsBeforeTheQueueIsEmpty(Slot):
+@mutant(SlotMachine, "_installed", "too early")
+def reports_before_the_queue_is_empty(original, slot, step):
     """The next step begins while records wait."""
-
-    def _installed(self, step: Any) -> bool:
-        return not self._phases.any(NOT_INSTALLED)
+    return not slot._phases.any(NOT_INSTALLED)
 
 
-class ReportsWhatIsLent(Slot):
+@mutant(SlotMachine, "_installed", "too early", LENDING)
+def reports_what_is_lent(original, slot, step):
     """The next step begins while a unit may still be called back."""
-
-    def _installed(self, step: Any) -> bool:
-        return not self._phases.any(NOT_INSTALLED - {"borrowed"}) and step.arriving.isdisjoint(self._queues)
+    return not slot._phases.any(NOT_INSTALLED - {"borrowed"}) and step.arriving.isdisjoint(slot._queues)
 
 
-class FiresBehindTheGate(Slot):
-    def idle(self, units: Any) -> Any:
-        here = [unit for unit in units if unit in self.serving and unit not in self._queues]
-        return [unit for unit in here if not self.stands(unit)]
+@mutant(SlotMachine, "idle", "gate")
+def fires_behind_the_gate(original, slot, units):
+    here = [unit for unit in units if unit in slot.serving and unit not in slot._queues]
+    return [unit for unit in here if not slot.stands(unit)]
 
 
-class ServesWhileItBlocks(Slot):
-    @property
-    def _blocked(self) -> bool:
-        return False
+@mutant(SlotMachine, "_blocked", "gate")
+def serves_while_it_blocks(original, slot):
+    return False
 
 
 # -- slots: lending ----------------------------------------------------------------------------------------------------
 
 
-class LendsToEveryRouter(Slot):
+@mutant(SlotMachine, "_send", "reordered", LENDING)
+def lends_to_every_router(original, slot, step, unit, how, routers=None):
     """The destination also serves routers whose older records are on their way to the source."""
-
-    def _send(self, step: Any, unit: int, how: Any, routers: Any = None) -> Any:
-        return super()._send(step, unit, how, frozenset(self._heard) if routers else routers)
+    return original(slot, step, unit, how, frozenset(slot._heard) if routers else routers)
 
 
-class ReturnsWithoutItsQueue(Slot):
+@mutant(SlotMachine, "_give_back", "lost", LENDING)
+def returns_without_its_queue(original, slot, step, unit):
     """What waited at the destination is forgotten when the unit goes back."""
-
-    def _give_back(self, step: Any, unit: int) -> Any:
-        self._queues.pop(unit, None)
-        return super()._give_back(step, unit)
+    slot._queues.pop(unit, None)
+    return original(slot, step, unit)
 
 
-class OpensBeforeTheLateQueueIsDrained(Slot):
+@mutant(SlotMachine, "_hand_over", "stuck", LENDING)
+def opens_before_the_late_queue_is_drained(original, slot, step, unit):
     """The source gives a unit up for good while late records wait for it to come back."""
-
-    def _hand_over(self, step: Any, unit: int) -> Any:
-        with without_queue(self, unit, self._phases[unit] == "lent"):
-            return super()._hand_over(step, unit)
+    with without_queue(slot, unit, slot._phases[unit] == "lent"):
+        return original(slot, step, unit)
 
 
-class TakesWhatComesTwice(Slot):
+@mutant(SlotMachine, "awaits", "owners", LENDING)
+def takes_what_comes_twice(original, slot, unit, version, hop):
     """Old state of a unit that was handed on and back since counts as what is awaited."""
-
-    def awaits(self, unit: int, version: int, hop: int) -> bool:
-        return super().awaits(unit, version, self._step.hops[unit] + 1 if self._step else hop)
+    return original(slot, unit, version, slot._step.hops[unit] + 1 if slot._step else hop)
 
 
-class TakesStateOfAnEarlierStep(Slot):
+@mutant(SlotMachine, "awaits", "owners", ROUND)
+def takes_state_of_an_earlier_step(original, slot, unit, version, hop):
     """Which took the unit the same way, and comes late."""
-
-    def awaits(self, unit: int, version: int, hop: int) -> bool:
-        return super().awaits(unit, self._step.version if self._step and version else version, hop)
+    return original(slot, unit, slot._step.version if slot._step and version else version, hop)
 
 
-class AnswersRequestsOfEarlierSteps(Slot):
-    def requested(self, unit: int, version: int, router: int, hop: Any = None) -> Any:
-        return super().requested(unit, self._step.version if self._step else version, router, hop)
+@mutant(SlotMachine, "requested", "stuck", MUCH_LENDING)
+def answers_requests_of_earlier_steps(original, slot, unit, version, *more):
+    return original(slot, unit, slot._step.version if slot._step else version, *more)
 
 
-class AnswersRequestsThatComeTwice(Slot):
-    def requested(self, unit: int, version: int, router: int, hop: Any = None) -> Any:
-        return super().requested(unit, version, router)
+@mutant(SlotMachine, "requested", "stuck", MUCH_LENDING)
+def answers_requests_that_come_twice(original, slot, unit, version, router, hop):
+    return original(slot, unit, version, router, hop=1000)
 
 
 # -- slots: keys that are elsewhere ------------------------------------------------------------------------------------
 
 
-class HandsPartialUnitsOn(Slot):
+@mutant(SlotMachine, "arrived", "lost")
+def hands_partial_units_on(original, slot, unit, routers=None, partial=False):
     """A unit leaves before all its keys are here."""
-
-    def arrived(self, unit: int, routers: Any = None, partial: bool = False) -> Any:
-        return super().arrived(unit, routers)
-
-    def completed(self, unit: int) -> Any:
-        return self._advance()
+    slot.completed = lambda unit: slot._advance()
+    return original(slot, unit, routers)
 
 
-class ForgetsToHoldForAKey(AbsentKeys[Any]):
-    def hold(self, unit: int, key: int, record: Any) -> None:
-        self.want(unit, key)
+@mutant(AbsentKeys, "hold", "lost")
+def forgets_to_hold_for_a_key(original, absent, unit, key, record):
+    absent.want(unit, key)
 
 
-class OvertakesRecordsOfTheSameKey(AbsentKeys[Any]):
+@mutant(AbsentKeys, "admit", "reordered")
+def overtakes_records_of_the_same_key(original, absent, unit, keys):
     """A record whose key is here does not look whether others wait."""
-
-    def admit(self, unit: int, keys: Any) -> Any:
-        return super().admit(unit, keys) & self.lacks(unit, keys)
+    return original(absent, unit, keys) & absent.lacks(unit, keys)
 
 
-class InstallsWhatIsOlder(AbsentKeys[Any]):
+@mutant(AbsentKeys, "lacks", "wrong", REMOTE)
+def installs_what_is_older(original, absent, unit, keys):
     """The rest overwrites keys that were asked for, and changed since."""
-
-    def lacks(self, unit: int, keys: Any) -> Any:
-        return set(keys) if unit in self else set()
+    return set(keys) if unit in absent else set()
 
 
-class DropsCopiesWhileTheRestComes(AbsentKeys[Any]):
-    def fetch_rest(self, unit: int) -> bool:
-        first = super().fetch_rest(unit)
-        if first:
-            self._units[unit].fetching = False
-        return first
+@mutant(AbsentKeys, "fetch_rest", "wrong", REMOTE)
+def drops_copies_while_the_rest_comes(original, absent, unit):
+    first = original(absent, unit)
+    if first:
+        absent._units[unit].fetching = False
+    return first
 
 
-class DropsCopiesBeforeTheyAreWritten(KeyAccess[Any]):
+@mutant(KeyAccess, "written", "wrong")
+def drops_copies_before_they_are_written(original, access, stay, changes):
     """The copy goes although a later value is to be written, and what is fetched next is the older one."""
-
-    def written(self, stay: Any, changes: Any) -> None:
-        now = self._unwritten.get(stay, {})
-        super().written(stay, {key: now[key] for key in changes if key in now})
+    now = access._unwritten.get(stay, {})
+    original(access, stay, {key: now[key] for key in changes if key in now})
 
 
 # -- timers ------------------------------------------------------------------------------------------------------------
 
 
-class FiresBeforeTheQueue(Slot):
+@mutant(SlotMachine, "idle", "late")
+def fires_before_the_queue(original, slot, units):
     """Time passes for a unit in whose queue records wait that met an earlier one."""
-
-    def idle(self, units: Any) -> Any:
-        return [unit for unit in units if unit in self.serving]
+    return [unit for unit in units if unit in slot.serving]
 
 
-class LetsTimePassWhileItLeaves(Slot):
+@mutant(SlotMachine, "stands", "late")
+def lets_time_pass_while_it_leaves(original, slot, unit):
     """Records behind one router's barrier, at the destination, become late by the other routers' progress here."""
-
-    def stands(self, unit: int) -> bool:
-        return False
+    return False
 
 
-class MeetsTheTimeOfTheDrain(SlotCore[Any, Any]):
+@mutant(SlotCore, "drain", "late")
+def meets_the_time_of_the_drain(original, core, now_us, in_time):
     """A queued record meets the watermark that there is when it is processed."""
+    plain, met = core.machine.drain, min(core.watermarks)
 
-    def drain(self, now_us: int, in_time: Any) -> None:
-        plain, met = self.machine.drain, min(self.watermarks)
+    def drain(most):
+        records, effects = plain(most)
+        return [(events, (*where, met)) for events, (*where, _) in records], effects
 
-        def drain(most: int) -> Any:
-            records, effects = plain(most)
-            return [(events, (*where, met)) for events, (*where, _) in records], effects
-
-        with patch.object(self.machine, "drain", drain):
-            super().drain(now_us, in_time)
+    with patch.object(core.machine, "drain", drain):
+        original(core, now_us, in_time)
 
 
-class OvertakesInAUnitThatMissesKeys(KeyAccess[Any]):
+@mutant(KeyAccess, "may_advance", "late")
+def overtakes_in_a_unit_that_misses_keys(original, access, unit, watermark, now_us):
     """Time passes with a record whose key is here, while an older one of the unit waits for its own."""
-
-    def may_advance(self, unit: int, watermark: int, now_us: int) -> bool:
-        return not self._misses_timers(unit, watermark, now_us)
+    return not access._misses_timers(unit, watermark, now_us)
 
 
-class FiresForKeysThatAreElsewhere(KeyAccess[Any]):
+@mutant(KeyAccess, "_misses_timers", "wrong")
+def fires_for_keys_that_are_elsewhere(original, access, *_):
     """A timer changes what it finds, and its key is not here yet."""
-
-    def _misses_timers(self, unit: int, watermark: int, now_us: int) -> bool:
-        return False
+    return False
 
 
-class LetsTimePassForAllRecords(Computation):
+@mutant(WatchedComputation, "_advance", "late")
+def lets_time_pass_for_all_records(original, computation, watermarks, now_us):
     """Also for those of a unit that stands."""
-
-    def _advance(self, watermarks: dict[int, int], now_us: int) -> Any:
-        met = max(watermarks.values(), default=0)
-        return super()._advance(dict.fromkeys(watermarks, met), now_us)
+    return original(computation, dict.fromkeys(watermarks, max(watermarks.values(), default=0)), now_us)
 
 
-class ProcessesRecordsOfOneUnitInOneRound(Computation):
+@mutant(WatchedComputation, "_rounds", "late")
+def processes_records_of_one_unit_in_one_round(original, computation, records):
     """Although they met different watermarks."""
-
-    def _rounds(self, records: Any) -> Any:
-        return [records] if records else []
+    return [records] if records else []
 
 
-class TellsTheTimeOfOneRouter(SlotCore[Any, Any]):
+@mutant(SlotCore, "on_rows", "early")
+def tells_the_time_of_one_router(original, core, rows, now_us, in_time):
     """A slot's timers fire before all routers have come so far."""
-
-    def on_rows(self, rows: Any, now_us: int, in_time: Any) -> None:
-        super().on_rows(rows, now_us, in_time)
-        if len(self._told) == len(self.watermarks) and not self.machine.stopping:
-            self.results += self.computation.timers_due(max(self.watermarks), now_us, at_once=True)
+    original(core, rows, now_us, in_time)
+    if len(core._told) == len(core.watermarks) and not core.machine.stopping:
+        core.results += core.computation.timers_due(max(core.watermarks), now_us, at_once=True)
 
 
-class LosesATimerOnTheWay(SlotShell):
-    def shipment(self, leave: Any) -> State:
-        state = super().shipment(leave)
-        return State(state.values, Timers(list(state.timers.items())[1:], state.timers.watermark))
+@mutant(SlotShell, "shipment", "timer lost")
+def loses_a_timer_on_the_way(original, shell, leave):
+    state = original(shell, leave)
+    return State(state.values, Timers(list(state.timers.items())[1:], state.timers.watermark))
 
 
-class KeepsTheTimersWithTheKeys(SlotShell):
+@mutant(SlotShell, "shipment", "timer lost")
+def keeps_the_timers_with_the_keys(original, shell, leave):
     """Timers of a unit whose keys stay behind stay, too."""
-
-    def shipment(self, leave: Any) -> State:
-        state = super().shipment(leave)
-        return State((), Timers((), state.timers.watermark)) if leave.keys_stay else state
+    state = original(shell, leave)
+    return State((), Timers((), state.timers.watermark)) if leave.keys_stay else state
 
 
-class SendsTheTimersOfItsCopy(SlotShell):
+@mutant(SlotShell, "steps_published", "timer doubled")
+def sends_the_timers_of_its_copy(original, shell, value):
     """What fired since the copy was made fires again."""
+    original(shell, value)
+    copies = {unit: dict(state.timers) for unit, state in shell.states.items()}
 
-    def steps_published(self, value: Any) -> None:
-        super().steps_published(value)
-        self.copies = {unit: dict(state.timers) for unit, state in self.states.items()}
+    def shipment(leave):
+        state = SlotShell.shipment(shell, leave)
+        return State(state.values, Timers(copies.get(leave.send.unit, {}) | state.timers, state.timers.watermark))
 
-    def shipment(self, leave: Any) -> State:
-        state = super().shipment(leave)
-        copy = self.copies.get(leave.send.unit, {})
-        return State(state.values, Timers(copy | state.timers, state.timers.watermark))
+    shell.shipment = shipment
 
 
-class ForgetsHowFarTheUnitHasCome(SlotShell):
-    def shipment(self, leave: Any) -> State:
-        state = super().shipment(leave)
-        return State(state.values, Timers(state.timers))
+@mutant(SlotShell, "shipment", "time")
+def forgets_how_far_the_unit_has_come(original, shell, leave):
+    state = original(shell, leave)
+    return State(state.values, Timers(state.timers))
 
 
 # -- routers -----------------------------------------------------------------------------------------------------------
 
 
-class AdoptsOneFrameAfterItsBarrier(RouterMachine):
-    def boundary(self) -> Any:
-        late, self._late = getattr(self, "_late", self.assignment), self._next or self.assignment
-        effects = super().boundary()
-        self.assignment = late
-        return effects
+@mutant(RouterMachine, "boundary", "violation")
+def adopts_one_frame_after_its_barrier(original, machine):
+    late, machine._late = getattr(machine, "_late", machine.assignment), machine._next or machine.assignment
+    effects = original(machine)
+    machine.assignment = late
+    return effects
 
 
-class AdoptsWithoutBarrier(RouterMachine):
-    def boundary(self) -> Any:
-        first, self._began = not hasattr(self, "_began"), True
-        return [effect for effect in super().boundary() if first or not isinstance(effect, router.Barrier)]
+@mutant(RouterMachine, "boundary", "violation")
+def adopts_without_barrier(original, machine):
+    first, machine._began = not hasattr(machine, "_began"), True
+    return [effect for effect in original(machine) if first or not isinstance(effect, router.Barrier)]
 
 
-class PausesForOneFrame(RouterMachine):
-    @property
-    def may_resume(self) -> bool:
-        self._next_paused = frozenset()
-        return True
+@mutant(RouterMachine, "may_resume", "gate")
+def pauses_for_one_frame(original, machine):
+    machine._next_paused = frozenset()
+    return True
 
 
-class StopsForASavepointWhilePaused(RouterMachine):
+@mutant(RouterMachine, "boundary", "lost", PAUSED)
+def stops_for_a_savepoint_while_paused(original, machine):
     """What is kept back was read before the savepoint, and comes behind its barrier."""
-
-    def boundary(self) -> Any:
-        paused, wanted = self._next_paused, self._savepoint
-        effects = super().boundary()
-        if paused and wanted and self._savepoint:
-            self.stopped_for, self._savepoint = wanted, None
-            effects.append(router.SavepointBarrier(wanted))
-        return effects
+    paused, wanted = machine._next_paused, machine._savepoint
+    effects = original(machine)
+    if paused and wanted and machine._savepoint:
+        machine.stopped_for, machine._savepoint = wanted, None
+        effects.append(router.SavepointBarrier(wanted))
+    return effects
 
 
-class WaitsForRoomWhenItsBatchIsOver(RouterShell):
+@mutant(RouterShell, "waits", "stuck", GATED)
+def waits_for_room_when_its_batch_is_over(original, shell):
     """A router that has ended may not have switched: its barrier comes with the end of all."""
-
-    @property
-    def waits(self) -> bool:
-        return self.core.full
+    return shell.core.full
 
 
-class ResumesAfterNewRecords(RouterCore[Any]):
-    def frame(self, *arguments: Any) -> Any:
-        self._late: Any = []
-        rows, reached = super().frame(*arguments)
-        late, self._late = self._late, None
-        return rows + late, reached
+@mutant(RouterCore, "frame", "reordered")
+def resumes_after_new_records(original, core, *arguments):
+    late, resume = [], core.resume
 
-    def resume(self) -> Any:
-        kept = super().resume()
-        if getattr(self, "_late", None) is None:
-            return kept
-        self._late = kept
+    def resume_later():
+        late.extend(resume())
         return []
 
+    with patch.object(core, "resume", resume_later):
+        rows, reached = original(core, *arguments)
+    return rows + late, reached
 
-class LetsTimePassInPausedSlots(RouterCore[Any]):
+
+@mutant(RouterCore, "frame", "late", GATED)
+def lets_time_pass_in_paused_slots(original, core, *arguments):
     """What is kept back meets a watermark that comes behind it."""
-
-    def frame(self, *arguments: Any) -> Any:
-        rows, reached = super().frame(*arguments)
-        return [
-            (slot, row if row.kind == DATA else row._replace(watermark=self.watermark)) for slot, row in rows
-        ], reached
+    rows, reached = original(core, *arguments)
+    return [(slot, row if row.kind == DATA else row._replace(watermark=core.watermark)) for slot, row in rows], reached
 
 
 # -- coordinator -------------------------------------------------------------------------------------------------------
 
 
-class PublishesBeforeAllArePrepared(CoordinatorMachine):
-    def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
-        if phase == "prepared" and self._current and self._current.after.version == version:
-            self._current.waiting["prepared"] = {slot}
-        return super().acknowledged(phase, version, slot, now_ms)
+@mutant(CoordinatorMachine, "acknowledged", "violation")
+def publishes_before_all_are_prepared(original, machine, phase, version, slot, now_ms):
+    if phase == "prepared" and machine._current and machine._current.after.version == version:
+        machine._current.waiting["prepared"] = {slot}
+    return original(machine, phase, version, slot, now_ms)
 
 
-class SwitchesToTheStepAheadAsSoonAsItIsPrepared(CoordinatorMachine):
-    def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
-        effects = super().acknowledged(phase, version, slot, now_ms)
-        if self._ahead and not self._ahead.waiting["prepared"]:
-            self._current, self._ahead = self._ahead, None
-            effects += self._go_on(self._current, now_ms)
-        return effects
+@mutant(CoordinatorMachine, "acknowledged", "violation")
+def switches_to_the_step_ahead_as_soon_as_it_is_prepared(original, machine, phase, version, slot, now_ms):
+    effects = original(machine, phase, version, slot, now_ms)
+    if machine._ahead and not machine._ahead.waiting["prepared"]:
+        machine._current, machine._ahead = machine._ahead, None
+        effects += machine._go_on(machine._current, now_ms)
+    return effects
 
 
-class ForgetsTheStepAheadWhenItTakesOver(CoordinatorMachine):
-    def recover(self, version: int, steps: Any, rest: Any, done: Any, now_ms: float) -> Any:
-        return super().recover(version, list(steps)[:1], rest, done, now_ms)
+@mutant(CoordinatorMachine, "recover", "violation")
+def forgets_the_step_ahead_when_it_takes_over(original, machine, version, steps, *more):
+    return original(machine, version, list(steps)[:1], *more)
 
 
-class UsesTheVersionOfTheStepAheadAgain(CoordinatorMachine):
+@mutant(CoordinatorMachine, "_drop_rest", "stuck")
+def uses_the_version_of_the_step_ahead_again(original, machine):
     """If that was taken back."""
-
-    def _drop_rest(self) -> Any:
-        effects = super()._drop_rest()
-        self._version -= bool(effects)
-        return effects
+    effects = original(machine)
+    machine._version -= bool(effects)
+    return effects
 
 
-class GoesOnBeforeTheStateIsInstalled(CoordinatorMachine):
-    def acknowledged(self, phase: Any, version: int, slot: int, now_ms: float) -> Any:
-        if self._current and self._current.phase == "switching":
-            self._current.waiting["installed"] = set()
-        return super().acknowledged(phase, version, slot, now_ms)
+@mutant(CoordinatorMachine, "acknowledged", "violation")
+def goes_on_before_the_state_is_installed(original, machine, *heard):
+    if machine._current and machine._current.phase == "switching":
+        machine._current.waiting["installed"] = set()
+    return original(machine, *heard)
 
 
-class DoesTheFirstStepsOnly(CoordinatorMachine):
+@mutant(CoordinatorMachine, "start", "target")
+def does_the_first_steps_only(original, machine, steps, now_ms):
     """And says that the migration is done."""
+    return original(machine, list(steps)[:2], now_ms)
 
-    def start(self, steps: Any, now_ms: float) -> Any:
-        return super().start(list(steps)[:2], now_ms)
+
+@mutant(CoordinatorMachine, "start", "stuck")
+def uses_versions_again(original, machine, steps, now_ms):
+    machine._version = machine.assignment.version
+    return original(machine, steps, now_ms)
+
+
+@mutant(CoordinatorMachine, "recover", "stuck")
+def forgets_what_was_acknowledged(original, machine, version, steps, rest, done, now_ms):
+    return original(machine, version, steps, rest, (), now_ms)
+
+
+@mutant(CoordinatorMachine, "start", "violation")
+def does_not_wait_for_the_late_step(original, machine, steps, now_ms):
+    if not machine.busy:
+        machine._current = None
+    return original(machine, steps, now_ms)
+
+
+@mutant(CoordinatorMachine, "cancel", "violation")
+def cancels_what_has_switched(original, machine, now_ms):
+    if machine._current and machine._current.phase == "switching":
+        return [PublishSteps(machine._version), *original(machine, now_ms)]
+    return original(machine, now_ms)
+
+
+@mutant(CoordinatorMachine, "_complete", "stuck")
+def never_resumes(original, machine, current, now_ms):
+    return [effect for effect in original(machine, current, now_ms) if not isinstance(effect, PublishAssignment)]
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-class CapturesAtTheFirstBarrier(Slot):
-    def snapshot_barrier(self, router: int, version: int) -> Any:
-        if self._snapshot and self._snapshot.version == version and not self._step:
-            self._snapshot.standing |= set(self._heard)
-        return super().snapshot_barrier(router, version)
+@mutant(SlotMachine, "snapshot_barrier", "snapshot", DIES)
+def captures_at_the_first_barrier(original, slot, router, version):
+    if slot._snapshot and slot._snapshot.version == version and not slot._step:
+        slot._snapshot.standing |= set(slot._heard)
+    return original(slot, router, version)
 
 
-class CapturesWithoutWaitingForState(Slot):
-    def _advance(self, touched: Any = ()) -> Any:
-        effects = super()._advance(touched)
-        return effects + super()._capture()
+@mutant(SlotMachine, "_advance", "snapshot", OFTEN)
+def captures_without_waiting_for_state(original, slot, touched=()):
+    return original(slot, touched) + slot._capture()
 
 
-class KeepsNothingBackBehindASnapshot(Slot):
-    def standing(self, router: int) -> bool:
-        return False
+@mutant(SlotMachine, "standing", "wrong", DIES)
+def keeps_nothing_back_behind_a_snapshot(original, slot, router):
+    return False
 
 
-class KeepsTheVersionBehindASnapshot(Slot):
+@mutant(SlotMachine, "_capture", "timer doubled", DIES)
+def keeps_the_version_behind_a_snapshot(original, slot):
     """Timers that fire behind it come out as if they had fired before."""
-
-    def _capture(self) -> Any:
-        version = self.version
-        effects = super()._capture()
-        self.version = version
-        return effects
+    version = slot.version
+    effects = original(slot)
+    slot.version = version
+    return effects
 
 
-class WaitsForASnapshotThatDoesNotHappen(Slot):
-    def skip(self) -> Any:
-        return []
+@mutant(SlotMachine, "skip", "stuck", OFTEN)
+def waits_for_a_snapshot_that_does_not_happen(original, slot):
+    return []
 
 
-class LosesWhatWasKeptBack(SlotCore[Any, Any]):
-    def _go_on(self) -> None:
-        self._behind, self._behind_bytes = [], 0
+@mutant(SlotCore, "_go_on", "lost", OFTEN)
+def loses_what_was_kept_back(original, core):
+    core._behind, core._behind_bytes = [], 0
 
 
-class WritesTheTimersOfTheWhole(SlotShell):
-    def write(self, units: Any, parts: Any) -> None:
-        before = {unit: part.timers for unit, part in self.parts_written.items()}
-        super().write(units, [replace(part, timers=before.get(part.unit, part.timers)) for part in parts])
+@mutant(SlotShell, "write", "timer lost", DIES)
+def writes_the_timers_of_the_whole(original, shell, units, parts):
+    before = {unit: part.timers for unit, part in shell.parts_written.items()}
+    original(shell, units, [replace(part, timers=before.get(part.unit, part.timers)) for part in parts])
 
 
-class WritesTheStateAsItIsLater(SlotShell):
-    def write(self, units: Any, parts: Any) -> None:
-        super().write(units, [replace(part, whole=self.states[part.unit]) for part in parts])
-        self.parts_written = {unit: self.states[unit] for unit in units}
+@mutant(SlotShell, "write", "wrong", DIES)
+def writes_the_state_as_it_is_later(original, shell, units, parts):
+    original(shell, units, [replace(part, whole=shell.states[part.unit]) for part in parts])
+    shell.parts_written = {unit: shell.states[unit] for unit in units}
 
 
-class TellsTheOffsetOfTheFrameBehind(RouterShell):
-    def stand(self, savepoint: str) -> None:
-        self.sim.acknowledge_savepoint(savepoint, self.sim.shape.ack_ms, f"router-{self.number}", self.offset + 1)
+@mutant(RouterShell, "stand", "snapshot", DIES)
+def tells_the_offset_of_the_frame_behind(original, shell, savepoint):
+    shell.sim.acknowledge_savepoint(savepoint, shell.sim.shape.ack_ms, f"router-{shell.number}", shell.offset + 1)
 
 
-class LooksAheadBesideASnapshot(CoordinatorMachine):
-    def _look_ahead(self, now_ms: float) -> Any:
-        wanted, self._wanted, current = self._wanted, "", self._current
-        if current and current.step.snapshot:
-            self._current = None
-        effects = super()._look_ahead(now_ms)
-        self._wanted, self._current = wanted, current
-        return effects
-
-
-class UsesVersionsAgain(CoordinatorMachine):
-    def start(self, steps: Any, now_ms: float) -> Any:
-        self._version = self.assignment.version
-        return super().start(steps, now_ms)
-
-
-class ForgetsWhatWasAcknowledged(CoordinatorMachine):
-    def recover(self, version: int, steps: Any, rest: Any, done: Any, now_ms: float) -> Any:
-        return super().recover(version, steps, rest, (), now_ms)
-
-
-class DoesNotWaitForTheLateStep(CoordinatorMachine):
-    def start(self, steps: Any, now_ms: float) -> Any:
-        if not self.busy:
-            self._current = None
-        return super().start(steps, now_ms)
-
-
-class CancelsWhatHasSwitched(CoordinatorMachine):
-    def cancel(self, now_ms: float) -> Any:
-        if self._current and self._current.phase == "switching":
-            return [PublishSteps(self._version), *super().cancel(now_ms)]
-        return super().cancel(now_ms)
-
-
-class NeverResumes(CoordinatorMachine):
-    def _complete(self, current: Any, now_ms: float) -> Any:
-        effects = super()._complete(current, now_ms)
-        return [effect for effect in effects if not isinstance(effect, PublishAssignment)]
+@mutant(CoordinatorMachine, "_look_ahead", "stuck", OFTEN)
+def looks_ahead_beside_a_snapshot(original, machine, now_ms):
+    wanted, machine._wanted, current = machine._wanted, "", machine._current
+    if current and current.step.snapshot:
+        machine._current = None
+    effects = original(machine, now_ms)
+    machine._wanted, machine._current = wanted, current
+    return effects
 
 
 # -- shells ------------------------------------------------------------------------------------------------------------
 
 
-class AcknowledgesTwice(SlotShell):
-    def acknowledge(self, unit: int, source: SlotShell) -> None:
-        super().acknowledge(unit, source)
-        super().acknowledge(unit, source)
+@mutant(SlotShell, "acknowledge", "violation")
+def acknowledges_twice(original, shell, unit, source):
+    original(shell, unit, source)
+    original(shell, unit, source)
 
 
-class CarriesEffectsOutBeforeTheRecords(SlotCore[Any, Any]):
+@mutant(SlotCore, "drain", "ownerless")
+def carries_effects_out_before_the_records(original, core, now_us, in_time):
     """The state of a unit goes before its last queued records are in it."""
+    plain = core.machine.drain
 
-    def drain(self, now_us: int, in_time: Any) -> None:
-        plain = self.machine.drain
+    def drain(most):
+        records, effects = plain(most)
+        core._follow(effects)
+        return records, []
 
-        def drain(most: int) -> Any:
-            records, effects = plain(most)
-            self._follow(effects)
-            return records, []
-
-        with patch.object(self.machine, "drain", drain):
-            super().drain(now_us, in_time)
+    with patch.object(core.machine, "drain", drain):
+        original(core, now_us, in_time)
 
 
-class InstallsTheStateOfAnotherUnit(SlotShell):
-    def state_arrived(self, unit: int, state: State, *more: Any) -> None:
-        moved = {key + 1: numbers for key, numbers in state.values.items()}
-        super().state_arrived(unit, State(moved, state.timers), *more)
+@mutant(SlotShell, "state_arrived", "wrong")
+def installs_the_state_of_another_unit(original, shell, unit, state, *more):
+    moved = {key + 1: numbers for key, numbers in state.values.items()}
+    original(shell, unit, State(moved, state.timers), *more)
 
 
-class WorksOnlyWhenRowsCome(SlotShell):
-    def go_on(self, batch: int) -> None:
-        pass
+@mutant(SlotShell, "go_on", "stuck")
+def works_only_when_rows_come(original, shell, batch):
+    pass
 
 
-class TakesRowsWhileRecordsWaitForKeys(SlotCore[Any, Any]):
-    @property
-    def full(self) -> bool:
-        return self.machine.queued_bytes > self._queue_bytes and self.machine.may_stall
+@mutant(SlotCore, "full", "unbounded")
+def takes_rows_while_records_wait_for_keys(original, core):
+    return core.machine.queued_bytes > core._queue_bytes and core.machine.may_stall
 
 
-class DropsTheKeysThatStayed(SlotShell):
+@mutant(SlotShell, "shipment", "wrong")
+def drops_the_keys_that_stayed(original, shell, leave):
     """Nobody can fetch them any more."""
-
-    def shipment(self, leave: Any) -> State:
-        state = super().shipment(leave)
-        if self.core.modes[leave.send.version] == Mode(transfer="access", background=True):
-            self.left[leave.send.unit, leave.send.version] = State()
-        return state
-
-
-LENDING = {"modes": [Mode(transfer="fetch", fetch_back=3)]}
-CALM = {"rolls_back": 0.0, "late": 0.0, "overlaps": 0.0, "leader_dies": 0.0, "dies": 0.0, "batch_ms": None}
-ROUND = {"shape": CALM | {"repeats": 0.5, "script": ("shuffle", "back", "back", "back", "back")}}
-SKEWED = {"routers": 3, "idle": (False,) * 3, "channel_ms": (0.0, 5.0, 40.0), "room": 100, "state_ms": 10.0}
-MUCH_LENDING = LENDING | {"shape": ROUND["shape"] | SKEWED}
-REMOTE = {"modes": [Mode(transfer="remote")]}
-DIES = {"shape": {"snapshot_ms": 20.0, "dies": 1.0, "late": 0.0, "rolls_back": 0.0, "queue_bytes": 1000}}
-PAUSED = {"modes": [Mode(gate="router")], "shape": CALM | {"script": ("random", "savepoint") * 3}}
-OFTEN = {"shape": {"snapshot_ms": 20.0}}
-
-MUTANTS: dict[str, tuple[dict[str, Any], str]] = {
-    f"{machine}: {mutant.__name__}": ({machine: mutant} | more, check)
-    for machine, mutant, check, more in [
-        ("slot_machine", ServesBeforeTheQueueIsEmpty, "reordered", {}),
-        ("slot_machine", SendsBeforeTheQueueIsEmpty, "stuck", {}),
-        ("slot_machine", ForgetsWhatCouldNotLeaveYet, "stuck", {}),
-        ("slot_machine", DrainsNewestFirst, "reordered", {}),
-        ("slot_machine", ForgetsToHold, "lost", {}),
-        ("slot_machine", IgnoresTheVersionOfBarriers, "violation", {}),
-        ("slot_machine", PreparesAfterTheEnd, "stuck", {}),
-        ("slot_machine", PreparesAheadAtOnce, "violation", {}),
-        ("slot_machine", ForgetsTheStepAhead, "stuck", {}),
-        ("slot_machine", CancelsTheStepBeforeToo, "violation", {}),
-        ("slot_machine", KeepsTheStepAheadThatWasTakenBack, "stuck", {}),
-        ("slot_machine", ForgetsTheStepAtTheEndOfTheBatch, "stuck", {}),
-        ("slot_machine", FreezesWhenTheFirstRouterStops, "lost", {}),
-        ("slot_machine", FreezesWithoutWaitingForState, "savepoint", {}),
-        ("slot_machine", NeverStops, "unbounded", {}),
-        ("slot_machine", StopsForItsOwnOnly, "unbounded", {}),
-        ("slot_machine", StopsWhileABarrierIsMissing, "stuck", {}),
-        ("slot_machine", ReportsBeforeTheQueueIsEmpty, "too early", {}),
-        ("slot_machine", ReportsWhatIsLent, "too early", LENDING),
-        ("slot_machine", FiresBehindTheGate, "gate", {}),
-        ("slot_machine", ServesWhileItBlocks, "gate", {}),
-        ("slot_machine", LendsToEveryRouter, "reordered", LENDING),
-        ("slot_machine", ReturnsWithoutItsQueue, "lost", LENDING),
-        ("slot_machine", OpensBeforeTheLateQueueIsDrained, "stuck", LENDING),
-        ("slot_machine", TakesWhatComesTwice, "owners", LENDING),
-        ("slot_machine", TakesStateOfAnEarlierStep, "owners", ROUND),
-        ("slot_machine", AnswersRequestsOfEarlierSteps, "stuck", MUCH_LENDING),
-        ("slot_machine", AnswersRequestsThatComeTwice, "stuck", MUCH_LENDING),
-        ("slot_machine", HandsPartialUnitsOn, "lost", {}),
-        ("slot_machine", FiresBeforeTheQueue, "late", {}),
-        ("slot_machine", LetsTimePassWhileItLeaves, "late", {}),
-        ("absent_keys", ForgetsToHoldForAKey, "lost", {}),
-        ("absent_keys", OvertakesRecordsOfTheSameKey, "reordered", {}),
-        ("absent_keys", InstallsWhatIsOlder, "wrong", REMOTE),
-        ("absent_keys", DropsCopiesWhileTheRestComes, "wrong", REMOTE),
-        ("key_access", DropsCopiesBeforeTheyAreWritten, "wrong", {}),
-        ("slot_core", MeetsTheTimeOfTheDrain, "late", {}),
-        ("key_access", OvertakesInAUnitThatMissesKeys, "late", {}),
-        ("key_access", FiresForKeysThatAreElsewhere, "wrong", {}),
-        ("computation", LetsTimePassForAllRecords, "late", {}),
-        ("computation", ProcessesRecordsOfOneUnitInOneRound, "late", {}),
-        ("slot_core", TellsTheTimeOfOneRouter, "early", {}),
-        ("slot_shell", LosesATimerOnTheWay, "timer lost", {}),
-        ("slot_shell", KeepsTheTimersWithTheKeys, "timer lost", {}),
-        ("slot_shell", SendsTheTimersOfItsCopy, "timer doubled", {}),
-        ("slot_shell", ForgetsHowFarTheUnitHasCome, "time", {}),
-        ("slot_shell", AcknowledgesTwice, "violation", {}),
-        ("slot_core", CarriesEffectsOutBeforeTheRecords, "ownerless", {}),
-        ("slot_shell", InstallsTheStateOfAnotherUnit, "wrong", {}),
-        ("slot_shell", DropsTheKeysThatStayed, "wrong", {}),
-        ("slot_shell", WorksOnlyWhenRowsCome, "stuck", {}),
-        ("slot_core", TakesRowsWhileRecordsWaitForKeys, "unbounded", {}),
-        ("router_machine", AdoptsOneFrameAfterItsBarrier, "violation", {}),
-        ("router_machine", AdoptsWithoutBarrier, "violation", {}),
-        ("router_machine", PausesForOneFrame, "gate", {}),
-        ("router_machine", StopsForASavepointWhilePaused, "lost", PAUSED),
-        ("router_shell", WaitsForRoomWhenItsBatchIsOver, "stuck", {"modes": [Mode(gate="router")]}),
-        ("router_core", ResumesAfterNewRecords, "reordered", {}),
-        ("router_core", LetsTimePassInPausedSlots, "late", {"modes": [Mode(gate="router")]}),
-        ("coordinator_machine", PublishesBeforeAllArePrepared, "violation", {}),
-        ("coordinator_machine", SwitchesToTheStepAheadAsSoonAsItIsPrepared, "violation", {}),
-        ("coordinator_machine", ForgetsTheStepAheadWhenItTakesOver, "violation", {}),
-        ("coordinator_machine", UsesTheVersionOfTheStepAheadAgain, "stuck", {}),
-        ("coordinator_machine", GoesOnBeforeTheStateIsInstalled, "violation", {}),
-        ("coordinator_machine", DoesTheFirstStepsOnly, "target", {}),
-        ("slot_machine", CapturesAtTheFirstBarrier, "snapshot", DIES),
-        ("slot_machine", CapturesWithoutWaitingForState, "snapshot", OFTEN),
-        ("slot_machine", KeepsNothingBackBehindASnapshot, "wrong", DIES),
-        ("slot_machine", KeepsTheVersionBehindASnapshot, "timer doubled", DIES),
-        ("slot_machine", WaitsForASnapshotThatDoesNotHappen, "stuck", OFTEN),
-        ("slot_core", LosesWhatWasKeptBack, "lost", OFTEN),
-        ("slot_shell", WritesTheTimersOfTheWhole, "timer lost", DIES),
-        ("slot_shell", WritesTheStateAsItIsLater, "wrong", DIES),
-        ("router_shell", TellsTheOffsetOfTheFrameBehind, "snapshot", DIES),
-        ("coordinator_machine", LooksAheadBesideASnapshot, "stuck", OFTEN),
-        ("coordinator_machine", UsesVersionsAgain, "stuck", {}),
-        ("coordinator_machine", ForgetsWhatWasAcknowledged, "stuck", {}),
-        ("coordinator_machine", DoesNotWaitForTheLateStep, "violation", {}),
-        ("coordinator_machine", CancelsWhatHasSwitched, "violation", {}),
-        ("coordinator_machine", NeverResumes, "stuck", {}),
-    ]
-}
+    state = original(shell, leave)
+    if shell.core.modes[leave.send.version] == Mode(transfer="access", background=True):
+        shell.left[leave.send.unit, leave.send.version] = State()
+    return state

@@ -7,14 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from counting import FRAME_US, Counting, Events, State, Store
+from counting import FRAME_US, Counting, Events, State, Store, WatchedComputation
 
 from keyshift.model.keys import Assignment, Step
-from keyshift.protocol import SlotMachine, slot
+from keyshift.protocol import RouterMachine, SlotMachine, slot
+from keyshift.protocol.absent_keys import AbsentKeys
 from keyshift.protocol.slot.phases import ON_LOAN
-from keyshift.runtime.key_access import RECORD_BYTES, Errand, Stay
+from keyshift.runtime.key_access import RECORD_BYTES, Errand, KeyAccess, Stay
+from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import BARRIER, DATA, SNAPSHOT, Row
-from keyshift.runtime.slot import Captured, Cut, Leave, Moved
+from keyshift.runtime.slot import Captured, Cut, Leave, Moved, SlotCore
 from keyshift.runtime.snapshots import SnapshotPart, Snapshots
 
 if TYPE_CHECKING:
@@ -36,8 +38,8 @@ class RouterShell:
 
     def make_core(self) -> None:
         shape = self.sim.shape
-        machine = self.sim.router_machine(*self.sim.published["assignment"][-1][:2])
-        self.core = self.sim.router_core(machine, len(self.sim.slots), shape.queue_bytes, self.split)
+        machine = RouterMachine(*self.sim.published["assignment"][-1][:2])
+        self.core = RouterCore(machine, len(self.sim.slots), shape.queue_bytes, self.split)
 
     def open(self) -> None:
         self.batch += 1
@@ -229,10 +231,10 @@ class SlotShell:
         operator: Any = Counting(self)
         states: Any = self.states
         store: Any = Store(self)
-        keys = sim.key_access(operator, states, sim.absent_keys())
-        computation = sim.computation(operator, machine, keys, store, states, shape.units)
+        keys = KeyAccess(operator, states, AbsentKeys())
+        computation = WatchedComputation(operator, machine, keys, store, states, shape.units)
         most, slices = shape.queue_bytes * RECORD_BYTES, (shape.drain, shape.drain)
-        self.core = sim.slot_core(
+        self.core = SlotCore(
             machine, operator, keys, computation, states, most, self.watermarks, self.savepoint, slices
         )
         self.core.snapshots = self.tracked

@@ -14,21 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from counting import Events, State, WatchedComputation
+from counting import Events, State
 from shells import RouterShell, SlotShell
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Mode, SlotId, Step
 from keyshift.planner import Strategy, make_plan, strategies
 from keyshift.planner.targets import scale, shuffle
-from keyshift.protocol import CoordinatorMachine, RouterMachine, SlotMachine, coordinator
-from keyshift.protocol.absent_keys import AbsentKeys
+from keyshift.protocol import CoordinatorMachine, SlotMachine, coordinator
 from keyshift.protocol.router import NOBODY
-from keyshift.runtime.computation import Computation
-from keyshift.runtime.key_access import KeyAccess
-from keyshift.runtime.router import RouterCore
 from keyshift.runtime.row import Row
-from keyshift.runtime.slot import SlotCore
 
 LIVE = [name for name, strategy in strategies.items() if not strategy.restarts]
 # Every way to carry a step out; the runs draw one for each step, whatever the strategy's own is.
@@ -154,15 +149,6 @@ class Simulation:
         self,
         seed: int,
         slot_machine: type[SlotMachine[Any]] = SlotMachine,
-        router_machine: type[RouterMachine] = RouterMachine,
-        coordinator_machine: type[CoordinatorMachine] = CoordinatorMachine,
-        slot_shell: type[SlotShell] = SlotShell,
-        router_shell: type[RouterShell] = RouterShell,
-        slot_core: type[SlotCore[Any, Any]] = SlotCore,
-        router_core: type[RouterCore[Any]] = RouterCore,
-        computation: type[Computation[Any, Any]] = WatchedComputation,
-        key_access: type[KeyAccess[Any]] = KeyAccess,
-        absent_keys: type[AbsentKeys[Any]] = AbsentKeys,
         strategy: str | None = None,
         modes: Sequence[Mode] = MODES,
         deadline_ms: float | None = None,
@@ -177,13 +163,7 @@ class Simulation:
         self.shape = replace(Shape.draw(self.rng), **shape or {})
         self.outcome = Outcome(seed, strategy, self.shape)
         self.seen = self.outcome.seen
-        self.slot_machine, self.router_machine = slot_machine, router_machine
-        self.coordinator_machine = coordinator_machine
-        self.slot_shell, self.router_shell = slot_shell, router_shell
-        self.slot_core, self.router_core, self.computation = slot_core, router_core, computation
-        self.key_access, self.absent_keys = key_access, absent_keys
-        self.strategy, self.modes = strategy, modes
-        self.deadline_ms = deadline_ms
+        self.slot_machine, self.strategy, self.modes, self.deadline_ms = slot_machine, strategy, modes, deadline_ms
         self.now = 0.0
         self.turns: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.count = 0
@@ -287,7 +267,7 @@ class Simulation:
         self.turns.clear()  # what the query before left under way goes with it
         self.published: dict[str, list[Any]] = {"assignment": [(assignment, NOBODY, "")], "step": [], "savepoint": []}
         self.rest: tuple[Step, ...] = ()
-        self.acknowledged: dict[int, list[tuple[coordinator.Phase, int]]] = defaultdict(list)
+        self.acknowledged: dict[int, list[tuple[coordinator.StepPhase, int]]] = defaultdict(list)
         self.watchers: dict[str, list[Any]] = {path: [] for path in self.published}
         self.savepoint_parts: dict[str, Any] | None = None
         self.snapshot_parts: dict[str, dict[str, Any]] = {}  # by name
@@ -307,8 +287,8 @@ class Simulation:
         self.channel_due: dict[tuple[int, int], float] = defaultdict(float)
         self.in_channel: Counter[tuple[int, int]] = Counter()
         self.aim: tuple[int, ...] | None = None  # owners, when the migration is over
-        self.slots = [self.slot_shell(self, number) for number in range(slots)]
-        self.routers = [self.router_shell(self, number, offset) for number, offset in enumerate(offsets)]
+        self.slots = [SlotShell(self, number) for number in range(slots)]
+        self.routers = [RouterShell(self, number, offset) for number, offset in enumerate(offsets)]
         sources: list[dict[int, State] | None] = [None] * slots
         for shell in self.slots:
             shell.version = assignment.version
@@ -320,7 +300,7 @@ class Simulation:
         self.next_batch(sources)
 
     def new_coordinator(self, assignment: Assignment, slots: int) -> CoordinatorMachine:
-        return self.coordinator_machine(assignment, self.deadline_ms or DEADLINE_MS, slots)
+        return CoordinatorMachine(assignment, self.deadline_ms or DEADLINE_MS, slots)
 
     def next_batch(self, sources: list[dict[int, State] | None]) -> None:
         self.ending = False
@@ -517,12 +497,12 @@ class Simulation:
                 return shuffle(here, self.rng.randint(1, len(here.owner)))
         return Assignment(here.version, tuple(SlotId(self.rng.randrange(slots)) for _ in here.owner))
 
-    def acknowledge(self, phase: coordinator.Phase, version: int, slot_: int) -> None:
+    def acknowledge(self, phase: coordinator.StepPhase, version: int, slot_: int) -> None:
         """Written down at once, heard of later."""
         self.acknowledged[version].append((phase, slot_))
         self.at(self.delay(self.shape.ack_ms), self.coordinator_ack, phase, version, slot_)
 
-    def coordinator_ack(self, phase: coordinator.Phase, version: int, slot_: int) -> None:
+    def coordinator_ack(self, phase: coordinator.StepPhase, version: int, slot_: int) -> None:
         self.log("coordinator hears", phase, version, "from slot", slot_)
         self.lead(self.coordinator.acknowledged(phase, version, slot_, self.now))
 
@@ -745,6 +725,6 @@ class Simulation:
         self.seen["timers waiting at the end"] += waiting.total()
 
 
-def simulate(seed: int, **machines: Any) -> Outcome:
-    """One run. Other machines than the real ones (see ``Simulation``) are there to be caught."""
-    return Simulation(seed, **machines).run()
+def simulate(seed: int, **given: Any) -> Outcome:
+    """One run; see ``Simulation``."""
+    return Simulation(seed, **given).run()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from mutants import MUTANTS
+from mutants import mutant
 from simulation import LIVE, VERDICT, simulate
 
 import faults
@@ -17,13 +17,13 @@ STRATEGY_SEEDS = 90 * settings.default.max_examples // 100
 MUTANT_SEEDS = 400
 # A run that finds a bug which few runs find. It is looked at first, and all others if it does not any more.
 SHY = {
-    "slot_machine: KeepsTheStepAheadThatWasTakenBack": 131,
-    "slot_machine: LendsToEveryRouter": 111,
-    "slot_machine: AnswersRequestsOfEarlierSteps": 132,
-    "absent_keys: OvertakesRecordsOfTheSameKey": 120,
-    "slot_shell: WorksOnlyWhenRowsCome": 386,
-    "coordinator_machine: SwitchesToTheStepAheadAsSoonAsItIsPrepared": 236,
-    "coordinator_machine: ForgetsTheStepAheadWhenItTakesOver": 290,
+    "keeps_the_step_ahead_that_was_taken_back": 131,
+    "lends_to_every_router": 111,
+    "answers_requests_of_earlier_steps": 132,
+    "overtakes_records_of_the_same_key": 120,
+    "works_only_when_rows_come": 386,
+    "switches_to_the_step_ahead_as_soon_as_it_is_prepared": 236,
+    "forgets_the_step_ahead_when_it_takes_over": 290,
 }
 
 # Where it is difficult: how often a block has to be there, or its runs prove little.
@@ -129,13 +129,10 @@ def test_there_is_a_test_for_each_fault() -> None:
     assert faults.MACHINES.keys() == tested
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", mutant.by_name)
 def test_a_bug_is_found(name: str) -> None:
-    machines, check = MUTANTS[name]
-    for seed in (SHY.get(name, 0), *range(MUTANT_SEEDS)):
-        if check in simulate(seed, **machines).problems:
-            return
-    pytest.fail(f"{machines} passed {MUTANT_SEEDS} runs without {check!r}")
+    bug, seeds = mutant.by_name[name], (SHY.get(name, 0), *range(MUTANT_SEEDS))
+    assert bug.hunt(seeds, simulate), f"{MUTANT_SEEDS} runs passed {bug.checks} with it"
 
 
 def test_a_failing_run_says_how_to_replay_it() -> None:

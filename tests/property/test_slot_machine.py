@@ -193,8 +193,8 @@ class AnyEventInAnyState(RuleBasedStateMachine):
         if self.event("barrier", router, version) is None:
             self.heard = before
 
-    @rule(unit=units, version=versions, router=routers, hop=st.none() | st.integers(0, 3))
-    def requested(self, unit: int, version: int, router: int, hop: int | None) -> None:
+    @rule(unit=units, version=versions, router=routers, hop=st.integers(0, 3))
+    def requested(self, unit: int, version: int, router: int, hop: int) -> None:
         self.event("requested", unit, version, router, hop)
 
     @rule(unit=units, version=versions, to=st.sets(st.integers(0, ROUTERS - 1)))

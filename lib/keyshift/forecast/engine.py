@@ -106,7 +106,8 @@ class _Run:
         self._network = Network(cluster, slots, costs)
         self._random = np.random.default_rng(seed)
         self._machine = CoordinatorMachine(current, math.inf, slots)
-        self._answers: list[tuple[float, int, protocol.Phase, int, int]] = []  # when, in order: phase, version, slot
+        # When, in order: phase, version, slot.
+        self._answers: list[tuple[float, int, protocol.StepPhase, int, int]] = []
         self._order = itertools.count()
         self._known: dict[int, Step] = {}  # by version
         self._free: defaultdict[int, float] = defaultdict(float)  # when each slot's part of the step before ends
@@ -173,7 +174,7 @@ class _Run:
                     self.assignment = assignment
                     self._switch(self._known[assignment.version], now_s)
 
-    def _answer(self, done_s: float, phase: protocol.Phase, version: int, slot: int) -> None:
+    def _answer(self, done_s: float, phase: protocol.StepPhase, version: int, slot: int) -> None:
         answer = done_s + self._costs.answer_s, next(self._order), phase, version, slot
         heapq.heappush(self._answers, answer)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Assignment, Step
 
-Phase = Literal["prepared", "installed", "released", "captured"]
+StepPhase = Literal["prepared", "installed", "released", "captured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class _UnderWay:
     after: Assignment
     phase: Literal["preparing", "switching", "late"]
     since_ms: float
-    waiting: dict[Phase, set[int]]
+    waiting: dict[StepPhase, set[int]]
 
     @property
     def version(self) -> int:
@@ -193,7 +193,7 @@ class CoordinatorMachine:
         self._current = None
         return [self._publish(), *self._next(now_ms)]
 
-    def acknowledged(self, phase: Phase, version: int, slot: int, now_ms: float) -> list[Effect]:
+    def acknowledged(self, phase: StepPhase, version: int, slot: int, now_ms: float) -> list[Effect]:
         """``slot`` finished ``phase`` of the step of ``version``. Repeated and outdated calls change nothing.
 
         Raises ProtocolViolation if a slot moved state before the switch.
@@ -233,7 +233,7 @@ class CoordinatorMachine:
         version: int,
         steps: Iterable[tuple[int, Step]],
         rest: Iterable[Step],
-        done: Iterable[tuple[Phase, int, int]],
+        done: Iterable[tuple[StepPhase, int, int]],
         now_ms: float,
     ) -> list[Effect]:
         """Take over from a coordinator that is gone: ``version``, ``steps`` and ``rest`` were published last (see
@@ -342,7 +342,7 @@ class CoordinatorMachine:
 def _under_way(step: Step, after: Assignment, slots: int, now_ms: float) -> _UnderWay:
     sources, destinations = {m.source for m in step.moves}, {m.destination for m in step.moves}
     everybody = set(range(slots)) if step.snapshot else set[int]()
-    waiting: dict[Phase, set[int]] = {
+    waiting: dict[StepPhase, set[int]] = {
         "prepared": set(sources | destinations | everybody),
         "installed": set(destinations),
         "released": set(sources),

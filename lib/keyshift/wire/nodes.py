@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from keyshift.model.keys import Move, Step
 from keyshift.model.records import Measured, UnitCame, UnitsCame, UnitsLeft
-from keyshift.protocol.coordinator import Phase, PublishAssignment
+from keyshift.protocol.coordinator import PublishAssignment, StepPhase
 from keyshift.runtime.protocol_log import Event
 from keyshift.wire.faults import Fault
 
@@ -135,15 +135,15 @@ def acks(version: int) -> Folder[Acknowledgement]:
     return Folder(f"{ALL_ACKS.path}/{version}", _OF_PHASE)
 
 
-def ack(version: int, phase: Phase, slot: int) -> Node[Acknowledgement]:
+def ack(version: int, phase: StepPhase, slot: int) -> Node[Acknowledgement]:
     """What ``slot`` says at the end of a phase."""
     return acks(version)[f"{phase}-{slot}"]
 
 
-def phase_and_slot(name: str) -> tuple[Phase, int]:
+def phase_and_slot(name: str) -> tuple[StepPhase, int]:
     """Of a name in ``acks``."""
     phase, slot = name.split("-")
-    return cast(Phase, phase), int(slot)
+    return cast(StepPhase, phase), int(slot)
 
 
 # -- savepoints and snapshots ------------------------------------------------------------------------------------------

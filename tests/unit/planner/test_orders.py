@@ -1,14 +1,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_steps import assignment
 
 from keyshift.model.errors import BadInput
-from keyshift.model.keys import Assignment, Move, SlotId
+from keyshift.model.keys import Assignment, Move
 from keyshift.planner import Snapshot
 from keyshift.planner.orders import orders
 
 CURRENT = Assignment.contiguous(6, 1)
-TARGET = Assignment(1, tuple(map(SlotId, (1, 1, 1, 0, 1, 1))))
+TARGET = assignment(1, 1, 1, 1, 0, 1, 1)
 
 
 def units(order: str, heat: tuple[float, ...] = (), seed: int = 0) -> list[int]:

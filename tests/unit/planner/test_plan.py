@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from small_steps import assignment, step
 
 from keyshift.model.errors import BadInput, PlanRejected
 from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
@@ -10,12 +11,8 @@ from keyshift.planner import Decision, Plan, Strategy, change, in_units, make_pl
 from keyshift.planner.batches import batches
 from keyshift.planner.targets import scale
 
-CURRENT = Assignment(3, tuple(map(SlotId, (0, 0, 1, 1))))
-TARGET = Assignment(3, tuple(map(SlotId, (0, 1, 1, 2))))  # unit 1: 0 -> 1, unit 3: 1 -> 2
-
-
-def step(*moves: tuple[int, int, int], mode: Mode | None = None) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode or Mode())
+CURRENT = assignment(3, 0, 0, 1, 1)
+TARGET = assignment(3, 0, 1, 1, 2)  # unit 1: 0 -> 1, unit 3: 1 -> 2
 
 
 def plan_of(*steps: Step, **settings: object) -> Plan:
@@ -119,8 +116,8 @@ def test_more_units_than_an_assignment_can_hold_are_refused():
 
 
 def decisions_of(strategy: Strategy) -> list[tuple[int, int | None, str]]:
-    current = Assignment(1, tuple(map(SlotId, (0, 0, 0, 1, 1))))
-    target = Assignment(1, tuple(map(SlotId, (2, 2, 0, 2, 0))))
+    current = assignment(1, 0, 0, 0, 1, 1)
+    target = assignment(1, 2, 2, 0, 2, 0)
     return [(d.unit, d.step, d.reason) for d in make_plan(strategy, current, target).decisions]
 
 
@@ -156,7 +153,7 @@ def test_matched_names_the_end_that_is_busy():
 def test_the_cap_is_named_where_it_is_what_holds_a_unit_up():
     capped = change(strategies.get("chunked"), {"size": 2, "cap": 3})
     assert (1, None, "put off from step 0: the step is at its cap, 3") not in decisions_of(capped)
-    current = Assignment(1, tuple(map(SlotId, (0, 1, 1, 0))))
+    current = assignment(1, 0, 1, 1, 0)
     plan = make_plan(capped, current, Assignment(1, (SlotId(2),) * 4))
     assert [[move.unit for move in step.moves] for step in plan.steps] == [[0, 1, 3], [2]]
     assert [d for d in plan.decisions if d.step is None] == [
@@ -182,8 +179,8 @@ def test_what_a_strategy_of_ones_own_does_not_explain_is_written_down_all_the_sa
 
 
 def steps_of(name: str, **overrides: object) -> list[list[int]]:
-    current = Assignment(1, tuple(map(SlotId, (0, 0, 0, 1, 1))))
-    target = Assignment(1, tuple(map(SlotId, (2, 2, 0, 2, 0))))
+    current = assignment(1, 0, 0, 0, 1, 1)
+    target = assignment(1, 2, 2, 0, 2, 0)
     plan = make_plan(change(strategies.get(name), overrides), current, target, heat=(1, 9, 5, 2, 7))
     return [[move.unit for move in step.moves] for step in plan.steps]
 

@@ -1,10 +1,11 @@
 import pytest
+from small_steps import assignment
 
 from keyshift.model.keys import Assignment, SlotId
 from keyshift.planner import Plan, change, in_units, make_plan, strategies
 
-CURRENT = Assignment(1, tuple(map(SlotId, (0, 0, 0, 2, 2, 5))))  # the ring is 0, 2, 5
-TARGET = Assignment(1, tuple(map(SlotId, (2, 3, 3, 2, 5, 0))))
+CURRENT = assignment(1, 0, 0, 0, 2, 2, 5)  # the ring is 0, 2, 5
+TARGET = assignment(1, 2, 3, 3, 2, 5, 0)
 
 
 def plan_of(**overrides: object) -> Plan:

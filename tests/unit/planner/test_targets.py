@@ -4,6 +4,7 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_steps import assignment
 
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment, SlotId
@@ -90,9 +91,9 @@ def test_an_impossible_number_of_affected_units_is_refused(affected):
 
 
 def test_a_map_says_what_moves_and_everything_else_stays():
-    current = Assignment(4, tuple(map(SlotId, (0, 0, 1, 1))))
+    current = assignment(4, 0, 0, 1, 1)
     target = explicit(current, {1: 1, 2: 0, 3: 1})
-    assert target == Assignment(4, tuple(map(SlotId, (0, 1, 0, 1))))
+    assert target == assignment(4, 0, 1, 0, 1)
     assert explicit(current, {}) == current
 
 
@@ -143,7 +144,7 @@ def test_after_balancing_no_unit_could_level_the_fullest_with_the_emptiest_slot(
 
 
 def test_one_heavy_unit_moves_rather_than_many_light_ones():
-    current = Assignment(1, tuple(map(SlotId, (0, 0, 0, 0, 0, 1))))
+    current = assignment(1, 0, 0, 0, 0, 0, 1)
     assert balance(current, [4, 1, 1, 1, 1, 0]).owner == (1, 0, 0, 0, 0, 1)
 
 

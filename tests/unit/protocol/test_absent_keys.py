@@ -18,14 +18,6 @@ def held() -> AbsentKeys[str]:
     return made
 
 
-def test_units_that_arrived_with_all_their_keys_are_not_known():
-    made = opened()
-    assert 4 in made and 5 not in made
-    assert made.lacks(5, [1]) == set()
-    made.arrived(5, [1])
-    assert made.evict(5, [1]) == set()
-
-
 def test_records_wait_for_keys_that_are_not_here():
     made = opened()
     assert made.admit(4, [1, 2]) == {1, 2}
@@ -39,26 +31,6 @@ def test_a_key_is_asked_for_once_however_many_records_wait_for_it():
     made.want(4, 2)
     assert made.requests() == {}
     assert made.waiting == 4
-
-
-def test_a_key_can_be_wanted_without_a_record():
-    made = opened()
-    made.want(4, 7)
-    made.want(4, 7)
-    assert made.requests() == {4: [7]}
-    assert made.waiting == 0
-    made.arrived(4, [7])
-    made.want(4, 7)
-    assert made.requests() == {}
-
-
-def test_requests_are_by_unit():
-    made = opened()
-    made.open(9)
-    made.hold(4, 1, "a")
-    made.hold(9, 2, "b")
-    made.hold(4, 3, "c")
-    assert made.requests() == {4: [1, 3], 9: [2]}
 
 
 def test_records_come_out_in_the_order_of_their_key_when_it_is_here():
@@ -81,12 +53,6 @@ def test_a_slice_is_as_large_as_asked_and_what_is_left_is_not_overtaken():
     assert made.drain(2) == (["b", "d"], [])
     assert made.drain(2) == (["c"], [])
     assert made.admit(4, [1, 2]) == set()
-
-
-def test_a_key_that_exists_nowhere_counts_as_here_when_the_answer_has_come():
-    made = held()
-    made.arrived(4, [1, 2])
-    assert made.lacks(4, [1, 2]) == set()
 
 
 def test_what_comes_of_keys_that_are_here_is_older_than_what_is_here():
@@ -122,21 +88,6 @@ def test_a_unit_is_not_done_while_records_wait():
     assert made.drain(1) == (["a"], [])
     assert 4 in made
     assert made.drain(1) == (["b"], [4])
-
-
-def test_a_unit_without_keys_and_records_is_done_when_the_rest_is_here():
-    made = opened()
-    assert made.drain(9) == ([], [])
-    made.arrived_whole(4)
-    assert made.drain(9) == ([], [4])
-
-
-def test_a_unit_may_come_again():
-    made = opened()
-    made.arrived_whole(4)
-    made.drain(1)
-    made.open(4)
-    assert made.admit(4, [1]) == {1}
 
 
 def test_a_copy_that_is_dropped_is_asked_for_again():

@@ -3,9 +3,10 @@
 from itertools import count
 
 import pytest
+from small_steps import assignment, step
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment, Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Mode, Step
 from keyshift.protocol import CoordinatorMachine
 from keyshift.protocol.coordinator import (
     Dropped,
@@ -17,14 +18,6 @@ from keyshift.protocol.coordinator import (
     StepDone,
     StepLate,
 )
-
-
-def step(*moves: tuple[int, int, int], mode: Mode = Mode()) -> Step:  # noqa: B008
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode)
-
-
-def assignment(version: int, *owner: int) -> Assignment:
-    return Assignment(version, tuple(map(SlotId, owner)))
 
 
 def publish(version: int, *steps: tuple[int, Step]) -> PublishSteps:
@@ -76,14 +69,6 @@ def test_a_step_is_prepared_published_and_acknowledged_before_the_next_switches(
     assert not machine.busy
 
 
-def test_a_step_that_was_prepared_while_the_one_before_moved_switches_as_soon_as_that_is_complete():
-    machine = switched()
-    assert machine.acknowledged("prepared", 9, 0, 11) == []
-    assert machine.acknowledged("prepared", 9, 1, 12) == []
-    assert machine.assignment.version == 8
-    assert finish(machine) == [StepDone(8), PublishAssignment(assignment(9, 0, 0, 1, 2))]
-
-
 def test_a_step_ahead_has_its_time_from_when_the_one_before_is_complete():
     machine = switched()
     finish(machine, now_ms=90)
@@ -94,18 +79,6 @@ def test_a_step_ahead_has_its_time_from_when_the_one_before_is_complete():
 def test_state_that_moved_for_a_step_ahead_is_a_violation():
     with pytest.raises(ProtocolViolation, match="slot 0 reports 'installed' before the switch to 9"):
         switched().acknowledged("installed", 9, 0, 11)
-
-
-def test_a_published_step_says_what_comes_after_it():
-    machine = coordinator()
-    (published,) = machine.start((SWAP, BACK), 0)
-    assert published.rest == (BACK,)
-
-
-def test_a_migration_without_steps_is_done_at_once():
-    machine = coordinator()
-    assert machine.start((), 0) == [MigrationDone()]
-    assert not machine.busy
 
 
 def test_repeated_and_outdated_acknowledgements_change_nothing():
@@ -120,21 +93,6 @@ def test_repeated_and_outdated_acknowledgements_change_nothing():
     assert machine.acknowledged("installed", 8, 2, 12) == [StepDone(8)]
     assert machine.acknowledged("installed", 8, 2, 13) == []
     assert coordinator().acknowledged("prepared", 8, 0, 0) == [], "nothing is under way"
-
-
-def test_state_that_moved_before_the_switch_is_a_violation():
-    machine = coordinator()
-    machine.start((SWAP,), 0)
-    with pytest.raises(ProtocolViolation, match="slot 1 reports 'installed' before the switch to 8"):
-        machine.acknowledged("installed", 8, 1, 1)
-    assert machine.tick(101) != [], "still preparing"
-
-
-def test_a_second_migration_is_refused_while_one_is_under_way():
-    machine = switched()
-    with pytest.raises(ProtocolViolation, match="another is under way"):
-        machine.start((BACK,), 11)
-    assert machine.acknowledged("released", 8, 0, 12) == []
 
 
 def test_slots_of_a_step_with_the_routers_gate_are_paused_until_it_is_complete():
@@ -224,19 +182,7 @@ def test_a_late_step_resumes_at_once_what_it_had_paused():
     assert not machine.busy
 
 
-def test_requests_that_waited_are_dropped_with_the_migration_that_failed():
-    machine = switched()
-    machine.submit("one", 11)
-    assert machine.tick(111)[-1].dropped == Dropped(steps=1, requests=1), "it is told"
-    assert finish(machine, 200) == [StepDone(8)]
-    assert machine.submit("two", 201) == [PlanNext("two")]
-
-
 # -- requests that overlap -------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_planned_at_once_if_nothing_is_under_way():
-    assert coordinator().submit("one", 0) == [PlanNext("one")]
 
 
 def test_requests_during_a_migration_wait_their_turn_in_their_order():
@@ -254,14 +200,6 @@ def test_a_request_that_replaces_takes_over_the_steps_and_requests_that_have_not
     assert machine.submit("two", 12, replace=True) == [publish(9, (8, SWAP))]
     assert finish(machine) == [StepDone(8), MigrationDone(Dropped(2, 1)), PlanNext("two")]
     assert machine.planned((), machine.assignment, 21) == [MigrationDone()], "what was dropped is told once"
-
-
-def test_what_is_replaced_while_its_first_step_is_prepared_is_published_no_more():
-    """Otherwise whoever takes over would do it."""
-    machine = coordinator()
-    machine.start((SWAP, BACK), 0)
-    (published,) = machine.submit("two", 1, replace=True)
-    assert published == publish(8, (8, SWAP)) and published.rest == ()
 
 
 def test_cancelling_finishes_a_step_that_has_switched_and_takes_back_the_rest():
@@ -285,12 +223,6 @@ def test_cancelling_rolls_back_a_step_that_has_not_switched():
     for slot in (1, 2):
         assert machine.acknowledged("prepared", 8, slot, 3) == []
     assert machine.start((SWAP,), 4) == [publish(9, (9, SWAP))], "under a version of its own"
-
-
-def test_cancelling_nothing_changes_nothing():
-    machine = coordinator()
-    assert machine.cancel(0) == []
-    assert machine.submit("one", 1) == [PlanNext("one")]
 
 
 # -- snapshots -------------------------------------------------------------------------------------------------------
@@ -339,14 +271,6 @@ def test_a_step_that_waits_comes_before_a_second_snapshot():
     assert captured(machine, 8) == [StepDone(8), publish(9, (9, SWAP))]
 
 
-def test_a_plan_that_was_made_beside_a_snapshot_holds():
-    machine = coordinator()
-    machine.submit("one", 0)
-    machine.snapshot("a", 1)
-    captured(machine, 8)
-    assert machine.planned((SWAP,), assignment(7, 0, 0, 1, 1), 6) == [publish(9, (9, SWAP))]
-
-
 def test_what_was_requested_beside_a_snapshot_ends_with_it_if_nothing_is_to_be_done():
     machine = coordinator()
     machine.snapshot("a", 0)
@@ -386,43 +310,7 @@ def test_cancelling_leaves_a_snapshot_alone():
     assert captured(machine, 8) == [StepDone(8), publish(8)]
 
 
-def test_a_snapshot_waits_for_a_step_that_goes_forward():
-    machine = switched(SWAP)
-    machine.tick(111)
-    assert machine.snapshot("a", 112) == []
-    assert finish(machine, 113) == [StepDone(8), publish(9, (9, SNAPSHOT))]
-
-
-def test_who_takes_over_finishes_a_snapshot_and_goes_on_with_what_was_to_come():
-    machine = CoordinatorMachine(assignment(8, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    done = [("captured", 8, slot) for slot in range(3)]
-    assert machine.recover(8, [(8, SNAPSHOT)], [SWAP], done, 0) == [StepDone(8), publish(9, (9, SWAP))]
-    machine = CoordinatorMachine(assignment(8, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    assert machine.recover(8, [(8, SNAPSHOT)], [], done, 0) == [StepDone(8), publish(8)], "there was no migration"
-    assert not machine.busy
-
-
 # -- a plan takes time -----------------------------------------------------------------------------------------------
-
-
-def test_a_request_waits_for_the_plan_of_the_one_before():
-    machine = coordinator()
-    machine.submit("one", 0)
-    assert machine.busy
-    assert machine.submit("two", 1) == []
-    assert machine.planned((SWAP,), machine.assignment, 2) == [publish(8, (8, SWAP))]
-    for slot in (0, 1, 2):
-        machine.acknowledged("prepared", 8, slot, 3)
-    assert finish(machine) == [StepDone(8), MigrationDone(), PlanNext("two")]
-
-
-def test_a_late_step_may_end_while_a_plan_is_made():
-    machine = switched(SWAP)
-    machine.tick(111)
-    assert machine.submit("one", 112) == [PlanNext("one")]
-    assert finish(machine, 113) == [StepDone(8)]
-    assert machine.busy
-    assert machine.planned((BACK,), machine.assignment, 114) == [publish(9, (9, BACK))]
 
 
 def test_a_plan_from_an_assignment_that_has_changed_meanwhile_is_made_anew():
@@ -442,15 +330,6 @@ def test_a_plan_whose_request_was_cancelled_meanwhile_does_not_begin():
     assert not machine.busy
     assert machine.submit("two", 3) == [PlanNext("two")]
     assert machine.planned((), machine.assignment, 4) == [MigrationDone()], "what was dropped is told once"
-
-
-def test_a_plan_whose_request_was_replaced_meanwhile_gives_way():
-    machine = coordinator()
-    machine.submit("one", 0)
-    assert machine.submit("two", 1, replace=True) == []
-    assert machine.submit("three", 2, replace=True) == []
-    assert machine.planned((SWAP,), machine.assignment, 3) == [MigrationDone(Dropped(0, 2)), PlanNext("three")]
-    assert machine.planned((SWAP,), machine.assignment, 4) == [publish(8, (8, SWAP))]
 
 
 # -- a coordinator that takes over -----------------------------------------------------------------------------------
@@ -525,15 +404,6 @@ def test_a_coordinator_that_dies_at_any_message_with_any_part_of_it_carried_out_
     assert deaths == 3 * 17, "once per message and part"
 
 
-def test_what_was_acknowledged_before_counts_for_the_one_who_takes_over():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    done = [("prepared", 8, 0), ("prepared", 8, 1)]
-    assert machine.recover(8, [(8, SWAP)], (BACK,), done, 0) == []
-    assert machine.busy
-    assert PublishAssignment(assignment(8, 1, 0, 1, 2)) in machine.acknowledged("prepared", 8, 2, 1)
-    assert finish(machine) == [StepDone(8)]
-
-
 def test_who_takes_over_a_step_that_moves_goes_on_with_the_one_ahead():
     machine = CoordinatorMachine(assignment(8, 1, 0, 1, 2), deadline_ms=100, slots=3)
     done = [("prepared", 9, 1), ("released", 8, 0)]
@@ -550,29 +420,7 @@ def test_who_takes_over_between_a_switch_and_the_step_ahead_publishes_that():
     assert machine.recover(8, [(8, SWAP)], (BACK,), [], 0) == [publish(9, (8, SWAP), (9, BACK))]
 
 
-def test_a_step_that_was_complete_is_not_waited_for_by_who_takes_over():
-    machine = CoordinatorMachine(assignment(9, 0, 0, 1, 2), deadline_ms=100, slots=3)
-    done = [("released", 9, 1)]
-    assert machine.recover(9, [(8, SWAP), (9, BACK)], (), done, 0) == []
-    assert machine.acknowledged("installed", 9, 0, 1) == [StepDone(9), MigrationDone()]
-
-
 def test_a_switch_that_was_decided_but_not_published_is_published_by_the_next():
     machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
     done = [("prepared", 8, 0), ("prepared", 8, 1), ("prepared", 8, 2)]
     assert machine.recover(8, [(8, SWAP)], (), done, 0) == [PublishAssignment(assignment(8, 1, 0, 1, 2))]
-
-
-def test_after_a_step_that_was_taken_back_the_rest_begins_under_a_version_that_was_never_used():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    assert machine.recover(9, [], (SWAP,), [], 0) == [publish(10, (10, SWAP))]
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    assert machine.recover(9, [], (), [("prepared", 9, 0)], 0) == [MigrationDone()]
-    assert machine.start((SWAP,), 1) == [publish(10, (10, SWAP))]
-
-
-def test_what_is_taken_over_has_a_deadline_too():
-    machine = CoordinatorMachine(assignment(7, 0, 0, 1, 1), deadline_ms=100, slots=3)
-    machine.recover(8, [(8, SWAP)], (), [("prepared", 8, 1)], 1000)
-    assert machine.tick(1100) == []
-    assert machine.tick(1101) == [publish(8), StepLate(8, "prepare", (0, 2), rolled_back=True)]

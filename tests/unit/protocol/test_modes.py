@@ -1,18 +1,13 @@
 """The slot in the other modes of a step (gate, fetch, access, remote), one sentence of the protocol at a time."""
 
-import pytest
+from small_steps import step
 
-from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Mode
 from keyshift.protocol import SlotMachine
-from keyshift.protocol.slot import Complete, Forget, Freeze, Hurry, Installed, Open, Prepared, Released, Request, Send
+from keyshift.protocol.slot import Complete, Forget, Freeze, Installed, Open, Prepared, Released, Request, Send
 
 BACK = frozenset[int]()
 ONE = frozenset({1})
-
-
-def step(mode: Mode, *moves: tuple[int, int, int]) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves), mode)
 
 
 # -- gate: the affected slots block ------------------------------------------------------------------------------------
@@ -22,7 +17,7 @@ BLOCK = Mode(gate="slots")
 
 def test_a_source_that_blocks_takes_nothing_behind_a_barrier_until_its_state_is_acknowledged():
     slot = SlotMachine[str](0, routers=2, serving=[0, 1], version=1)
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.barrier(1, 1)
     assert slot.admit(1, 1, {0, 1}) == frozenset()
     slot.barrier(0, 2)
@@ -39,22 +34,9 @@ def test_a_source_that_blocks_takes_nothing_behind_a_barrier_until_its_state_is_
     assert slot.admit(0, 2, {1}) == frozenset()
 
 
-def test_what_came_before_the_barriers_is_drained_into_the_state_that_leaves_while_the_slot_blocks():
-    slot = SlotMachine[str](0, routers=1, serving=[1], expected=[0], version=1)
-    slot.barrier(0, 1)
-    slot.admit(0, 1, {0})
-    slot.hold(0, 0, "old")
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
-    slot.barrier(0, 2)
-    slot.admit(0, 2, {1})
-    slot.hold(1, 0, "new")
-    slot.arrived(0)
-    assert slot.drain(9) == (["old"], [Send(0, 1, 2)])
-
-
 def test_a_destination_that_blocks_takes_nothing_until_its_state_is_here():
     slot = SlotMachine[str](1, routers=1, serving=[5], version=1)
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.barrier(0, 2)
     assert slot.admit(0, 2, {0, 5}) == {0, 5}
     slot.hold(5, 0, "a")
@@ -71,32 +53,13 @@ def test_the_gate_is_open_until_the_first_barrier():
     slot.barrier(1, 1)
     slot.admit(0, 1, {1})
     slot.hold(1, 0, "a")
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
+    slot.prepare(2, step((0, 0, 1), mode=BLOCK))
     slot.arrived(1)
     assert slot.idle([0]) == [0], "time passes"
     assert slot.drain(9) == (["a"], [])
     assert slot.admit(1, 1, {0, 1}) == frozenset()
     slot.barrier(0, 2)
     assert slot.idle([0, 1]) == [] and slot.admit(0, 2, {1}) == {1}
-
-
-def test_a_source_with_a_long_queue_behind_its_gate_stops_reading_when_it_has_all_barriers():
-    slot = SlotMachine[str](0, routers=2, serving=[0, 1], version=1)
-    slot.prepare(2, step(BLOCK, (0, 0, 1)))
-    slot.barrier(0, 2)
-    slot.hold(1, 0, "a")
-    assert not slot.may_stall
-    assert slot.barrier(1, 2) == [Send(0, 1, 2)]
-    assert slot.may_stall, "its own unit is away, and nothing bounds what waits for that"
-    slot.acknowledged(0)
-    assert not slot.may_stall
-
-
-def test_slots_that_are_not_affected_do_not_block():
-    slot = SlotMachine[str](2, routers=1, serving=[5], version=1)
-    assert slot.prepare(2, step(BLOCK, (0, 0, 1))) == []
-    slot.barrier(0, 2)
-    assert slot.admit(0, 2, {5}) == frozenset()
 
 
 # -- transfer: fetch ---------------------------------------------------------------------------------------------------
@@ -108,7 +71,7 @@ LEND = Mode(transfer="fetch", fetch_back=2)
 def destination(mode: Mode, routers: int = 2) -> SlotMachine[str]:
     """Slot 1, where units 0 and 3 of slot 0 are to arrive; router 1 has switched."""
     slot = SlotMachine[str](1, routers=routers, serving=[5], version=1)
-    assert slot.prepare(2, step(mode, (0, 0, 1), (3, 0, 1))) == [Prepared(2)]
+    assert slot.prepare(2, step((0, 0, 1), (3, 0, 1), mode=mode)) == [Prepared(2)]
     slot.barrier(0, 1)
     slot.barrier(1, 2)
     return slot
@@ -119,7 +82,7 @@ def source(mode: Mode) -> SlotMachine[str]:
     slot = SlotMachine[str](0, routers=2, serving=[0, 3, 5], version=1)
     slot.barrier(0, 1)
     slot.barrier(1, 1)
-    assert slot.prepare(2, step(mode, (0, 0, 1), (3, 0, 1))) == [Prepared(2)]
+    assert slot.prepare(2, step((0, 0, 1), (3, 0, 1), mode=mode)) == [Prepared(2)]
     return slot
 
 
@@ -148,26 +111,6 @@ def test_a_unit_is_lent_for_the_records_of_the_routers_that_switched():
     assert slot.serving == {3, 5}
     assert slot.acknowledged(0) == [Forget(0)]
     assert not slot.settled
-
-
-def test_a_unit_is_not_lent_for_a_router_that_has_not_switched_or_for_none():
-    slot = source(LEND)
-    slot.barrier(1, 2)
-    assert slot.requested(0, 2, 0, 0) == []
-    assert slot.requested(3, 2, -1, 0) == []
-    assert slot.barrier(0, 2) == [Send(0, 1, 2), Send(3, 1, 2)]
-
-
-def test_a_unit_with_waiting_records_is_lent_behind_them():
-    slot = SlotMachine[str](0, routers=2, expected=[0], version=1)
-    slot.barrier(0, 1)
-    slot.admit(0, 1, {0})
-    slot.hold(0, 0, "a")
-    slot.prepare(2, step(LEND, (0, 0, 1)))
-    slot.requested(0, 2, 1, 0)
-    slot.barrier(1, 2)
-    assert slot.arrived(0) == []
-    assert slot.drain(1) == (["a"], [Send(0, 1, 2, ONE, 1)])
 
 
 def test_a_unit_that_was_lent_meets_the_records_of_the_routers_it_was_lent_for():
@@ -242,43 +185,12 @@ def test_the_source_of_a_lent_unit_stops_reading_when_it_has_all_barriers():
     assert not slot.may_stall
 
 
-def test_the_destination_of_a_lent_unit_stops_reading_until_it_is_its_own():
-    slot = destination(LEND)
-    slot.arrived(3)
-    slot.arrived(0, ONE)
-    slot.barrier(0, 2)
-    slot.admit(0, 2, {0})
-    slot.hold(0, 0, "a")
-    assert slot.may_stall
-    slot.opened(0)
-    slot.drain(1)
-    assert not slot.may_stall
-
-
 def test_what_is_still_lent_when_it_is_final_is_opened_for_good():
     slot = lent()
     assert slot.barrier(0, 2) == [Open(0, 1, 2), Send(3, 1, 2)]
     assert slot.acknowledged(0) == [Forget(0)]
     assert slot.acknowledged(3) == [Forget(3), Released(2, frozenset({0, 3}))]
     assert slot.settled
-
-
-def test_a_unit_is_not_opened_while_a_late_record_waits_for_it_to_come_back():
-    slot = lent()
-    slot.admit(0, 1, {0})
-    slot.hold(0, 0, "late")
-    assert slot.barrier(0, 2) == [Send(3, 1, 2)]
-    assert slot.arrived(0, BACK) == []
-    assert slot.drain(1) == (["late"], [Send(0, 1, 2, None, 3)])
-
-
-def test_a_unit_is_not_opened_before_its_lending_is_acknowledged():
-    slot = source(LEND)
-    slot.requested(0, 2, 1, 0)
-    slot.barrier(1, 2)
-    assert slot.barrier(0, 2) == [Send(3, 1, 2)]
-    assert slot.requested(0, 2, 1, 0) == [Hurry(0)]
-    assert slot.acknowledged(0) == [Forget(0), Open(0, 1, 2)]
 
 
 def test_a_destination_gives_back_what_is_called_back_and_asks_for_it_if_records_wait():
@@ -295,33 +207,6 @@ def test_a_destination_gives_back_what_is_called_back_and_asks_for_it_if_records
     assert slot.acknowledged(0) == [Forget(0)]
     assert slot.arrived(0) == []
     assert slot.drain(9) == (["zero", "one"], [])
-
-
-def test_a_step_of_which_state_came_and_went_back_has_switched_even_if_the_barriers_are_late():
-    slot = SlotMachine[str](1, routers=1, version=1)
-    slot.prepare(2, step(LEND, (0, 0, 1)))
-    slot.arrived(0, ONE)
-    slot.requested(0, 2, 0, 1)
-    slot.acknowledged(0)
-    with pytest.raises(ProtocolViolation, match="step 2 cancelled after a router switched"):
-        slot.cancel(2)
-
-
-def test_what_is_called_back_before_it_came_goes_back_when_it_comes():
-    """The call may overtake the state."""
-    slot = destination(LEND)
-    assert slot.requested(0, 2, 0, 1) == []
-    assert slot.arrived(0, ONE) == [Send(0, 0, 2, BACK, 2)]
-    assert slot.awaits(0, 2, 3)
-
-
-def test_a_unit_that_came_again_goes_back_only_after_its_earlier_return_was_acknowledged():
-    slot = destination(LEND)
-    slot.arrived(0, ONE)
-    slot.requested(0, 2, 0, 1)
-    slot.arrived(0, ONE)
-    assert slot.requested(0, 2, 0, 3) == []
-    assert slot.acknowledged(0) == [Forget(0), Send(0, 0, 2, BACK, 4)]
 
 
 def test_a_call_that_comes_twice_does_not_take_a_unit_back_that_was_lent_again():
@@ -347,21 +232,6 @@ def test_a_request_that_comes_twice_does_not_lend_a_unit_again():
     assert 0 in slot.serving
 
 
-def test_a_destination_is_done_when_everything_is_its_own():
-    slot = destination(LEND)
-    slot.barrier(0, 2)
-    assert slot.arrived(3) == []
-    assert slot.arrived(0, ONE) == []
-    assert not slot.settled
-    assert slot.opened(0) == [Installed(2, frozenset({0, 3}))]
-    assert slot.settled
-
-
-def test_a_unit_that_is_lent_at_the_end_of_input_is_opened():
-    slot = lent()
-    assert slot.end_of_input() == [Open(0, 1, 2), Send(3, 1, 2)]
-
-
 # -- transfer: access and remote ---------------------------------------------------------------------------------------
 
 LAZY = Mode(transfer="access", background=False)
@@ -370,7 +240,7 @@ LAZY = Mode(transfer="access", background=False)
 def partial(version: int = 1) -> SlotMachine[str]:
     """Slot 0 with unit 0, whose keys are elsewhere."""
     slot = SlotMachine[str](0, routers=1, version=version)
-    slot.prepare(version + 1, step(LAZY, (0, 2, 0)))
+    slot.prepare(version + 1, step((0, 2, 0), mode=LAZY))
     slot.barrier(0, version + 1)
     assert slot.arrived(0, None, True) == [Installed(version + 1, frozenset({0}))], "the step ends, the keys may stay"
     return slot
@@ -389,7 +259,7 @@ def test_a_partial_unit_is_served_and_does_not_settle():
 
 def test_a_partial_unit_cannot_leave_before_all_its_keys_are_here():
     slot = partial()
-    slot.prepare(3, step(Mode(), (0, 0, 1)))
+    slot.prepare(3, step((0, 0, 1)))
     assert slot.barrier(0, 3) == [Complete(0)]
     assert slot.requested(0, 3, 0, 0) == [], "said once"
     assert slot.completed(0) == [Send(0, 1, 3)]
@@ -397,11 +267,11 @@ def test_a_partial_unit_cannot_leave_before_all_its_keys_are_here():
 
 def test_a_partial_unit_is_not_lent():
     slot = SlotMachine[str](0, routers=2, version=1)
-    slot.prepare(2, step(LAZY, (0, 2, 0)))
+    slot.prepare(2, step((0, 2, 0), mode=LAZY))
     slot.barrier(0, 2)
     slot.barrier(1, 2)
     slot.arrived(0, None, True)
-    slot.prepare(3, step(LEND, (0, 0, 1)))
+    slot.prepare(3, step((0, 0, 1), mode=LEND))
     slot.barrier(1, 3)
     assert slot.requested(0, 3, 1, 0) == []
     assert slot.completed(0) == [Send(0, 1, 3, ONE, 1)]
@@ -418,10 +288,3 @@ def test_the_keys_of_partial_units_are_fetched_for_a_savepoint():
     slot = partial()
     assert slot.savepoint_barrier(0, "a") == [Complete(0)]
     assert slot.completed(0) == [Freeze("a")]
-
-
-def test_a_unit_is_completed_once():
-    slot = partial()
-    slot.completed(0)
-    with pytest.raises(ProtocolViolation, match="unit 0 completed, which was not partial"):
-        slot.completed(0)

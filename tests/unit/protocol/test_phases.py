@@ -7,7 +7,7 @@ import pytest
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Mode, Move, SlotId, Step, UnitId
 from keyshift.protocol import SlotMachine
-from keyshift.protocol.slot.phases import AWAITED, SERVED, TRANSITIONS, Event, Phase, Phases
+from keyshift.protocol.slot.phases import AWAITED, SERVED, TRANSITIONS, Event, Phase
 
 LEND = Mode(transfer="fetch", fetch_back=2)
 TO, FROM = (Step((Move(UnitId(0), SlotId(source), SlotId(1 - source)),), LEND) for source in (0, 1))
@@ -85,15 +85,3 @@ def test_what_a_phase_does_not_allow_is_refused_and_changes_nothing(phase, event
     with pytest.raises(ProtocolViolation, match=rf"slot 0 \(.*unit 0 .* \({phase}\)"):
         getattr(slot, name)(*arguments)
     assert vars(slot) == before
-
-
-def test_phases_know_how_many_units_are_in_them():
-    phases = Phases([1, 2], [3])
-    assert phases[4] == Phase.ELSEWHERE and not phases.any({Phase.LEAVING})
-    phases.move(1, Event.TAKE)
-    phases.move(3, Event.ARRIVE)
-    phases.move(4, Event.BRING)
-    assert phases == {1: Phase.LEAVING, 2: Phase.HERE, 3: Phase.HERE, 4: Phase.ARRIVING}
-    assert phases.any({Phase.LEAVING, Phase.KEPT}) and not phases.any({Phase.EXPECTED})
-    phases.move(4, Event.DROP)
-    assert phases.serving == {1, 2, 3} and phases.expected == set() and not phases.any({Phase.ARRIVING})

@@ -4,9 +4,10 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from small_steps import assignment, step
 
 from keyshift.model.errors import ProtocolViolation
-from keyshift.model.keys import Assignment, Move, SlotId, Step, UnitId
+from keyshift.model.keys import Step
 from keyshift.protocol import RouterMachine, SlotMachine
 from keyshift.protocol.router import Barrier, Resume, SavepointBarrier
 from keyshift.protocol.slot import (
@@ -23,22 +24,7 @@ from keyshift.protocol.slot import (
     Skip,
 )
 
-
-def step(*moves: tuple[int, int, int]) -> Step:
-    return Step(tuple(Move(UnitId(u), SlotId(s), SlotId(d)) for u, s, d in moves))
-
-
-def assignment(version: int, *owner: int) -> Assignment:
-    return Assignment(version, tuple(map(SlotId, owner)))
-
-
 # -- router ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_boundary_announces_the_assignment_a_router_begins_with():
-    router = RouterMachine(assignment(4, 0, 1))
-    assert router.boundary() == [Barrier(4)]
-    assert router.boundary() == []
 
 
 def test_an_assignment_is_adopted_at_a_boundary_and_not_before():
@@ -61,13 +47,6 @@ def test_an_older_or_repeated_assignment_is_ignored():
     assert router.assignment == assignment(5, 0, 1)
     router.announce(assignment(5, 1, 1))
     assert router.boundary() == []
-
-
-def test_assignments_between_two_boundaries_make_one_barrier():
-    router = RouterMachine(assignment(1, 0))
-    router.announce(assignment(2, 1))
-    router.announce(assignment(3, 2))
-    assert router.boundary() == [Barrier(3)]
 
 
 def test_a_savepoint_makes_one_barrier_and_stops_the_data():
@@ -130,35 +109,11 @@ def test_what_was_kept_back_goes_out_when_the_same_assignment_is_published_witho
     assert router.boundary() == []
 
 
-def test_what_was_kept_back_goes_out_before_a_newer_assignment_counts():
-    """It was routed by the older one; the barrier behind it says so."""
-    router = paused()
-    router.announce(assignment(3, 1, 1, 2), frozenset({0, 2}))
-    assert router.may_resume
-    assert router.boundary() == [Resume(), Barrier(3)]
-    assert router.paused == {0, 2}
-
-
 def test_the_pauses_of_an_older_assignment_are_ignored():
     router = paused()
     router.announce(assignment(1, 0, 0, 2))
     assert router.boundary() == []
     assert router.paused == {0, 1}
-
-
-def test_a_pause_that_ended_between_two_boundaries_was_none():
-    router = RouterMachine(assignment(1, 0))
-    router.boundary()
-    router.announce(assignment(2, 1), frozenset({0, 1}))
-    router.announce(assignment(2, 1))
-    assert router.boundary() == [Barrier(2)]
-    assert router.paused == frozenset()
-
-
-def test_a_router_that_begins_within_a_pause_keeps_back_from_its_first_frame_on():
-    router = RouterMachine(assignment(2, 0, 1), frozenset({1}))
-    assert router.boundary() == [Barrier(2)]
-    assert router.paused == {1}
 
 
 def test_a_router_does_not_stop_for_a_savepoint_while_it_keeps_records_back():
@@ -204,17 +159,6 @@ def test_a_destination_queues_until_the_state_is_here_and_drains_in_order():
     assert slot.admit(0, 2, {0, 5}) == frozenset()
 
 
-def test_a_unit_that_leaves_again_is_sent_after_its_queue_is_drained():
-    slot = SlotMachine[str](0, routers=1, expected=[0], version=1)
-    slot.barrier(0, 1)
-    assert slot.admit(0, 1, {0}) == {0}
-    slot.hold(0, 0, "a")
-    slot.prepare(2, step((0, 0, 1)))
-    assert slot.barrier(0, 2) == []
-    assert slot.arrived(0) == []
-    assert slot.drain(9) == (["a"], [Send(0, 1, 2)])
-
-
 def test_repeated_outdated_and_foreign_steps_change_nothing():
     slot = SlotMachine[str](0, routers=1, serving=[0], version=3)
     assert slot.prepare(3, step((0, 0, 1))) == []
@@ -223,34 +167,6 @@ def test_repeated_outdated_and_foreign_steps_change_nothing():
     assert slot.prepare(5, step((0, 0, 1))) == []
     assert slot.prepare(4, step((0, 0, 2))) == []
     assert slot.barrier(0, 5) == [Send(0, 1, 5)]
-
-
-def test_after_the_end_of_input_nothing_is_prepared():
-    """No barrier can come any more: the slot would wait for ever. The next holder of the slot prepares it."""
-    slot = SlotMachine[str](0, routers=1, serving=[0], expected=[1], version=1)
-    assert slot.end_of_input() == []
-    assert slot.prepare(2, step((0, 0, 1))) == []
-    slot.arrived(1)
-    assert slot.settled
-
-
-def test_a_step_nobody_switched_is_forgotten_at_the_end_of_input():
-    slot = SlotMachine[str](1, routers=1, version=1)
-    slot.prepare(2, step((0, 0, 1)))
-    assert slot.end_of_input() == []
-    assert slot.settled and slot.version == 1
-    with pytest.raises(ProtocolViolation, match="state of unit 0 arrived, which is not expected"):
-        slot.arrived(0)
-
-
-def test_a_step_that_one_router_switched_is_final_at_the_end_of_input():
-    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
-    slot.prepare(2, step((0, 0, 1)))
-    assert slot.barrier(1, 2) == []
-    assert slot.end_of_input() == [Send(0, 1, 2)]
-    assert not slot.settled
-    slot.acknowledged(0)
-    assert slot.settled and slot.version == 2
 
 
 def test_a_cancelled_step_leaves_no_trace():
@@ -267,20 +183,6 @@ def test_a_step_whose_cancellation_was_missed_ends_with_the_next_step():
     slot.prepare(2, step((1, 1, 0)))
     assert slot.prepare(3, step((1, 1, 0), (0, 0, 1))) == [Prepared(3)]
     assert slot.barrier(0, 3) == [Send(0, 1, 3)]
-
-
-def test_a_step_whose_cancellation_was_missed_ends_with_a_next_step_of_others():
-    slot = SlotMachine[str](0, routers=1, serving=[0], version=1)
-    slot.prepare(2, step((1, 1, 0)))
-    assert slot.prepare(3, step((1, 1, 2))) == []
-    assert slot.settled
-
-
-def test_a_step_whose_cancellation_was_missed_ends_with_a_later_cancellation():
-    slot = SlotMachine[str](0, routers=1, serving=[0], version=1)
-    slot.prepare(2, step((1, 1, 0)))
-    assert slot.cancel(3) == []
-    assert slot.settled
 
 
 def test_a_barrier_beyond_its_version_tells_that_a_step_was_cancelled():
@@ -321,28 +223,12 @@ def test_a_step_ahead_is_prepared_when_the_one_before_it_has_ended_here():
     assert source.barrier(1, 3) == [Send(5, 1, 3)]
 
 
-def test_a_slot_with_no_part_in_the_step_before_prepares_a_step_ahead_at_once():
-    bystander = SlotMachine(2, 2, {7}, version=1)
-    assert bystander.published(3, [(2, step((4, 0, 1))), (3, step((7, 2, 0)))]) == [Prepared(3)]
-    assert bystander.barrier(0, 2) == bystander.barrier(1, 2) == []
-    bystander.barrier(0, 3)
-    assert bystander.barrier(1, 3) == [Send(7, 0, 3)]
-
-
 def test_a_step_ahead_that_was_taken_back_is_not_prepared_and_the_one_before_ends():
     source = ahead()
     assert source.published(3, [(2, step((4, 0, 1)))]) == []
     source.barrier(1, 2)
     assert source.acknowledged(4) == [Forget(4), Released(2, frozenset({4}))]
     assert source.settled
-
-
-def test_a_step_that_no_barrier_has_told_of_yet_is_not_cancelled_with_the_one_ahead_of_it():
-    source = SlotMachine(0, 1, {4, 5}, version=1)
-    first = (2, step((4, 0, 1)))
-    source.published(3, [first, (3, step((5, 0, 1)))])
-    assert source.published(3, [first]) == []
-    assert source.barrier(0, 2) == [Send(4, 1, 2)]
 
 
 def test_a_step_ahead_is_forgotten_at_the_end_of_input():
@@ -378,16 +264,6 @@ def test_a_step_that_switched_cannot_be_cancelled():
         slot.cancel(2)
     with pytest.raises(ProtocolViolation, match="step 3 prepared while step 2 is active"):
         slot.prepare(3, step((0, 0, 2)))
-
-
-def test_state_that_came_means_that_the_routers_switched_even_if_their_barriers_are_late():
-    slot = SlotMachine[str](1, routers=1, version=1)
-    slot.prepare(2, step((0, 0, 1), (3, 0, 1)))
-    slot.arrived(0)
-    with pytest.raises(ProtocolViolation, match="cancelled after a router switched"):
-        slot.cancel(2)
-    assert slot.end_of_input() == []
-    assert slot.arrived(3) == [Installed(2, frozenset({0, 3}))]
 
 
 def test_a_record_that_is_not_routed_under_its_routers_last_barrier_is_a_violation():
@@ -550,50 +426,7 @@ def test_what_is_urged_for_goes_first():
     assert slot.requested(1, 2, -1, 0) == []
 
 
-def test_a_task_may_stop_reading_only_if_nobody_can_be_waiting_for_its_barriers():
-    slot = SlotMachine[str](1, routers=2, serving=[5], version=1)
-    assert not slot.may_stall, "nothing is expected: reading on makes the queues shorter"
-    slot.prepare(2, step((0, 0, 1), (5, 1, 0)))
-    slot.barrier(0, 2)
-    assert not slot.may_stall, "the barrier of router 1 makes unit 5 final, and slot 0 waits for it"
-    slot.barrier(1, 2)
-    assert slot.may_stall
-    slot.arrived(0)
-    assert slot.may_stall, "until unit 5 is acknowledged"
-    slot.acknowledged(5)
-    assert not slot.may_stall
-
-
-def test_a_task_may_stop_reading_while_state_of_the_batch_before_comes():
-    slot = SlotMachine[str](0, routers=1, expected=[1], version=1)
-    assert slot.may_stall
-    slot.arrived(1)
-    assert not slot.may_stall
-
-
-def test_a_task_may_stop_reading_for_records_that_wait_for_the_batch_before_whatever_is_prepared():
-    slot = SlotMachine[str](0, routers=1, expected=[1, 2], version=1)
-    slot.barrier(0, 1)
-    slot.prepare(2, step((1, 0, 1), (3, 1, 0)))
-    assert not slot.may_stall, "nothing waits"
-    slot.admit(0, 1, {2})
-    slot.hold(2, 0, "a")
-    assert slot.may_stall, "it comes whatever the routers do"
-    slot.arrived(2)
-    assert not slot.may_stall
-
-
 # -- what comes twice --------------------------------------------------------------------------------------------------
-
-
-def test_state_is_awaited_once_and_only_that_of_its_step():
-    slot = SlotMachine[str](1, routers=1, version=1)
-    assert not slot.awaits(0, 2, 1)
-    slot.prepare(2, step((0, 0, 1)))
-    assert slot.awaits(0, 2, 1)
-    assert not slot.awaits(0, 3, 1) and not slot.awaits(0, 2, 2) and not slot.awaits(0, 0, 0)
-    slot.arrived(0)
-    assert not slot.awaits(0, 2, 1)
 
 
 def test_state_of_a_batch_or_savepoint_before_is_awaited_under_version_0():
@@ -628,35 +461,8 @@ def test_time_stands_still_for_what_leaves_from_the_first_barrier_on():
     assert slot.stands(0) and not slot.stands(1)
 
 
-def test_time_stands_still_for_the_last_queued_records_of_a_unit_that_is_sent_behind_them():
-    slot = SlotMachine[str](0, routers=1, expected=[0], version=1)
-    slot.barrier(0, 1)
-    slot.admit(0, 1, {0})
-    slot.hold(0, 0, "a")
-    slot.prepare(2, step((0, 0, 1)))
-    slot.barrier(0, 2)
-    slot.arrived(0)
-    assert slot.drain(1) == (["a"], [Send(0, 1, 2)])
-    assert slot.stands(0), "the caller processes the record now"
-
-
-def test_time_goes_on_for_what_has_arrived_for_good():
-    slot = SlotMachine[str](1, routers=2, version=1)
-    slot.prepare(2, step((0, 0, 1)))
-    slot.barrier(0, 2)
-    slot.arrived(0)
-    assert slot.idle([0]) == [0] and not slot.stands(0)
-
-
 def test_a_timer_is_a_result_of_the_version_that_brought_its_unit():
     slot = SlotMachine[str](1, routers=1, serving=[5], version=1)
     slot.prepare(2, step((0, 0, 1), (3, 0, 1)))
     slot.arrived(0)
     assert slot.version_of(0) == 2 and slot.version_of(5) == 1
-
-
-def test_no_time_passes_behind_a_savepoint():
-    slot = SlotMachine[str](0, routers=2, serving=[0], version=1)
-    assert not slot.stopping
-    slot.savepoint_barrier(1, "a")
-    assert slot.stopping

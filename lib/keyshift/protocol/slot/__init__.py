@@ -27,7 +27,6 @@ from keyshift.protocol.slot.effects import (
     Skip,
 )
 from keyshift.protocol.slot.machine import SlotMachine
-from keyshift.protocol.slot.phases import Phase
 from keyshift.protocol.slot.turn_machine import TurnMachine
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "Hurry",
     "Installed",
     "Open",
-    "Phase",
     "Prepared",
     "Released",
     "Request",

@@ -9,7 +9,7 @@ from keyshift.protocol.slot.effects import Freeze
 
 
 @dataclass(slots=True)
-class Ending:
+class InputEnd:
     """The end of the input from ``routers``."""
 
     routers: int

@@ -142,17 +142,17 @@ class SlotMachine(Situation[Record]):
 
     # -- state that comes and goes ------------------------------------------------------------------------------------
 
-    def requested(self, unit: int, version: int, router: int, hop: int | None = None) -> list[Effect]:
+    def requested(self, unit: int, version: int, router: int, hop: int) -> list[Effect]:
         """Another slot asks for ``unit``, because a record of ``router`` waits there. Outdated calls change nothing.
 
-        Without the ``hop`` of the request, one that is repeated may take a unit back that was lent again meanwhile.
+        ``hop`` is that of the ``Request``: one that is repeated takes no unit back that was lent again meanwhile.
         """
         step = self._step
         if step is None or step.version != version:
             return []
         if self._phases[unit] in (Phase.LENDING, Phase.BACK, Phase.SENDING):
             return [Hurry(UnitId(unit))]
-        if hop is not None and hop < step.hops[unit]:
+        if hop < step.hops[unit]:
             return []
         if unit in step.leaving or unit in step.arriving:
             step.asked[unit] = router

@@ -8,7 +8,7 @@ from typing import Generic
 
 from keyshift.model.errors import ProtocolViolation
 from keyshift.model.keys import Mode, SlotId, Step, UnitId
-from keyshift.protocol.slot.ending import Ending, PendingSnapshot
+from keyshift.protocol.slot.ending import InputEnd, PendingSnapshot
 from keyshift.protocol.slot.phases import AT_THE_OTHER, NOT_MOVED, ON_LOAN, STANDING, Phase, Phases
 from keyshift.protocol.slot.queues import Queues, Record
 
@@ -48,7 +48,7 @@ class Situation(Generic[Record]):
         self._heard = dict.fromkeys(range(routers), 0)
         self._step: ActiveStep | None = None
         self._ahead: tuple[int, Step] | None = None  # to be prepared when the active step has ended here
-        self._ending = Ending(routers)
+        self._ending = InputEnd(routers)
         self._snapshot: PendingSnapshot | None = None
         self._last_snapshot = 0  # version of the last one, whatever became of it
 

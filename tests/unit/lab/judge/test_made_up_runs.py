@@ -1,6 +1,6 @@
 """The experiments with runs that were made up: every set asks for runs that are possible, and every cell runs.
 
-Real ones: tests/notebooks/test_smoke_sets.py.
+Real ones: tests/notebooks/test_executed.py.
 """
 
 from pathlib import Path

@@ -1,0 +1,76 @@
+"""Code with one bug: what runs must find, or they prove little."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+Act = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``act`` stands in for a method, a property or a function; it gets what it stands in for, and its arguments.
+
+    One of ``checks`` must fail in a run of which ``pinned`` is given. ``without``: what else does nothing, as it would
+    keep the bug from doing harm.
+    """
+
+    owner: Any
+    name: str
+    act: Act
+    checks: tuple[str, ...]
+    pinned: dict[str, Any]
+    without: tuple[tuple[Any, str], ...] = ()
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """Inside, the bug is there."""
+        with contextlib.ExitStack() as patches:
+            stand_in = _stand_in(getattr(self.owner, self.name), self.act)
+            patches.enter_context(patch.object(self.owner, self.name, stand_in))
+            for owner, name in self.without:
+                patches.enter_context(patch.object(owner, name, lambda *_: None))
+            yield
+
+    def hunt(self, seeds: Iterable[int], run: Callable[..., Any]) -> Any:
+        """The outcome of the first run that sees it; None if none does."""
+        with self.there():
+            for seed in seeds:
+                outcome = run(seed, **self.pinned)
+                if outcome.problems.keys() & set(self.checks):
+                    return outcome
+        return None
+
+
+def _stand_in(original: Any, act: Act) -> Any:
+    if isinstance(original, property):
+        return property(functools.partial(act, original.fget))
+    return functools.wraps(original)(lambda *arguments, **named: act(original, *arguments, **named))
+
+
+@dataclass
+class Mutants:
+    """A decorator, and the mutants that it has made, by their names."""
+
+    by_name: dict[str, Mutant] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        owner: Any,
+        name: str,
+        checks: str | tuple[str, ...],
+        pinned: dict[str, Any] | None = None,
+        without: tuple[tuple[Any, str], ...] = (),
+        **more: Any,
+    ) -> Callable[[Act], Act]:
+        """``more``: what is pinned, too."""
+        checks = (checks,) if isinstance(checks, str) else checks
+
+        def register(act: Act) -> Act:
+            self.by_name[act.__name__] = Mutant(owner, name, act, checks, {**(pinned or {}), **more}, without)
+            return act
+
+        return register
