@@ -27,7 +27,7 @@ from keyshift.model.keys import Assignment, Mode, Move, Step, UnitId
 from keyshift.model.records import Installed, Measured, Released, StepRecord, UnitCame, UnitLeft
 from keyshift.peers.flink_client import FlinkClient
 from keyshift.planner import Strategy
-from keyshift.results.verdict import Course
+from keyshift.results.verdict import Ownership
 from keyshift.traffic import lines
 from keyshift.traffic.topics import length
 from keyshift.traffic.traffic import Topic
@@ -215,14 +215,14 @@ class FlinkJob:
         Who owned what is Flink's affair: for the verdict one slot answers for all.
         """
         groups = self._workload.key_groups
-        course = Course([Assignment.contiguous(groups, 1, each.version) for each in self._assignments])
+        ownership = Ownership([Assignment.contiguous(groups, 1, each.version) for each in self._assignments])
         return FinalState(
             offsets=dict.fromkeys(range(self._events.partitions), ALL),  # nothing is left out, if it is overloaded
             parts=lambda timers: iter(()),
             stages=[
                 StageEnd(
                     self._stage,
-                    course,
+                    ownership,
                     begins=[each.version for each in self._assignments],
                     unit_bytes=dict.fromkeys(range(groups), self._unit_bytes),
                     records=self._records,

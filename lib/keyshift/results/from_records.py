@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from keyshift.analysis.firing import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
+from keyshift.analysis.fired_windows import BIN_S, TIMER_MOMENTS, TIMER_RESULTS
 from keyshift.clock import SECOND_US
 from keyshift.histogram import quantile
 from keyshift.model.records import Measured, SnapshotRecord, StepRecord

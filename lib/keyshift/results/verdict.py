@@ -55,15 +55,12 @@ class Inventory:
 
 
 @dataclass(frozen=True)
-class Course:
-    """What became of the units of one stage: every assignment version that was in force, oldest first, at least one;
-    all savepoints, the last of which is the final state; units, and slots that still have keys of them, though they
-    gave all away.
-    """
+class Ownership:
+    """Who had the units of one stage, from the beginning of a run to its end."""
 
-    assignments: Sequence[Assignment]
-    savepoints: Sequence[Inventory] = ()
-    left_behind: Collection[tuple[int, int]] = ()
+    assignments: Sequence[Assignment]  # every version that was in force, oldest first; at least one
+    savepoints: Sequence[Inventory] = ()  # all of them; the last one is the final state
+    left_behind: Collection[tuple[int, int]] = ()  # units, and slots that gave them away and still have keys of them
 
 
 class _Findings:
@@ -97,30 +94,26 @@ def judge(
     events: pd.DataFrame,
     results: pd.DataFrame,
     final: Iterable[pd.DataFrame],
-    assignments: Sequence[Assignment],
+    ownership: Sequence[Ownership],
     revoked: Collection[int] = (),
     times: Times | None = None,
-    savepoints: Sequence[Inventory] = (),
-    left_behind: Collection[tuple[int, int]] = (),
     unread: int = 0,
-    earlier: Sequence[Course] = (),
 ) -> Judgement:
     """How one run compares with the sequential one.
 
     ``events``: router, offset, position and the event columns. ``results``: the collector's columns, rows of one slot
     in the order of their log. Those of timers have router, offset and position -1: no event misses them, so whether
     they are right the workload decides, and here is only seen who gave them. ``final``: parts of the final state,
-    columns stage (if there are several), unit, slot, key and the state fields. ``assignments``, ``savepoints``,
-    ``left_behind``: see ``Course``; of the last stage, which gives the results. ``revoked``: its versions whose results
-    count for nothing, as the attempt that gave them died and all since its beginning was done again. ``times``: needed
-    if an operator uses time; of the first stage. ``unread``: see ``Judgement``. ``earlier``: of the stages before the
-    last one, in their order.
+    columns stage (if there are several), unit, slot, key and the state fields. ``ownership``: of each stage; the last
+    one gives the results. ``revoked``: its versions whose results count for nothing, as the attempt that gave them died
+    and all since its beginning was done again. ``times``: needed if an operator uses time; of the first stage.
+    ``unread``: see ``Judgement``.
     Raises BadInput if there is no assignment or ``times`` is missing. Sorts the results a few times: seconds for
     millions of them.
     """
-    if not assignments:
+    stages, owned = workload.stages, ownership[-1]
+    if not owned.assignments:
         raise BadInput("assignments is empty: a verdict needs every assignment version that was in force")
-    stages, courses = workload.stages, [*earlier, Course(assignments, savepoints, left_behind)]
     if times is None and any(stage.operator().uses_time for stage in stages):
         raise BadInput(f"times is missing: {workload.name} uses time, so a verdict needs the run's frames and timers")
     found = _Findings()
@@ -175,7 +168,7 @@ def judge(
         _reordered(results, place, events["key"].to_numpy()[place]),
     )
     results = pd.concat([results.drop(columns="row"), timers], ignore_index=True)
-    owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), assignments)
+    owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), owned.assignments)
     found.rows(
         "foreign",
         "slot {slot} answered key {key} of unit {unit}, whose owner at version {version} was slot {owner} (-1: none)",
@@ -191,15 +184,15 @@ def judge(
         pass
     if times is not None:
         found.lines("wrong", times.wrong())
-        homes |= set() if earlier else times.homes()  # of units without keys, too
-    end = Inventory("the final state", assignments[-1], sorted(homes))
-    written = [savepoint for course in courses for savepoint in course.savepoints]
+        homes |= times.homes() if last == 0 else set()  # of units without keys, too
+    end = Inventory("the final state", owned.assignments[-1], sorted(homes))
+    written = [savepoint for of_stage in ownership for savepoint in of_stage.savepoints]
     for savepoint in written:
         found.lines("wrong", _not_once(savepoint))
-    for savepoint in [*(written[:-1] if savepoints else written), end]:
+    for savepoint in [*(written[:-1] if owned.savepoints else written), end]:
         found.lines("foreign", _not_at_home(savepoint))
-    for course in courses:
-        left = sorted(course.left_behind)
+    for of_stage in ownership:
+        left = sorted(of_stage.left_behind)
         found.lines("foreign", (f"slot {slot} still has keys of unit {unit}" for unit, slot in left))
     return found.verdict()
 

@@ -8,9 +8,9 @@ import pytest
 from small_store import row as summary
 
 from keyshift.analysis import sweeps
-from keyshift.analysis.plots import runs as run_figures
 from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
+from keyshift.analysis.plots import timelines as run_figures
 from keyshift.model.errors import BadInput
 
 PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from keyshift.lab.judge.sequential import SequentialRun, run_sequentially
 from keyshift.model.errors import BadInput
 from keyshift.model.keys import Assignment
-from keyshift.results.verdict import Judgement, judge
+from keyshift.results.verdict import Judgement, Ownership, judge
 from keyshift.state.timers import Timers
 from keyshift.workloads.keycount import KeyCount
 from keyshift.workloads.windowcount import WindowCount
@@ -26,7 +26,7 @@ def run() -> SequentialRun:
 
 
 def verdict(run: SequentialRun, results: pd.DataFrame | None = None, **changes) -> Judgement:
-    given = {"events": run.events, "results": results, "final": run.final, "assignments": run.assignments}
+    given = {"events": run.events, "results": results, "final": run.final, "ownership": run.ownership}
     if results is None:
         given["results"] = run.results
     return judge(WORKLOAD, **(given | changes))
@@ -117,7 +117,7 @@ def test_a_result_of_an_event_never_offered_is_unexpected(run, change):
 
 
 def test_results_without_any_event_are_unexpected(run):
-    found = judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:5], [], run.assignments)
+    found = judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:5], [], run.ownership)
     assert found.unexpected == 5
 
 
@@ -128,7 +128,7 @@ def test_nothing_offered_nothing_answered_and_untouched_state_is_ok():
         for part in run.final
         for keys in [part["key"].to_numpy()]
     ]
-    only(judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:0], untouched, run.assignments))
+    only(judge(WORKLOAD, run.events.iloc[:0], run.results.iloc[:0], untouched, run.ownership))
 
 
 def test_what_an_attempt_gave_that_died_does_not_count(run):
@@ -162,7 +162,7 @@ def timed() -> SequentialRun:
 
 def timed_verdict(run: SequentialRun, results: pd.DataFrame, **changes) -> Judgement:
     given = {"times": run.times} | changes
-    return judge(WINDOWS, run.events, results, run.final, run.assignments, **given)
+    return judge(WINDOWS, run.events, results, run.final, run.ownership, **given)
 
 
 def test_results_of_timers_are_no_results_of_events(timed):
@@ -251,7 +251,7 @@ def broken_run(monkeypatch, fault: str, workload: WindowCount = WINDOWS) -> Judg
         patch.setattr(Timers, "reach", reaches)
         run = run_sequentially(workload, TWO, frames=12)
     assert len(moved) == 3
-    return judge(workload, run.events, run.results, run.final, run.assignments, times=run.times)
+    return judge(workload, run.events, run.results, run.final, run.ownership, times=run.times)
 
 
 @pytest.mark.parametrize("fault", ["time stands", "timers lost", "queued records lose their watermark"])
@@ -292,7 +292,7 @@ def test_a_workload_that_uses_time_is_not_judged_without_its_times(timed):
 
 def test_a_verdict_without_assignments_is_refused(run):
     with pytest.raises(BadInput, match="assignments is empty"):
-        verdict(run, assignments=[])
+        verdict(run, ownership=[Ownership([])])
 
 
 def test_many_mistakes_are_all_counted_and_few_are_shown(run):

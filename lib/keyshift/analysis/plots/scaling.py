@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keyshift.analysis.metrics import need, per_second
-from keyshift.analysis.plots.strategies import plain_log
-from keyshift.analysis.plots.style import heading, theme
+from keyshift.analysis.plots.style import heading, plain_log, theme
 
 _GRID = 20  # points per second at which numbers of slots are averaged
 _LINES = (("#0072B2", "-"), ("#777777", "--"), ("#D55E00", (0, (1, 1))), ("#009E73", "-."), ("#882255", (0, (4, 1))))

@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from keyshift.analysis.conclusions import digits, enumerated
 from keyshift.analysis.metrics import need
-from keyshift.analysis.plots.strategies import pareto, plain_log
-from keyshift.analysis.plots.style import finish, heading, panel_grid, style_of
+from keyshift.analysis.plots.strategies import pareto
+from keyshift.analysis.plots.style import finish, heading, legend_line, panel_grid, plain_log, style_of
 from keyshift.analysis.tables import on_front
 
 COMPARED = {"completion_s": ("completion (s)", "Completion"), "spike_ms": ("P99 spike (ms)", "P99 spike")}
@@ -65,8 +64,7 @@ def validation_figure(validation: pd.DataFrame) -> Figure:
         ax.set(xlim=ends, ylim=ends)
         ax.set(xlabel=f"measured {label}", ylabel=f"simulated {label}")
         heading(ax, title)
-    names = validation["strategy"].unique()
-    handles = [Line2D([], [], label=style_of(name).label, **style_of(name).sign) for name in names]
+    handles = [style_of(name).in_legend for name in validation["strategy"].unique()]
     notes = ["grey: off by a factor of at most 2"]
     if (validation["held_out"] == "").any():
         notes.append("empty: the costs are from this run, too")
@@ -106,8 +104,8 @@ def simulated_lines(table: pd.DataFrame, over: str, label: str, title: str, scal
         plain_log(ax, "y")
         ax.set(xlabel=label, ylabel=f"simulated {unit}")
         heading(ax, heading_)
-    handles = [Line2D([], [], label=style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
-    return finish(figure, title, [*handles, Line2D([], [], label="floor: a bare copy over the links", **FLOOR)])
+    handles = [legend_line(style_of(name).label, **_line(name)) for name in table["strategy"].unique()]
+    return finish(figure, title, [*handles, legend_line("floor: a bare copy over the links", **FLOOR)])
 
 
 def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[str]:
@@ -173,8 +171,7 @@ def _moves_all(row: Mapping[Any, Any]) -> bool:
 
 
 def _line(strategy: str) -> dict[str, Any]:
-    how = style_of(strategy)
-    return {"color": how.colour, "marker": how.marker, "markersize": 6, "linestyle": how.line, "linewidth": 1.6}
+    return style_of(strategy).marked_line | {"markersize": 6, "linewidth": 1.6}
 
 
 def _s(value: float) -> str:

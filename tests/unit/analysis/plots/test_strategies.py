@@ -11,7 +11,7 @@ from small_store import row as summary
 
 from keyshift.analysis import metrics, tables
 from keyshift.analysis.plots import strategies as figures
-from keyshift.analysis.plots import style
+from keyshift.analysis.plots import style, timelines
 from keyshift.model.errors import BadInput
 
 PRESETS = [
@@ -93,7 +93,7 @@ def test_an_unknown_strategy_gets_the_same_look_every_time_and_not_that_of_a_pre
 
 
 def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, migration):
-    [ax] = figures.panels({"fluid": (seconds, migration)}, objective_ms=70).axes
+    [ax] = timelines.panels({"fluid": (seconds, migration)}, objective_ms=70).axes
     p50, p99, trigger, objective = ax.lines
     assert p99.get_ydata().tolist() == seconds["p99_ms"].tolist()
     assert p50.get_ydata().tolist() == seconds["p50_ms"].tolist()
@@ -108,20 +108,20 @@ def test_the_timeline_draws_both_percentiles_and_shades_the_migration(seconds, m
 
 def test_faults_are_marked_in_the_panel_of_their_strategy(seconds, migration):
     runs = {"fluid": (seconds, migration), "lazy": (seconds, None)}
-    figure = figures.panels(runs, faults={"lazy": [2.5]})
+    figure = timelines.panels(runs, faults={"lazy": [2.5]})
     marked = [[line.get_xdata()[0] for line in panel.lines].count(2.5) for panel in figure.axes]
     assert marked == [0, 1]
     assert legend_of(figure.legends[0])[-3:] == ["trigger", "migration", "fault"]
 
 
 def test_a_second_without_results_breaks_the_line(seconds):
-    [ax] = figures.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
+    [ax] = timelines.panels({"fluid": (seconds[seconds["second"] != 1], None)}).axes
     assert np.isnan(ax.lines[1].get_ydata()).sum() == 1
 
 
 def test_repetitions_show_their_range(seconds):
     other = seconds.assign(p99_ms=seconds["p99_ms"] * 2)
-    figure = figures.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
+    figure = timelines.panels({"fluid": (metrics.over_repetitions([seconds, other]), None)})
     assert len(figure.axes[0].collections) == 1
     assert "P99, range of repetitions" in legend_of(figure.legends[0])
 
@@ -131,7 +131,7 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
     names = PRESETS[:count]
     flat, higher = seconds.assign(p99_ms=30.0, p50_ms=20.0), seconds.assign(p99_ms=seconds["p99_ms"] * 50)
     runs = {name: (higher if name == names[-1] else flat, migration) for name in names}
-    figure = figures.panels(runs, notes={names[0]: "spike 2 s"})
+    figure = timelines.panels(runs, notes={names[0]: "spike 2 s"})
     shown = [ax for ax in figure.axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in shown] == [style.style_of(name).label for name in names]
     assert len({ax.get_ylim() for ax in shown}) == len({ax.get_xlim() for ax in shown}) == 1
@@ -141,7 +141,7 @@ def test_there_is_one_panel_per_strategy_and_they_share_their_axes(seconds, migr
 
 def test_texts_and_legend_of_the_panels_do_not_overlap(seconds, migration):
     runs = dict.fromkeys(PRESETS[:5], (seconds, migration))
-    figure = figures.panels(
+    figure = timelines.panels(
         runs, notes=dict.fromkeys(runs, "spike 123 ms · silence 2.3 s · verdict ok"), objective_ms=9
     )
     figure.canvas.draw()
@@ -220,23 +220,23 @@ def test_points_of_one_strategy_are_told_apart_by_their_parameters():
 
 def test_nothing_to_draw_is_drawn_empty_or_refused(seconds, migration):
     assert len(figures.steps_gantt(migration.iloc[:0]).patches) == 0
-    assert len(figures.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
+    assert len(timelines.panels({"fluid": (seconds.iloc[:0], migration.iloc[:0])}).axes[0].patches) == 0
     assert len(figures.pareto(costs()).collections) == 0
     with pytest.raises(BadInput, match="no run"):
-        figures.panels({})
+        timelines.panels({})
     with pytest.raises(BadInput, match="no curve"):
         figures.ccdf_figure({})
 
 
 def test_a_missing_column_is_named(seconds, migration):
     with pytest.raises(BadInput, match="panels, fluid: no column p99_ms"):
-        figures.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
+        timelines.panels({"fluid": (seconds.drop(columns="p99_ms"), None)})
     with pytest.raises(BadInput, match="steps_gantt: no column drained_s"):
         figures.steps_gantt(migration.drop(columns="drained_s"))
 
 
 def test_the_same_figure_gives_the_same_bytes(seconds):
-    one, other = (style.png(figures.panels({"fluid": (seconds, None)})) for _ in range(2))
+    one, other = (style.png(timelines.panels({"fluid": (seconds, None)})) for _ in range(2))
     assert one.startswith(b"\x89PNG") and one == other
 
 
