@@ -70,7 +70,7 @@ class _Findings:
         self.counts: dict[str, int] = defaultdict(int)
         self.examples: dict[str, list[str]] = defaultdict(list)
 
-    def rows(self, kind: str, text: str, table: pd.DataFrame, bad: Mask) -> None:
+    def rows(self, kind: str, text: str, table: pd.DataFrame, bad: "Mask | pd.Series[bool]") -> None:
         """Each row of ``table`` that is ``bad``; ``text`` may name its columns."""
         first = table[bad].head(_EXAMPLES_PER_KIND).to_dict("records")
         self.lines(kind, (text.format_map(row) for row in first))
@@ -123,51 +123,50 @@ def judge(
     results = results[~results["version"].isin(list(revoked))]
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
-    results = results.assign(row=np.arange(len(results)))  # the order within a record is that of the log
     events = events.sort_values(list(_ORIGIN), ignore_index=True)
-    place = _places(events, results)
+    # The order within a record is that of the log.
+    results = results.assign(place=_places(events, results), row=np.arange(len(results)))
     found.rows(
         "unexpected",
         "slot {slot} gave a result of router {router} offset {offset} position {position}, which was never offered",
         results,
-        place < 0,
+        results["place"] < 0,
     )
-    results, place = results[place >= 0], place[place >= 0]
+    results = results[results["place"] >= 0]
     wanted = due_in(stages, events)
     found.rows(
         "unexpected",
         "slot {slot} gave a result of router {router} offset {offset} position {position}, for which none is due",
         results,
-        ~wanted[place],
+        ~wanted[results["place"]],
     )
-    results, place = results[wanted[place]], place[wanted[place]]
+    results = results[wanted[results["place"]]]
 
     answered = np.zeros(len(events), bool)
-    answered[place] = True
+    answered[results["place"]] = True
     found.rows("lost", "router {router} offset {offset} position {position} key {key}", events, wanted & ~answered)
 
-    order = np.lexsort((results["row"], results["log_offset"], results["arrived_us"], place))  # first arrival first
-    results, place = results.iloc[order], place[order]
-    again = np.zeros(len(place), bool)
-    again[1:] = np.diff(place) == 0
+    results = results.iloc[_order(results, ["place", "arrived_us", "log_offset", "row"])]  # first arrival first
+    again = results.duplicated("place")
     text = "slot {slot} gave router {router} offset {offset} position {position} key {key} once more"
     found.rows("duplicated", text, results, again)
-    results, place = results[~again], place[~again]
+    results = results[~again]
 
+    event = events.iloc[results["place"]]
     keeps = ["key", "t"] if len(stages) == 1 else ["t"]  # a later stage may have other keys
     found.rows(
         "wrong",
         "result of router {router} offset {offset} position {position} has key {key} and t {t}, not those of its event",
         results,
-        _differs(results, events.iloc[place], keeps),
+        (results[keeps].to_numpy() != event[keeps].to_numpy()).any(axis=1),
     )
     found.rows(
         "reordered",
         "slot {slot}: router {router} offset {offset} position {position} key {key} under version {version}",
         results,
-        _reordered(results, place, events["key"].to_numpy()[place]),
+        _reordered(results.assign(event_key=event["key"].to_numpy())),
     )
-    results = pd.concat([results.drop(columns="row"), timers], ignore_index=True)
+    results = pd.concat([results.drop(columns=["place", "row"]), timers], ignore_index=True)
     owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), owned.assignments)
     found.rows(
         "foreign",
@@ -221,51 +220,36 @@ def _not_at_home(savepoint: Inventory) -> Iterator[str]:
 
 
 def _places(events: pd.DataFrame, results: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """The row of each result's event in ``events`` (sorted), or -1."""
+    """The row of each result's event in ``events``, or -1."""
     columns = list(_ORIGIN)
-    if events.empty:
-        return np.full(len(results), -1, np.int64)
-    limits = events[columns].max() + 1
-    inside = ((results[columns] >= 0) & (results[columns] < limits)).all(axis=1).to_numpy()
-
-    def number(table: pd.DataFrame) -> npt.NDArray[np.int64]:
-        router, offset, position = (table[c].to_numpy(np.int64) for c in columns)
-        return (router * limits["offset"] + offset) * limits["position"] + position
-
-    offered, asked = number(events), number(results)
-    place = np.minimum(np.searchsorted(offered, asked), len(offered) - 1)
-    return np.where(inside & (offered[place] == asked), place, -1)
+    offered = events[columns].assign(place=np.arange(len(events)))
+    return results[columns].merge(offered, how="left", on=columns)["place"].fillna(-1).to_numpy(np.int64)
 
 
-def _differs(left: pd.DataFrame, right: pd.DataFrame, columns: list[str]) -> Mask:
-    """Rows in which any of ``columns`` differs, rows paired by position."""
-    different = np.zeros(len(left), bool)
-    for column in columns:
-        different |= left[column].to_numpy() != right[column].to_numpy()
-    return different
-
-
-def _reordered(results: pd.DataFrame, place: npt.NDArray[np.int64], event_key: npt.NDArray[np.int64]) -> Mask:
+def _reordered(results: pd.DataFrame) -> Mask:
     """Results that come after one of a later event of the same router and key: in a slot's log, or by version.
 
     Two slots' logs have no common order; versions have: a router's events never go back to an earlier one. Behind
     other stages, events keep their order only if they had the same key (``event_key``) from the beginning.
     """
-    columns = ("router", "slot", "version", "log_offset", "row")
-    router, slot, version, log, row = (results[c].to_numpy() for c in columns)
-    key = results["key"].to_numpy()
-    if (key != event_key).any():
-        key = pd.factorize(pd.MultiIndex.from_arrays([event_key, key]))[0]
+    keys = ["router", "key"] if (results["key"] == results["event_key"]).all() else ["router", "key", "event_key"]
+    in_log = _falls(results, "place", [*keys, "slot"], ["log_offset", "row"])
+    by_version = _falls(results, "version", keys, ["place"])
+    return in_log | by_version
+
+
+def _falls(results: pd.DataFrame, column: str, within: list[str], order: list[str]) -> Mask:
+    """Results in which ``column`` is less than in the one before them that is the same in all of ``within``."""
+    rows = _order(results, [*within, *order])
+    same = np.logical_and.reduce([np.diff(results[name].to_numpy()[rows]) == 0 for name in within])
     bad = np.zeros(len(results), bool)
-
-    by_log = np.lexsort((row, log, slot, router, key))
-    same = np.logical_and.reduce([np.diff(column[by_log]) == 0 for column in (key, router, slot)])
-    bad[by_log[1:]] |= same & (np.diff(place[by_log]) < 0)
-
-    by_event = np.lexsort((place, router, key))
-    same = np.logical_and.reduce([np.diff(column[by_event]) == 0 for column in (key, router)])
-    bad[by_event[1:]] |= same & (np.diff(version[by_event]) < 0)
+    bad[rows[1:]] = same & (np.diff(results[column].to_numpy()[rows]) < 0)
     return bad
+
+
+def _order(results: pd.DataFrame, columns: list[str]) -> npt.NDArray[np.int64]:
+    """The rows in ascending order of ``columns``: as ``sort_values``, in a third of its time."""
+    return np.lexsort([results[name] for name in reversed(columns)])
 
 
 def _owners(

@@ -5,22 +5,22 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from small_store import row as summary
+import small_store
 
-from keyshift.analysis import sweeps
+from keyshift.analysis import metrics, sweeps
 from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
 from keyshift.analysis.plots import timelines as run_figures
 from keyshift.model.errors import BadInput
 
-PHASES = {"plan": 0.1, "prepare": 0.2, "align": 0.3, "transfer": 1.0, "install": 0.4, "catch_up": 0.5, "replicate": 2.0}
+PHASES = dict(zip(metrics.PHASES, (0.1, 2.0, 0.2, 0.3, 1.0, 0.4, 0.5), strict=True))
 
 
 def row(strategy, rate, spike=10.0, repetition=0, **changes):
     parameters = {"rate": rate, "seed": repetition, "size": "all" if rate > 1000 else 4}
     usual = {"run_id": f"{strategy}-{rate}-{repetition}", "workload": "micro", "parameters": parameters}
     usual |= {"spike_ms": spike, "completion_s": 2.0, "floor_s": 0.5, "phases": PHASES}
-    return summary(strategy, **usual | changes)
+    return small_store.row(strategy, **usual | changes)
 
 
 def repeated(strategy, rate, *spikes):
@@ -134,22 +134,13 @@ def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
 
 @pytest.fixture
 def tables():
-    created = np.arange(-500, 500) / 50
-    seconds = np.arange(-10, 10)
-    samples = [
-        pd.DataFrame({"t_s": seconds + 0.5, "metric": metric, "instance": instance, "value": value})
-        for metric, instance, value in (
-            ("cpu_cores", "spark_jvm", 0.5),
-            ("cpu_cores", "python_workers", 1.0),
-            ("rss_mib", "spark_jvm", 700.0),
-            ("rss_mib", "python_workers", 300.0),
-        )
-    ]
+    """Those of a stored run, with results that come evenly, and a fault."""
+    stored = {name: table.to_pandas() for name, table in small_store.tables().items()}
     fault = pd.DataFrame({"t_s": [1.5], "metric": ["fault"], "instance": ["kill slot"], "value": [1.0]})
-    return {
-        "latency": pd.DataFrame({"created_s": created, "latency_ms": 5.0}),
+    return stored | {
+        "latency": stored["latency"].assign(latency_ms=5.0),
         "migration": pd.DataFrame({"switched_s": [0.5], "installed_s": [2.0]}),
-        "metrics": pd.concat([*samples, fault]),
+        "metrics": pd.concat([stored["metrics"], fault]),
     }
 
 
@@ -171,8 +162,8 @@ def test_resources_have_their_units_and_a_total(tables):
     figure = run_figures.resource_panels({"fluid": tables, "matched": tables})
     assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
     totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
-    assert [line.get_ydata()[0] for line in totals] == [150, 150, 1000, 1000]
-    assert figure.axes[0].get_ylim()[1] > 150
+    assert [line.get_ydata()[0] for line in totals] == [100, 100, 1000, 1000]
+    assert figure.axes[0].get_ylim()[1] > 100
     with pytest.raises(BadInput, match="no run given"):
         run_figures.resource_panels({})
 

@@ -39,7 +39,8 @@ LOG_SPAN = 8.0  # a parameter, or a measure, that varies by this factor is drawn
 DASHES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))  # so that lines stay apart in grey, too
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "oo", "--")
 PHASE_STYLES = {"plan": ("#FFFFFF", "..."), **{name: (colour, "") for name, colour in PHASE_COLOURS.items()}}
-_ASIDE = {"facecolor": "#FFFFFF", "hatch": "////", "edgecolor": "#555555"}  # replication, which runs beside the phases
+# Of replication, which runs beside the phases.
+_ASIDE: dict[str, Any] = {"facecolor": "#FFFFFF", "hatch": "////", "edgecolor": "#555555"}
 _TOTAL = "total"
 _PHASE_MEASURES: dict[str, Measure] = {name: MEASURES[phase_name(name)] for name in (*PHASE_STYLES, "replicate")}
 
@@ -140,7 +141,7 @@ def phase_bars(
         bases = heights.fillna(0).cumsum(axis=1).shift(axis=1, fill_value=0)
         for phase, (colour, hatch) in PHASE_STYLES.items():
             if (heights[phase] > 0).any():
-                look = {"facecolor": colour, "hatch": hatch, "edgecolor": "#555555"}
+                look: dict[str, Any] = {"facecolor": colour, "hatch": hatch, "edgecolor": "#555555"}
                 ax.bar(places, heights[phase], 0.6, bases[phase], linewidth=0.6, **look)
                 signs[phase] = Patch(label=phase.replace("_", " "), **look)
         if (means["replicate"] > 0).any():
@@ -152,8 +153,8 @@ def phase_bars(
         swept.place_names(ax)
         ax.grid(visible=False, axis="x")
         heading(ax, swept.styles[name].label if group else "")
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel("time (s)")
+    for ax, _, _ in panels[:: columns_for(len(panels))]:
+        ax.set_ylabel("time (s)")
     handles = [signs[phase] for phase in (*PHASE_STYLES, "replicate") if phase in signs]
     return finish(figure, title, handles, _notes(swept.points[swept.points["measure"] == _TOTAL]))
 
