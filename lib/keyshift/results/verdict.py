@@ -124,35 +124,35 @@ def judge(
     of_timer = (results[list(_ORIGIN)] == -1).all(axis=1)
     timers, results = results[of_timer], results[~of_timer]
     events = events.sort_values(list(_ORIGIN), ignore_index=True)
-    # The order within a record is that of the log.
-    results = results.assign(place=_places(events, results), row=np.arange(len(results)))
+    # Names that no workload has. The order within a record is that of the log.
+    results = results.assign(_place=_places(events, results), _row=np.arange(len(results)))
     found.rows(
         "unexpected",
         "slot {slot} gave a result of router {router} offset {offset} position {position}, which was never offered",
         results,
-        results["place"] < 0,
+        results["_place"] < 0,
     )
-    results = results[results["place"] >= 0]
+    results = results[results["_place"] >= 0]
     wanted = due_in(stages, events)
     found.rows(
         "unexpected",
         "slot {slot} gave a result of router {router} offset {offset} position {position}, for which none is due",
         results,
-        ~wanted[results["place"]],
+        ~wanted[results["_place"]],
     )
-    results = results[wanted[results["place"]]]
+    results = results[wanted[results["_place"]]]
 
     answered = np.zeros(len(events), bool)
-    answered[results["place"]] = True
+    answered[results["_place"]] = True
     found.rows("lost", "router {router} offset {offset} position {position} key {key}", events, wanted & ~answered)
 
-    results = results.iloc[_order(results, ["place", "arrived_us", "log_offset", "row"])]  # first arrival first
-    again = results.duplicated("place")
+    results = results.iloc[_order(results, ["_place", "arrived_us", "log_offset", "_row"])]  # first arrival first
+    again = results.duplicated("_place")
     text = "slot {slot} gave router {router} offset {offset} position {position} key {key} once more"
     found.rows("duplicated", text, results, again)
     results = results[~again]
 
-    event = events.iloc[results["place"]]
+    event = events.iloc[results["_place"]]
     keeps = ["key", "t"] if len(stages) == 1 else ["t"]  # a later stage may have other keys
     found.rows(
         "wrong",
@@ -164,9 +164,9 @@ def judge(
         "reordered",
         "slot {slot}: router {router} offset {offset} position {position} key {key} under version {version}",
         results,
-        _reordered(results.assign(event_key=event["key"].to_numpy())),
+        _reordered(results.assign(_event_key=event["key"].to_numpy())),
     )
-    results = pd.concat([results.drop(columns=["place", "row"]), timers], ignore_index=True)
+    results = pd.concat([results.drop(columns=["_place", "_row"]), timers], ignore_index=True)
     owner = _owners(results, units_of(results["key"].to_numpy(), workload.key_groups, workload.bins), owned.assignments)
     found.rows(
         "foreign",
@@ -230,11 +230,11 @@ def _reordered(results: pd.DataFrame) -> Mask:
     """Results that come after one of a later event of the same router and key: in a slot's log, or by version.
 
     Two slots' logs have no common order; versions have: a router's events never go back to an earlier one. Behind
-    other stages, events keep their order only if they had the same key (``event_key``) from the beginning.
+    other stages, events keep their order only if they had the same key (``_event_key``) from the beginning.
     """
-    keys = ["router", "key"] if (results["key"] == results["event_key"]).all() else ["router", "key", "event_key"]
-    in_log = _falls(results, "place", [*keys, "slot"], ["log_offset", "row"])
-    by_version = _falls(results, "version", keys, ["place"])
+    keys = ["router", "key"] if (results["key"] == results["_event_key"]).all() else ["router", "key", "_event_key"]
+    in_log = _falls(results, "_place", [*keys, "slot"], ["log_offset", "_row"])
+    by_version = _falls(results, "version", keys, ["_place"])
     return in_log | by_version
 
 

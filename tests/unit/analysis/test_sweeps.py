@@ -3,14 +3,12 @@
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 import small_store
 
 from keyshift.analysis import metrics, sweeps
 from keyshift.analysis.plots import style
 from keyshift.analysis.plots import sweeps as sweep_figures
-from keyshift.analysis.plots import timelines as run_figures
 from keyshift.model.errors import BadInput
 
 PHASES = dict(zip(metrics.PHASES, (0.1, 2.0, 0.2, 0.3, 1.0, 0.4, 0.5), strict=True))
@@ -130,42 +128,6 @@ def test_a_phase_that_nobody_knows_is_not_drawn_as_nothing():
     with pytest.raises(BadInput, match="nothing to draw"):
         sweep_figures.sweep_lines(rows, "rate", ["align (s)"])
     assert "align" not in legend(sweep_figures.phase_bars(rows))
-
-
-@pytest.fixture
-def tables():
-    """Those of a stored run, with results that come evenly, and a fault."""
-    stored = {name: table.to_pandas() for name, table in small_store.tables().items()}
-    fault = pd.DataFrame({"t_s": [1.5], "metric": ["fault"], "instance": ["kill slot"], "value": [1.0]})
-    return stored | {
-        "latency": stored["latency"].assign(latency_ms=5.0),
-        "migration": pd.DataFrame({"switched_s": [0.5], "installed_s": [2.0]}),
-        "metrics": pd.concat([stored["metrics"], fault]),
-    }
-
-
-@pytest.mark.parametrize("count", [1, 3, 4])
-def test_throughput_has_a_panel_per_run_with_migration_and_fault(tables, count):
-    runs = {f"run {number}": tables for number in range(count)}
-    figure = run_figures.throughput_panels(runs)
-    assert len(figure.axes) == (4 if count == 4 else count)
-    for ax in figure.axes:
-        line, trigger, fault = ax.lines
-        assert set(line.get_ydata()) == {50}
-        assert (trigger.get_xdata()[0], fault.get_xdata()[0]) == (0, 1.5)
-        assert (ax.patches[0].get_x(), ax.patches[0].get_width()) == (0.5, 1.5)
-        assert ax.get_ylim()[0] == 0
-    assert legend(figure) == ["trigger", "migration", "fault"]
-
-
-def test_resources_have_their_units_and_a_total(tables):
-    figure = run_figures.resource_panels({"fluid": tables, "matched": tables})
-    assert [ax.get_ylabel() for ax in figure.axes[::2]] == ["CPU (%)", "RSS (MiB)"]
-    totals = [next(line for line in ax.lines if line.get_color() == "#000000") for ax in figure.axes]
-    assert [line.get_ydata()[0] for line in totals] == [100, 100, 1000, 1000]
-    assert figure.axes[0].get_ylim()[1] > 100
-    with pytest.raises(BadInput, match="no run given"):
-        run_figures.resource_panels({})
 
 
 def test_the_ranking_says_who_is_first_and_who_may_be_as_good():

@@ -126,7 +126,7 @@ def test_a_good_run_is_ok(of):
 # -- verdict.py --------------------------------------------------------------------------------------------------------
 
 
-@check(verdict, 'results["place"] < 0,', 'results["place"] < -9,', "counts", "unexpected")
+@check(verdict, 'results["_place"] < 0,', 'results["_place"] < -9,', "counts", "unexpected")
 def a_result_of_an_event_never_offered(run):
     run.add(7, position=99)
 

@@ -123,12 +123,12 @@ def simulation_sentences(table: pd.DataFrame, validation: pd.DataFrame) -> list[
             f"Of what moves everything {enumerated(first)} would complete first, in {_s(took)}{between}; a bare copy "
             f"over the links takes {_s(floor)}."
         )
-        calm = table.loc[whole.loc[whole["completion_s"] <= 2 * took, "longest_s"].idxmin()]
+        calm = whole[whole["completion_s"] <= 2 * took].nsmallest(1, "longest_s").iloc[0]
         said.append(
             f"Of those that take at most twice as long a record would wait least with {calm['point']}: up to "
             f"{_s(calm['longest_s'])}, and it completes after {_s(calm['completion_s'])}."
         )
-    least, most = table.loc[table["longest_s"].idxmin()], table.loc[table["longest_s"].idxmax()]
+    least, most = table.iloc[table["longest_s"].argmin()], table.iloc[table["longest_s"].argmax()]
     if most["longest_s"] > least["longest_s"]:
         said.append(
             f"A record would wait longest with {most['point']}, up to {_s(most['longest_s'])}; with {least['point']} "
